@@ -1,0 +1,1 @@
+"""Consumer groups on the client side: rebalance, pull loops, flow control, offsets, retry."""

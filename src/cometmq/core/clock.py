@@ -1,0 +1,91 @@
+"""Time, as an argument: the only module that reads a clock or sleeps.
+
+Wall time stamps messages and decides when a delayed one is due; monotonic time measures timeouts,
+leases and expiry, so that a jump of the wall clock neither expires nor revives anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Gives both kinds of time and a sleep that follows the monotonic one."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some fixed moment; never goes back."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """The same moment in nanoseconds, for measuring."""
+        ...
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Wait ``duration_ms`` of monotonic time."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+
+class VirtualClock:
+    """A clock that tests move by hand; sleepers wake when it passes their moment."""
+
+    __slots__ = ("_monotonic_ms", "_sleepers", "_wall_ms")
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ms * 1_000_000
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        if duration_ms <= 0:
+            await asyncio.sleep(0)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._monotonic_ms + duration_ms, waiter))
+        await waiter
+
+    def advance(self, duration_ms: int) -> None:
+        """Let ``duration_ms`` pass on both clocks and wake whoever slept until then."""
+        self._wall_ms += duration_ms
+        self._monotonic_ms += duration_ms
+        due = [waiter for moment, waiter in self._sleepers if moment <= self._monotonic_ms]
+        self._sleepers = [pair for pair in self._sleepers if pair[0] > self._monotonic_ms]
+        for waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def jump_wall(self, offset_ms: int) -> None:
+        """Move the wall clock alone, forward or back, as an administrator or NTP would."""
+        self._wall_ms += offset_ms

@@ -1,0 +1,156 @@
+"""Every error that CometMQ raises on purpose, as one tree.
+
+    CometError
+    ├── SettingsError                 a setting is unknown or has a bad value
+    ├── ProtocolError                 bytes or headers break the remoting protocol
+    │   ├── LocalProtocolError        we would have sent something illegal (our bug)
+    │   └── RemoteProtocolError       the peer sent something illegal
+    │       └── BadRequest            one request is illegal; only that request fails
+    ├── StoreError                    the store cannot do what was asked
+    │   ├── StoreCorrupt              bytes on disk contradict each other
+    │   ├── StoreFull                 no room on the device
+    │   ├── StoreOffline              the log failed or is closed; writes are refused
+    │   ├── StoreLocked               another process owns the directory
+    │   └── MessageIllegal            the message itself cannot be stored
+    └── ClientError                   a call to a remote side did not succeed
+        ├── NotConnected              no connection could be made, or it broke
+        ├── RequestTimedOut           no answer before the deadline
+        ├── RouteNotFound             no name server knows the topic
+        └── BrokerRefused             the remote side answered with an error code
+
+Errors carry fields; ``str(error)`` is the sentence for a person. Where an error crosses the wire,
+``code`` and ``remark`` say what the peer is told.
+"""
+
+from __future__ import annotations
+
+
+class CometError(Exception):
+    """Root of the tree. ``code`` is the response code a peer gets when this crosses the wire."""
+
+    code: int = 1  # ResponseCode.SYSTEM_ERROR; a plain int, because core imports nothing above it
+
+    @property
+    def remark(self) -> str:
+        """The sentence a peer is told."""
+        return str(self)
+
+
+class SettingsError(CometError):
+    """A setting is unknown or its value cannot be used."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        self.key = key
+        self.problem = problem
+        super().__init__(f"setting {key!r}: {problem}")
+
+
+class ProtocolError(CometError):
+    """Bytes or header fields break the remoting protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to send something the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that cannot be a frame; its connection is closed."""
+
+
+class BadRequest(RemoteProtocolError):
+    """One request is illegal: it gets ``code`` and ``remark``, its connection stays open."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code = code
+        super().__init__(remark)
+
+
+class StoreError(CometError):
+    """The store cannot do what was asked."""
+
+
+class StoreCorrupt(StoreError):
+    """Bytes on disk contradict each other.
+
+    ``path`` is the file, ``offset`` the physical offset (or -1 when the file as a whole is meant).
+    """
+
+    def __init__(self, path: str, offset: int, problem: str) -> None:
+        self.path = path
+        self.offset = offset
+        self.problem = problem
+        super().__init__(f"{path} at offset {offset}: {problem}")
+
+
+class StoreFull(StoreError):
+    """The device has no room; nothing of the failed append is visible."""
+
+    code = 14  # ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class StoreOffline(StoreError):
+    """Writes are refused: the log failed on a device error, or the store is closed."""
+
+    code = 14  # ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+class StoreLocked(StoreError):
+    """Another process owns the store directory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"store {path} is in use by another process: stop that broker, or give another --store"
+        )
+
+
+class MessageIllegal(StoreError):
+    """A message breaks a limit of the store (size, property length, topic length)."""
+
+    code = 13  # ResponseCode.MESSAGE_ILLEGAL
+
+
+class ClientError(CometError):
+    """A call to a remote side did not succeed."""
+
+
+class NotConnected(ClientError):
+    """No connection to ``address`` could be made, or it broke before the answer."""
+
+    def __init__(self, address: str, problem: str) -> None:
+        self.address = address
+        self.problem = problem
+        super().__init__(f"{address}: {problem}")
+
+
+class RequestTimedOut(ClientError):
+    """``address`` did not answer request ``request_code`` within ``timeout_ms``."""
+
+    def __init__(self, address: str, request_code: int, timeout_ms: int) -> None:
+        self.address = address
+        self.request_code = request_code
+        self.timeout_ms = timeout_ms
+        super().__init__(f"{address}: no answer to request {request_code} within {timeout_ms} ms")
+
+
+class RouteNotFound(ClientError):
+    """No name server knows a route for ``topic``."""
+
+    code = 17  # ResponseCode.TOPIC_NOT_EXIST
+
+    def __init__(self, topic: str, problem: str) -> None:
+        self.topic = topic
+        super().__init__(f"topic {topic!r}: {problem}")
+
+
+class BrokerRefused(ClientError):
+    """The remote side answered with an error ``code`` and said why in ``broker_remark``."""
+
+    def __init__(self, address: str, request_code: int, code: int, broker_remark: str) -> None:
+        self.address = address
+        self.request_code = request_code
+        self.code = code
+        self.broker_remark = broker_remark
+        super().__init__(
+            f"{address} refused request {request_code} with code {code}: {broker_remark}"
+        )

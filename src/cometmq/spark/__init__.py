@@ -1,0 +1,1 @@
+"""The Spark data source `rocketmq`: batch and streaming reads, Arrow batches, exact offsets."""

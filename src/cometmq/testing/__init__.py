@@ -1,0 +1,1 @@
+"""What tests of CometMQ, and tests of programs that use it, need: a real broker in a fixture."""
