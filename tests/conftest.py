@@ -1,0 +1,39 @@
+"""What holds for every test: hypothesis profiles, and markers that follow from the folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+TESTS_DIR = Path(__file__).parent
+
+# A folder whose tests belong to one part of `make test` as a whole.
+FOLDER_MARKERS = {"compat": "compat", "operation": "operation", "store": "store"}
+
+settings.register_profile(
+    "fast",
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "deep",
+    derandomize=False,
+    deadline=None,
+    max_examples=5_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by the top folder they lie in, so that no file can forget it."""
+    for item in items:
+        if not item.path.is_relative_to(TESTS_DIR):
+            continue
+        folder = item.path.relative_to(TESTS_DIR).parts[0]
+        if marker := FOLDER_MARKERS.get(folder):
+            item.add_marker(marker)
