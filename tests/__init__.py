@@ -1,1 +1,1 @@
-"""The tests: folders mirror `src/cometmq`; `architecture`, `compat`, `golden`, `operation` stand apart."""
+"""The tests: folders mirror `src/cometmq`; architecture, compat, golden, operation stand apart."""

@@ -1,0 +1,48 @@
+# One door for users and for continuous integration. Everything lands in .venv.
+#   make demo    the main job on real data          make setup   only the environment
+#   make test    every check and every test         make lint    ruff, mypy, import contracts
+#   make docs    the documentation, strictly        make lock    new requirements/*.lock
+#   make bench   comparison with the Java broker    make deep    the long searches
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+.PHONY: help setup demo test lint docs lock bench deep clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '2,5s/^# *//p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requirements/build.lock scripts/setup.sh
+	@scripts/setup.sh
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/cometmq demo
+
+test: $(STAMP)
+	@$(BIN)/python scripts/test_report.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+lock: $(STAMP)
+	@scripts/lock.sh
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.compare
+
+deep: $(STAMP)
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
+
+clean:
+	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Renews requirements/*.lock: every package with its version and hashes, and no address, so that the
+# files hold wherever packages come from. UPGRADE=1 takes newer versions than those locked now.
+set -eu
+cd "$(dirname "$0")/.."
+
+compile() { # output, inputs...
+    output=$1
+    shift
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+        --output-file "requirements/$output.lock" "$@" >/dev/null
+}
+
+compile all pyproject.toml --all-extras --group dev --group docs ${UPGRADE:+--upgrade}
+compile build requirements/build.in ${UPGRADE:+--upgrade}
+compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
+
+if grep -n '://' requirements/*.lock; then
+    echo "lock: an address got into the files above" >&2
+    exit 1
+fi

@@ -1,0 +1,268 @@
+"""Runs everything `make test` promises and sums it up in one closing line.
+
+First the checks (ruff, format, mypy, import contracts, documentation), then pytest in parts, each in a
+process group of its own with a time limit, then branch coverage over all parts together. A failed
+check or part does not stop the rest, so one run shows all there is to mend.
+
+The closing line has pytest's shape: `==== 512 passed, 0 failed, 0 skipped in 612.33s ====`, with what
+else went wrong between `skipped` and `in`. The exit code is 0 only when every check and test passed,
+every skip stands in `tests/allowed_skips.txt`, and coverage reaches COVERAGE_MIN_PERCENT.
+
+Environment: COMETMQ_TEST_TIME_FACTOR multiplies the time limits (slow machines).
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORT_DIR = ROOT / "build" / "test-reports"
+ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
+COVERAGE_MIN_PERCENT = 90
+KILL_GRACE_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of the tests that runs as one pytest call: those with its marker, unit has none."""
+
+    name: str
+    limit_s: int
+    workers: int
+
+
+# A test with two of the markers belongs to the first of them in this order.
+PARTS = (
+    Part("compat", 15 * 60, 0),
+    Part("spark", 12 * 60, 0),
+    Part("operation", 8 * 60, 0),
+    Part("store", 6 * 60, 2),
+    Part("unit", 8 * 60, 2),
+)
+# The quick ones first: most mistakes show there.
+RUN_ORDER = ("unit", "store", "compat", "spark", "operation")
+
+CHECKS: dict[str, Sequence[str]] = {
+    "ruff": ("ruff", "check", "."),
+    "format": ("ruff", "format", "--check", "."),
+    "types": ("mypy",),
+    "imports": ("lint-imports", "--no-cache"),
+    "docs": ("mkdocs", "build", "--strict", "--quiet", "--site-dir", "build/site"),
+}
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run adds up to; `problems` are failures that no single test stands for."""
+
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, other: "Summary") -> None:
+        """Adds the counts and lists of `other`."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.problems += other.problems
+
+    @property
+    def ok(self) -> bool:
+        """Nothing failed, and something passed."""
+        return not self.failed and not self.problems and self.passed > 0
+
+
+def marker_expression(part_name: str) -> str:
+    """The pytest `-m` expression of a part: its own marker, none of the parts before it."""
+    earlier: list[str] = ["deep"]
+    for part in PARTS:
+        if part.name == part_name:
+            break
+        earlier.append(part.name)
+    negated = [f"not {name}" for name in earlier]
+    return " and ".join(negated if part_name == "unit" else [part_name, *negated])
+
+
+def read_junit(path: Path) -> Summary:
+    """Counts one junit file. A name is `package.module::test`, without its parameters."""
+    summary = Summary()
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = "::".join(filter(None, (case.get("classname"), case.get("name"))))
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            summary.failed.append(name)
+        elif "skipped" in kinds:
+            summary.skipped.append(name.partition("[")[0])
+        else:
+            summary.passed += 1
+    return summary
+
+
+def read_allowed_skips(path: Path) -> set[str]:
+    """The names in the list: one a line, a reason after `#`."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {name for line in lines if (name := line.partition("#")[0].strip())}
+
+
+def closing_line(summary: Summary, seconds: float) -> str:
+    """The one line that says it all."""
+    counts = [
+        f"{summary.passed} passed",
+        f"{len(summary.failed)} failed",
+        f"{len(summary.skipped)} skipped",
+    ]
+    if summary.problems:
+        counts.append(f"{len(summary.problems)} problems")
+    return f"==== {', '.join(counts)} in {seconds:.2f}s ===="
+
+
+def say(text: str) -> None:
+    """Prints at once: the output of child processes goes to the same place."""
+    print(text, flush=True)
+
+
+def tool(name: str) -> str:
+    """The path of a tool that lies beside this interpreter."""
+    return str(Path(sys.executable).parent / name)
+
+
+def run_checks() -> Summary:
+    """Runs every static check; each that fails is one problem."""
+    summary = Summary()
+    for name, (program, *arguments) in CHECKS.items():
+        say(f"---- check: {name}")
+        environment = os.environ | {"NO_MKDOCS_2_WARNING": "true"}
+        done = subprocess.run([tool(program), *arguments], cwd=ROOT, env=environment, check=False)
+        if done.returncode != 0:
+            summary.problems.append(f"check {name} failed")
+    return summary
+
+
+def run_limited(command: Sequence[str], limit_s: float, environment: dict[str, str]) -> int | None:
+    """Runs a command in its own process group; None when it had to be ended at its limit."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends the group: asks first, then kills what is left."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run_part(part: Part, extra: Sequence[str]) -> Summary:
+    """Runs one part of the tests under coverage and reads its counts."""
+    report = REPORT_DIR / f"{part.name}.xml"
+    report.unlink(missing_ok=True)
+    limit_s = part.limit_s * float(os.environ.get("COMETMQ_TEST_TIME_FACTOR", "1"))
+    say(f"---- tests: {part.name} (at most {limit_s:.0f} s)")
+    command = [tool("coverage"), "run", "-m", "pytest", "-q", "-m", marker_expression(part.name)]
+    command += [f"--junitxml={report}", "--durations=5", *extra]
+    if part.workers:
+        command += ["-n", str(part.workers), "--dist", "loadfile"]
+    environment = os.environ | {"COVERAGE_FILE": str(REPORT_DIR / "coverage")}
+    code = run_limited(command, limit_s, environment)
+    summary = read_junit(report) if report.exists() else Summary()
+    if code is None:
+        summary.problems.append(f"part {part.name} was ended after {limit_s:.0f} s")
+    elif code == 5:
+        summary.problems.append(f"part {part.name} has no tests")
+    elif code != 0 and not summary.failed:
+        summary.problems.append(f"part {part.name}: pytest ended with {code}")
+    return summary
+
+
+def name_compat_tests() -> Summary:
+    """Without Maven the tests against Java peers cannot run: counts them as skipped, by name."""
+    command = [tool("pytest"), "--collect-only", "-q", "-m", marker_expression("compat")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    names = [line for line in done.stdout.splitlines() if "::" in line]
+    say("---- tests: compat NOT RUN: Maven is missing (apt-get install -y maven)")
+    for name in names:
+        say(f"not run: {name}")
+    return Summary(skipped=names)
+
+
+def forbidden_skips(skipped: Iterable[str], allowed: set[str]) -> list[str]:
+    """The skips that nobody allowed, each once, in order."""
+    return sorted(set(skipped) - allowed)
+
+
+def measure_coverage() -> Summary:
+    """Puts the data of all processes together and holds it against the limit."""
+    environment = os.environ | {"COVERAGE_FILE": str(REPORT_DIR / "coverage")}
+    say("---- coverage")
+    for arguments in (
+        ["combine", "--quiet"],
+        ["report", "--sort=cover", f"--fail-under={COVERAGE_MIN_PERCENT}"],
+    ):
+        done = subprocess.run(
+            [tool("coverage"), *arguments], cwd=ROOT, env=environment, check=False
+        )
+        if done.returncode != 0:
+            return Summary(problems=[f"branch coverage under {COVERAGE_MIN_PERCENT} %"])
+    return Summary()
+
+
+def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
+    """Runs the named parts in order and judges their skips."""
+    summary = Summary()
+    not_run = Summary()
+    parts = {part.name: part for part in PARTS}
+    for name in part_names:
+        if name == "compat" and shutil.which("mvn") is None:
+            not_run = name_compat_tests()
+        else:
+            summary.add(run_part(parts[name], extra))
+    for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):
+        summary.problems.append(f"skipped, but not in tests/allowed_skips.txt: {name}")
+    summary.add(not_run)
+    return summary
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0 when all is well."""
+    parser = argparse.ArgumentParser(description="Run CometMQ's checks and tests.")
+    parser.add_argument("--part", action="append", choices=RUN_ORDER, help="only this part")
+    parser.add_argument("pytest_arguments", nargs="*", help="after --, for pytest")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    shutil.rmtree(REPORT_DIR, ignore_errors=True)
+    REPORT_DIR.mkdir(parents=True)
+    summary = Summary()
+    if options.part is None:
+        summary.add(run_checks())
+    summary.add(run_tests(options.part or RUN_ORDER, options.pytest_arguments))
+    if options.part is None:
+        summary.add(measure_coverage())
+    for name in summary.failed:
+        say(f"FAILED {name}")
+    for problem in summary.problems:
+        say(f"PROBLEM {problem}")
+    say(closing_line(summary, time.monotonic() - started))
+    return 0 if summary.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
