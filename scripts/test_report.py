@@ -1,12 +1,12 @@
 """Runs everything `make test` promises and sums it up in one closing line.
 
-First the checks (ruff, format, mypy, import contracts, documentation), then pytest in parts, each in a
-process group of its own with a time limit, then branch coverage over all parts together. A failed
-check or part does not stop the rest, so one run shows all there is to mend.
+First the checks (ruff, format, mypy, import contracts, documentation), then pytest in parts, each
+in a process group of its own with a time limit, then branch coverage over all parts together. A
+failed check or part does not stop the rest, so one run shows all there is to mend.
 
-The closing line has pytest's shape: `==== 512 passed, 0 failed, 0 skipped in 612.33s ====`, with what
-else went wrong between `skipped` and `in`. The exit code is 0 only when every check and test passed,
-every skip stands in `tests/allowed_skips.txt`, and coverage reaches COVERAGE_MIN_PERCENT.
+The closing line has pytest's shape: `==== 512 passed, 0 failed, 0 skipped in 612.33s ====`, with
+what else went wrong between `skipped` and `in`. The exit code is 0 only when every check and test
+passed, every skip stands in `tests/allowed_skips.txt`, and coverage reaches COVERAGE_MIN_PERCENT.
 
 Environment: COMETMQ_TEST_TIME_FACTOR multiplies the time limits (slow machines).
 """
