@@ -1,0 +1,138 @@
+"""Text settings to frozen dataclasses.
+
+Settings arrive as ``key=value`` text: a RocketMQ property file, ``--set`` on the command line, or
+an update-config request. A key is known by the dataclass field of the same letters, so
+``mappedFileSizeCommitLog``, ``mapped_file_size_commit_log`` and upstream's odd ``brokerIP1`` all
+find their field. A key that nobody knows is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from cometmq.core.errors import SettingsError
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Settings = TypeVar("Settings", bound="DataclassInstance")
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+def normalise(key: str) -> str:
+    """The letters of a key, without case and underscores: what two spellings share."""
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java property file as a dict: ``key=value`` or ``key: value`` lines, # and ! comments.
+
+    Raises SettingsError for a line that is neither.
+    """
+    values: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        cut = min((at for at in (line.find("="), line.find(":")) if at >= 0), default=-1)
+        if cut <= 0:
+            raise SettingsError(line, f"line {number} is not of the form key=value")
+        values[line[:cut].strip()] = line[cut + 1 :].strip()
+    return values
+
+
+def format_properties(values: Mapping[str, str]) -> str:
+    """The reverse of :func:`parse_properties`, one line a key, sorted."""
+    return "".join(f"{key}={values[key]}\n" for key in sorted(values))
+
+
+def build(
+    cls: type[Settings], values: Mapping[str, str], base: Settings | None = None
+) -> tuple[Settings, set[str]]:
+    """Make a ``cls`` from the keys it knows.
+
+    Gives the instance (fields not named keep their default, or their value in ``base``) and the
+    keys of ``values`` that it used. Raises SettingsError for a value that cannot be read.
+    """
+    hints = typing.get_type_hints(cls)
+    fields = {normalise(field.name): field.name for field in dataclasses.fields(cls)}
+    taken: dict[str, Any] = {}
+    used: set[str] = set()
+    for key, text in values.items():
+        name = fields.get(normalise(key))
+        if name is not None:
+            taken[name] = _convert(key, text, hints[name])
+            used.add(key)
+    if base is not None:
+        return dataclasses.replace(base, **taken), used
+    return cls(**taken), used
+
+
+def reject_unknown(
+    values: Mapping[str, str], used: Iterable[str], classes: Iterable[type[DataclassInstance]]
+) -> None:
+    """Raise SettingsError for the first key in ``values`` that no class used."""
+    known = [_wire_name(field.name) for cls in classes for field in dataclasses.fields(cls)]
+    taken = set(used)
+    for key in values:
+        if key not in taken:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see docs/settings.md for all keys"
+            raise SettingsError(key, f"no such setting; {hint}")
+
+
+def to_properties(settings: DataclassInstance) -> dict[str, str]:
+    """Every field under RocketMQ's spelling (camel case), as text."""
+    return {
+        _wire_name(field.name): _render(getattr(settings, field.name))
+        for field in dataclasses.fields(settings)
+    }
+
+
+def _wire_name(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join("IP" + part[2:] if part[:2] == "ip" else part.title() for part in rest)
+
+
+def _render(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return value.name
+    return "" if value is None else str(value)
+
+
+def _convert(key: str, text: str, hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if hint is bool:
+        return _convert_bool(key, text)
+    if hint is int or hint is float:
+        try:
+            return hint(text)
+        except ValueError:
+            raise SettingsError(key, f"{text!r} is not a number") from None
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        try:
+            return hint[text.upper()]
+        except KeyError:
+            names = ", ".join(hint.__members__)
+            raise SettingsError(key, f"{text!r} is none of {names}") from None
+    return text
+
+
+def _convert_bool(key: str, text: str) -> bool:
+    lowered = text.lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise SettingsError(key, f"{text!r} is neither true nor false")

@@ -1,0 +1,243 @@
+"""One side of a remoting connection, without I/O: bytes in, events out, bytes out.
+
+The owner of the socket feeds what it read, takes events in bounded portions, and writes what the
+``encode_*`` methods give it. Requests of this side are remembered by opaque until their response
+comes or their deadline passes. A stream that cannot be read on raises RemoteProtocolError, and the
+owner closes the socket; one bad request becomes a :class:`Rejected` event and costs only itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from cometmq.core.errors import BadRequest
+from cometmq.protocol.codes import Language
+from cometmq.protocol.fields import to_ext
+from cometmq.protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    JSON,
+    Request,
+    Response,
+    decode_head,
+    encode_head,
+)
+from cometmq.protocol.framer import Framer, RawFrame
+from cometmq.protocol.registry import FAST_DECODERS, decode_fields
+
+if TYPE_CHECKING:
+    from cometmq.protocol.headers import Header
+
+T = TypeVar("T")
+
+_OPAQUE_MASK: Final = 0x7FFFFFFF
+_FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A request whose fields cannot be read: answer it with the error's code and remark."""
+
+    code: int
+    opaque: int
+    oneway: bool
+    codec: int
+    error: BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Generic[T]):
+    """The response to a request of this side, with the token it was sent under."""
+
+    token: T
+    response: Response
+
+
+Event = Request[Any] | Rejected | Answered[T]
+
+
+class Connection(Generic[T]):
+    """Protocol state of one connection; ``T`` is the owner's token for a request it sent."""
+
+    __slots__ = ("_framer", "_language", "_next_opaque", "_pending", "unknown_responses")
+
+    def __init__(self, language: Language = Language.PYTHON) -> None:
+        self._framer = Framer()
+        self._language = language
+        self._next_opaque = 0
+        self._pending: dict[int, tuple[int, T]] = {}
+        self.unknown_responses = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of this side that wait for their response."""
+        return len(self._pending)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received and not yet taken as events."""
+        return self._framer.buffered_bytes
+
+    def receive_data(self, data: bytes) -> None:
+        """Add bytes that were read from the socket; take them with :meth:`next_events`."""
+        self._framer.feed(data)
+
+    def next_events(self, limit: int) -> list[Event[T]]:
+        """At most ``limit`` events; fewer mean that more bytes are needed.
+
+        Raises RemoteProtocolError when the stream cannot be read on. Events of frames before the
+        bad one were given by this or an earlier call.
+        """
+        events: list[Event[T]] = []
+        append = events.append
+        fast = FAST_DECODERS
+        for frame in self._framer.take(limit):
+            codec, header, body = frame
+            if codec == JSON and header[:8] == b'{"code":':
+                decode = fast.get(header[8 : header.find(b",", 8, 16)])
+                if decode is not None:
+                    try:
+                        request = decode(header)
+                    except _FAST_ERRORS:
+                        pass  # the tolerant path below reads it, or says what is wrong
+                    else:
+                        if not request.flag & FLAG_RESPONSE:
+                            request.body = body
+                            append(request)
+                            continue
+            event = self._tolerant(frame)
+            if event is not None:
+                append(event)
+        return events
+
+    def _tolerant(self, frame: RawFrame) -> Event[T] | None:
+        codec, header, body = frame
+        head = decode_head(codec, header)
+        if head.flag & FLAG_RESPONSE:
+            known = self._pending.pop(head.opaque, None)
+            if known is None:
+                # Late answers of requests that timed out, or a peer that makes answers up.
+                self.unknown_responses += 1
+                return None
+            response = Response(head.code, head.opaque, head.remark, head.ext, body, head.version)
+            return Answered(known[1], response)
+        try:
+            fields = decode_fields(head.code, head.ext)
+        except BadRequest as error:
+            oneway = head.flag & FLAG_ONEWAY != 0
+            return Rejected(head.code, head.opaque, oneway, codec, error)
+        return Request(
+            code=head.code,
+            header=fields,
+            opaque=head.opaque,
+            flag=head.flag,
+            version=head.version,
+            language=head.language,
+            remark=head.remark,
+            body=body,
+            codec=codec,
+        )
+
+    def encode_request(
+        self,
+        code: int,
+        header: Header | None,
+        token: T,
+        deadline_ms: int,
+        *,
+        body_bytes: int = 0,
+        codec: int = JSON,
+        extra: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Remember ``token`` under a new opaque; gives the opaque and the bytes that the body of
+        ``body_bytes`` follows. ``extra`` are fields beyond the header's (signatures)."""
+        opaque = self._new_opaque()
+        self._pending[opaque] = (deadline_ms, token)
+        return opaque, self._encode(code, header, opaque, 0, body_bytes, codec, extra)
+
+    def encode_oneway(
+        self,
+        code: int,
+        header: Header | None,
+        *,
+        body_bytes: int = 0,
+        codec: int = JSON,
+        extra: dict[str, str] | None = None,
+    ) -> bytes:
+        """Bytes of a request that gets no response."""
+        opaque = self._new_opaque()
+        return self._encode(code, header, opaque, FLAG_ONEWAY, body_bytes, codec, extra)
+
+    def forget(self, opaque: int) -> T | None:
+        """Drop a pending request (its caller gave up); its late response is ignored."""
+        known = self._pending.pop(opaque, None)
+        return None if known is None else known[1]
+
+    def expire(self, now_ms: int) -> list[T]:
+        """Tokens of the requests whose deadline is at or before ``now_ms``."""
+        due = [opaque for opaque, (deadline, _) in self._pending.items() if deadline <= now_ms]
+        return [self._pending.pop(opaque)[1] for opaque in due]
+
+    def next_deadline_ms(self) -> int | None:
+        """When :meth:`expire` has something to do next; None when nothing waits."""
+        return min((deadline for deadline, _ in self._pending.values()), default=None)
+
+    def close(self) -> list[T]:
+        """The connection is gone: tokens of all requests that will not be answered."""
+        tokens = [token for _, token in self._pending.values()]
+        self._pending.clear()
+        return tokens
+
+    def _new_opaque(self) -> int:
+        opaque = self._next_opaque
+        while opaque in self._pending:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def _encode(
+        self,
+        code: int,
+        header: Header | None,
+        opaque: int,
+        flag: int,
+        body_bytes: int,
+        codec: int,
+        extra: dict[str, str] | None,
+    ) -> bytes:
+        ext = to_ext(header)
+        if extra:
+            ext.update(extra)
+        return encode_head(
+            code=code,
+            opaque=opaque,
+            flag=flag,
+            ext=ext,
+            codec=codec,
+            body_bytes=body_bytes,
+            language=self._language,
+        )
+
+
+def encode_response(
+    request: Request[Any] | Rejected,
+    code: int,
+    *,
+    header: Header | None = None,
+    ext: dict[str, str] | None = None,
+    remark: str | None = None,
+    body_bytes: int = 0,
+) -> bytes:
+    """Bytes of a response, in the request's own codec; its body of ``body_bytes`` follows them."""
+    return encode_head(
+        code=code,
+        opaque=request.opaque,
+        flag=FLAG_RESPONSE,
+        ext=to_ext(header) if ext is None else ext,
+        remark=remark,
+        codec=request.codec,
+        body_bytes=body_bytes,
+    )

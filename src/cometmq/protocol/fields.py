@@ -1,0 +1,120 @@
+"""Header fields between their wire text and typed structs.
+
+On the wire every field is text; clients differ in how strictly. Java, Go and C++ send strings,
+ali-ons sends JSON numbers and booleans, C++ sends "" for what it does not have. A header struct
+declares :data:`Int32`, :data:`Int64`, ``str`` or :data:`Flag`; :func:`from_ext` reads any of those
+spellings and :func:`to_ext` writes strings only, because Go reads nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Final, TypeVar, get_args, get_origin
+
+from msgspec import NODEFAULT, Meta, Struct, structs
+
+from cometmq.core.errors import BadRequest
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, title="int32")]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, title="int64")]
+#: A boolean as clients spell it. Only JSON true and "true" in any case mean true: the C++ client
+#: sends "1" on messages that are no batch. Read it with :func:`truth`.
+Flag = str | bool | int | None
+
+S = TypeVar("S", bound=Struct)
+
+_BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header it cannot decode
+_INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
+
+
+def truth(value: Flag) -> bool:
+    """What a boolean field means."""
+    return value is True or (isinstance(value, str) and value.lower() == "true")
+
+
+def stringify(value: object) -> str:
+    """A JSON value as the text that a Java client would have sent for it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def to_ext(header: Struct | None) -> dict[str, str]:
+    """The fields of a header as wire text; absent (None) fields are left out."""
+    if header is None:
+        return {}
+    ext: dict[str, str] = {}
+    for name, wire_name in _names(type(header)):
+        value = getattr(header, name)
+        if value is not None:
+            ext[wire_name] = stringify(value)
+    return ext
+
+
+def from_ext(cls: type[S], ext: Mapping[str, str]) -> S:
+    """Read a header from text fields, tolerantly.
+
+    Raises BadRequest naming the field that is missing or cannot be read.
+    """
+    values: dict[str, str | int | None] = {}
+    for name, wire_name, convert, required in _readers(cls):
+        text = ext.get(wire_name)
+        if text is None or (text == "" and convert is not None):
+            if required:
+                raise BadRequest(_BAD_FIELD, f"header field {wire_name} is missing: send it")
+            continue
+        try:
+            values[name] = text if convert is None else convert(text)
+        except ValueError as error:
+            raise BadRequest(_BAD_FIELD, f"header field {wire_name}: {error}") from None
+    return cls(**values)
+
+
+@cache
+def _names(cls: type[Struct]) -> tuple[tuple[str, str], ...]:
+    return tuple((info.name, info.encode_name) for info in structs.fields(cls))
+
+
+_Reader = tuple[str, str, Callable[[str], int] | None, bool]
+
+
+@cache
+def _readers(cls: type[Struct]) -> tuple[_Reader, ...]:
+    return tuple(
+        (
+            info.name,
+            info.encode_name,
+            _converter(info.type),
+            info.default is NODEFAULT and info.default_factory is NODEFAULT,
+        )
+        for info in structs.fields(cls)
+    )
+
+
+def _converter(hint: object) -> Callable[[str], int] | None:
+    """The text-to-int conversion of a field's type; None for text and flags."""
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Annotated:
+            meta = get_args(part)[1]
+            return _int_reader(_INT_BOUNDS[meta.title])
+        title = getattr(part, "__metadata__", None)
+        if title is not None:
+            return _int_reader(_INT_BOUNDS[title[0].title])
+    return None
+
+
+@cache
+def _int_reader(bound: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text, 10)
+        except ValueError:
+            raise ValueError(f"{text[:40]!r} is not a whole number") from None
+        if not -bound <= value < bound:
+            raise ValueError(f"{value} does not fit {'32' if bound == 2**31 else '64'} bits")
+        return value
+
+    return read

@@ -1,0 +1,225 @@
+"""What a frame says: requests and responses, and their headers in both codecs.
+
+JSON header (codec 0): an object with ``code``, ``language``, ``version``, ``opaque``, ``flag``,
+``remark`` (left out when null) and ``extFields`` (string to string).
+
+Binary header (codec 1, upstream: RocketMQSerializable.java):
+
+    offset  size  field
+    0       2     code (signed; larger codes cannot be carried)
+    2       1     language
+    3       2     version
+    5       4     opaque
+    9       4     flag: bit 0 response, bit 1 one-way
+    13      4     remark length R, then R bytes of UTF-8
+    17+R    4     length of the entries, then {key length i16, key, value length i32, value}
+
+A header is decoded once, into the struct of its code when the registry knows one. What the fast
+path refuses (numbers for strings, "+5", "", null) goes through :mod:`cometmq.protocol.fields`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct as Packer
+from struct import error as StructError
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
+from cometmq.protocol.codes import OUR_VERSION, Language
+from cometmq.protocol.fields import Int32, stringify
+
+H = TypeVar("H")
+
+JSON: Final = 0
+BINARY: Final = 1
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+_LENGTHS: Final = Packer(">II")
+_FIXED: Final = Packer(">hBhiii")
+_I32: Final = Packer(">i")
+_I16: Final = Packer(">h")
+
+
+class Request(Struct, Generic[H], gc=False, rename={"header": "extFields", "body": "-body"}):
+    """One received request. ``header`` is the struct of its code, or a dict for codes that the
+    registry does not know. ``codec`` is the peer's, and the answer's."""
+
+    code: Int32
+    header: H
+    opaque: Int32
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: str | int = "OTHER"
+    remark: str | None = None
+    body: bytes = b""
+    codec: int = JSON
+
+    @property
+    def oneway(self) -> bool:
+        """True when no answer may be sent."""
+        return self.flag & FLAG_ONEWAY != 0
+
+
+class Response(Struct, gc=False):
+    """One received response; ``ext`` holds its fields as text."""
+
+    code: int
+    opaque: int
+    remark: str | None
+    ext: dict[str, str]
+    body: bytes
+    version: int = 0
+
+
+class RawHead(Struct, rename={"ext": "extFields"}):
+    """A JSON header before anybody knows what its fields mean."""
+
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: str | int | None = None
+    remark: str | None = None
+    ext: dict[str, object] | None = None
+
+
+_raw_decoder: Final = msgspec.json.Decoder(RawHead, strict=False)
+_encode_json: Final = msgspec.json.encode
+
+
+class Head(Struct, gc=False):
+    """A decoded header of either codec with its fields as text."""
+
+    code: int
+    opaque: int
+    flag: int
+    version: int
+    language: str
+    remark: str | None
+    ext: dict[str, str]
+
+
+def decode_head(codec: int, header: bytes) -> Head:
+    """Decode a header of either codec tolerantly, fields as text.
+
+    Raises RemoteProtocolError when it is no header.
+    """
+    if codec == JSON:
+        return _decode_json(header)
+    if codec == BINARY:
+        return _decode_binary(header)
+    raise RemoteProtocolError(f"header codec {codec} is neither 0 (JSON) nor 1 (ROCKETMQ)")
+
+
+def _decode_json(header: bytes) -> Head:
+    try:
+        raw = _raw_decoder.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"JSON header cannot be read: {error}") from None
+    ext = {key: stringify(value) for key, value in (raw.ext or {}).items() if value is not None}
+    language = _language_name(raw.language)
+    return Head(raw.code, raw.opaque, raw.flag, raw.version, language, raw.remark or None, ext)
+
+
+def _language_name(language: str | int | None) -> str:
+    if isinstance(language, int):
+        return Language(language).name if 0 <= language <= Language.NODE_JS else "OTHER"
+    return language or "OTHER"
+
+
+def _decode_binary(header: bytes) -> Head:
+    try:
+        code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
+        at = _FIXED.size
+        remark, at = _text(header, at, remark_bytes)
+        (entries_bytes,) = _I32.unpack_from(header, at)
+        at += 4
+        end = at + entries_bytes
+        if entries_bytes < 0 or end > len(header):
+            raise RemoteProtocolError(f"binary header: entries of {entries_bytes} bytes")
+        ext: dict[str, str] = {}
+        while at < end:
+            (key_bytes,) = _I16.unpack_from(header, at)
+            key, at = _text(header, at + 2, key_bytes)
+            (value_bytes,) = _I32.unpack_from(header, at)
+            value, at = _text(header, at + 4, value_bytes)
+            if key is not None and value is not None:
+                ext[key] = value
+    except (ValueError, OverflowError) as error:
+        raise RemoteProtocolError(f"binary header cannot be read: {error}") from None
+    except StructError:
+        raise RemoteProtocolError("binary header ends too early") from None
+    return Head(code, opaque, flag, version, _language_name(language), remark, ext)
+
+
+def _text(header: bytes, at: int, size: int) -> tuple[str | None, int]:
+    end = at + size
+    if size < 0 or end > len(header):
+        raise RemoteProtocolError(f"binary header: text of {size} bytes at {at} leaves the header")
+    return (header[at:end].decode() if size else None), end
+
+
+def encode_head(
+    *,
+    code: int,
+    opaque: int,
+    flag: int,
+    ext: Mapping[str, str],
+    remark: str | None = None,
+    codec: int = JSON,
+    body_bytes: int = 0,
+    version: int = OUR_VERSION,
+    language: Language = Language.PYTHON,
+) -> bytes:
+    """Lengths and header of a frame whose body of ``body_bytes`` the caller sends behind it.
+
+    Raises LocalProtocolError when the binary codec cannot carry the code.
+    """
+    if codec == BINARY:
+        header = _encode_binary(code, opaque, flag, ext, remark, version, language)
+    else:
+        fields: dict[str, object] = {"code": code}
+        if ext or flag & FLAG_RESPONSE:
+            fields["extFields"] = ext
+        fields["flag"] = flag
+        fields["language"] = language.name
+        fields["opaque"] = opaque
+        if remark is not None:
+            fields["remark"] = remark
+        fields["serializeTypeCurrentRPC"] = "JSON"
+        fields["version"] = version
+        header = _encode_json(fields)
+    return _LENGTHS.pack(4 + len(header) + body_bytes, codec << 24 | len(header)) + header
+
+
+def _encode_binary(
+    code: int,
+    opaque: int,
+    flag: int,
+    ext: Mapping[str, str],
+    remark: str | None,
+    version: int,
+    language: Language,
+) -> bytes:
+    if not -0x8000 <= code < 0x8000:
+        raise LocalProtocolError(f"code {code} does not fit the binary header: use JSON")
+    remark_bytes = remark.encode() if remark else b""
+    parts = [b""]
+    for key, value in ext.items():
+        key_bytes, value_bytes = key.encode(), value.encode()
+        parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
+    entries = b"".join(parts)
+    return b"".join(
+        (
+            _FIXED.pack(code, language, version, opaque, flag, len(remark_bytes)),
+            remark_bytes,
+            _I32.pack(len(entries)),
+            entries,
+        )
+    )

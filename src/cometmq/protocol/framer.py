@@ -1,0 +1,141 @@
+"""Byte stream to frames: the only place that reads a frame's lengths.
+
+    offset  size  field
+    0       4     length of everything after this field
+    4       1     header codec: 0 JSON, 1 ROCKETMQ (binary)
+    5       3     header length H
+    8       H     header
+    8+H     rest  body, absent when empty
+
+All integers are big-endian (upstream: RemotingCommand.java, NettyDecoder.java). A stream whose
+lengths contradict each other cannot be read on, so its error ends the connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import Final, NamedTuple
+
+from cometmq.core.errors import RemoteProtocolError
+
+#: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+#: A header holds short fields and at most 32 767 bytes of properties, six times that in escapes.
+MAX_HEADER_BYTES: Final = 1024 * 1024
+
+_LENGTHS: Final = Struct(">II")
+
+
+class RawFrame(NamedTuple):
+    """One frame, undecoded: the codec byte, header bytes and body bytes."""
+
+    codec: int
+    header: bytes
+    body: bytes
+
+
+class FrameTooLarge(RemoteProtocolError):
+    """A frame over the limit. ``header`` lets the server say so before it closes."""
+
+    code = 13  # ResponseCode.MESSAGE_ILLEGAL
+
+    def __init__(self, size_bytes: int, codec: int, header: bytes) -> None:
+        self.size_bytes = size_bytes
+        self.codec = codec
+        self.header = header
+        super().__init__(
+            f"frame of {size_bytes} bytes is over the limit of {MAX_FRAME_BYTES}: "
+            "send smaller messages or smaller batches"
+        )
+
+
+class Framer:
+    """Feed bytes in any pieces, take whole frames out."""
+
+    __slots__ = ("_at", "_buffer", "_have", "_need", "_pieces")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._at = 0
+        self._pieces: deque[bytes] = deque()
+        self._have = 0
+        self._need = 8
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes. Nothing is parsed yet, so this never fails."""
+        self._pieces.append(data)
+        self._have += len(data)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were fed and not taken."""
+        return self._have
+
+    def take(self, limit: int) -> list[RawFrame]:
+        """At most ``limit`` whole frames; fewer when the stream has no more.
+
+        Raises RemoteProtocolError when the lengths cannot be those of a frame; frames before the
+        bad one are given first, by the calls before.
+        """
+        frames: list[RawFrame] = []
+        if self._have < self._need:
+            return frames
+        buffer, at = self._joined(), self._at
+        end = len(buffer)
+        new = tuple.__new__
+        while len(frames) < limit:
+            if end - at < 8:
+                self._need = 8
+                break
+            total, word = _LENGTHS.unpack_from(buffer, at)
+            header_bytes = word & 0xFFFFFF
+            if total + 4 > MAX_FRAME_BYTES or total < 4 + header_bytes:
+                if frames:
+                    break
+                self._refuse(buffer, at, total, word)
+                break
+            stop = at + 4 + total
+            if stop > end:
+                self._need = stop - at
+                break
+            split = at + 8 + header_bytes
+            # tuple.__new__ skips NamedTuple's Python-level constructor, which costs as much as
+            # both slices.
+            frames.append(new(RawFrame, (word >> 24, buffer[at + 8 : split], buffer[split:stop])))
+            at = stop
+        self._settle(at)
+        return frames
+
+    def _joined(self) -> bytes:
+        if self._pieces:
+            rest = self._buffer[self._at :] if self._at < len(self._buffer) else b""
+            if rest or len(self._pieces) > 1:
+                self._pieces.appendleft(rest)
+                self._buffer = b"".join(self._pieces)
+            else:
+                self._buffer = self._pieces[0]
+            self._pieces.clear()
+            self._at = 0
+        return self._buffer
+
+    def _settle(self, at: int) -> None:
+        self._have -= at - self._at
+        self._at = at
+        if self._have == 0:
+            self._buffer = b""
+            self._at = 0
+            self._need = 8
+
+    def _refuse(self, buffer: bytes, at: int, total: int, word: int) -> None:
+        header_bytes = word & 0xFFFFFF
+        if total >= 4 + header_bytes and header_bytes <= MAX_HEADER_BYTES and total < 1 << 31:
+            # A believable frame that is only too large: wait for its header, to answer it.
+            if len(buffer) - at < 8 + header_bytes:
+                self._need = 8 + header_bytes
+                return
+            raise FrameTooLarge(total + 4, word >> 24, buffer[at + 8 : at + 8 + header_bytes])
+        raise RemoteProtocolError(
+            f"frame lengths cannot be right: total {total}, header {header_bytes}; "
+            "is the peer speaking another protocol on this port?"
+        )

@@ -1,0 +1,164 @@
+"""One row for every request code: its header, who serves it, how it is answered and where it runs.
+
+Routing in both servers, encoding in the clients, the fuzz strategies and docs/wire.md go over this
+table; a code that has no row is answered with "not supported".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, Flag, auto
+from typing import Any, Final
+
+import msgspec
+
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.fields import from_ext
+from cometmq.protocol.frame import Request
+
+
+class Side(Flag):
+    """Who serves a code."""
+
+    BROKER = auto()
+    NAMESRV = auto()
+    CLIENT = auto()
+
+
+class Lane(Enum):
+    """Where a handler runs.
+
+    LOOP: a plain function, in the turn that read the request; it never waits and takes under a
+    millisecond. TASK: a coroutine in a task of its own; long work goes to a thread call that
+    releases the GIL, or in slices with a pause between them.
+    """
+
+    LOOP = auto()
+    TASK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSpec:
+    """One request code. ``mutates`` marks codes that change a broker's or name server's
+    configuration: they are refused from other machines unless a setting allows it.
+    ``urgent`` codes are served even when sends are refused for load."""
+
+    code: Code
+    header: type[h.Header]
+    response: type[h.Header] = h.NoFields
+    side: Side = Side.BROKER
+    lane: Lane = Lane.LOOP
+    mutates: bool = False
+    urgent: bool = False
+
+
+_BROKER: Final = (
+    CodeSpec(Code.SEND_MESSAGE, h.SendMessage, h.SendMessageResponse),
+    CodeSpec(Code.SEND_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse),
+    CodeSpec(Code.SEND_BATCH_MESSAGE, h.SendMessageV2, h.SendMessageResponse),
+    CodeSpec(Code.PULL_MESSAGE, h.PullMessage, h.PullMessageResponse),
+    CodeSpec(Code.QUERY_MESSAGE, h.QueryMessage, h.QueryMessageResponse, lane=Lane.TASK),
+    CodeSpec(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, h.QueueOffsetResponse, urgent=True),
+    CodeSpec(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, urgent=True),
+    CodeSpec(Code.UPDATE_AND_CREATE_TOPIC, h.CreateTopic, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, lane=Lane.TASK),
+    CodeSpec(Code.UPDATE_BROKER_CONFIG, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_BROKER_CONFIG, h.NoFields, h.GetBrokerConfigResponse, lane=Lane.TASK),
+    CodeSpec(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, lane=Lane.TASK),
+    CodeSpec(
+        Code.SEARCH_OFFSET_BY_TIMESTAMP, h.SearchOffset, h.QueueOffsetResponse, lane=Lane.TASK
+    ),
+    CodeSpec(Code.GET_MAX_OFFSET, h.TopicQueue, h.QueueOffsetResponse),
+    CodeSpec(Code.GET_MIN_OFFSET, h.TopicQueue, h.QueueOffsetResponse),
+    CodeSpec(
+        Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, h.EarliestStoreTimeResponse, lane=Lane.TASK
+    ),
+    CodeSpec(Code.VIEW_MESSAGE_BY_ID, h.ViewMessage, lane=Lane.TASK),
+    CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True),
+    CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
+    CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
+    CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
+    CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True),
+    CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True),
+    CodeSpec(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, lane=Lane.TASK),
+    CodeSpec(Code.GET_ALL_DELAY_OFFSET, h.NoFields, lane=Lane.TASK),
+    CodeSpec(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, lane=Lane.TASK),
+    CodeSpec(Code.GET_TOPIC_STATS_INFO, h.Topic, lane=Lane.TASK),
+    CodeSpec(Code.GET_CONSUMER_CONNECTION_LIST, h.ConsumerGroup),
+    CodeSpec(Code.DELETE_SUBSCRIPTIONGROUP, h.GroupName, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_CONSUME_STATS, h.GetConsumeStats, lane=Lane.TASK),
+    CodeSpec(Code.DELETE_TOPIC_IN_BROKER, h.Topic, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic, lane=Lane.TASK),
+    CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
+)
+
+_NS: Final = Side.NAMESRV
+_NAMESRV: Final = (
+    CodeSpec(Code.PUT_KV_CONFIG, h.PutKvConfig, side=_NS, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.GET_KV_CONFIG, h.KvKey, h.KvValueResponse, side=_NS),
+    CodeSpec(Code.DELETE_KV_CONFIG, h.KvKey, side=_NS, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.REGISTER_BROKER, h.RegisterBroker, h.RegisterBrokerResponse, side=_NS),
+    CodeSpec(Code.UNREGISTER_BROKER, h.BrokerIdentity, side=_NS),
+    CodeSpec(Code.GET_ROUTEINFO_BY_TOPIC, h.Topic, side=_NS),
+    CodeSpec(Code.GET_BROKER_CLUSTER_INFO, h.NoFields, side=_NS),
+    CodeSpec(
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        h.BrokerName,
+        h.WipeWritePermResponse,
+        side=_NS,
+        mutates=True,
+    ),
+    CodeSpec(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, h.NoFields, side=_NS),
+    CodeSpec(Code.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrv, side=_NS, mutates=True),
+    CodeSpec(Code.GET_KVLIST_BY_NAMESPACE, h.KvNamespace, side=_NS),
+    CodeSpec(Code.GET_TOPICS_BY_CLUSTER, h.Cluster, side=_NS),
+    CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, side=_NS),
+    CodeSpec(Code.QUERY_DATA_VERSION, h.BrokerIdentity, h.QueryDataVersionResponse, side=_NS),
+    CodeSpec(
+        Code.ADD_WRITE_PERM_OF_BROKER, h.BrokerName, h.AddWritePermResponse, side=_NS, mutates=True
+    ),
+)
+
+_CLIENT: Final = (
+    CodeSpec(Code.NOTIFY_CONSUMER_IDS_CHANGED, h.ConsumerGroup, side=Side.CLIENT),
+    CodeSpec(Code.RESET_CONSUMER_CLIENT_OFFSET, h.ResetOffset, side=Side.CLIENT),
+    CodeSpec(Code.GET_CONSUMER_STATUS_FROM_CLIENT, h.GetConsumerStatus, side=Side.CLIENT),
+    CodeSpec(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, side=Side.CLIENT),
+    CodeSpec(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, side=Side.CLIENT),
+)
+
+REGISTRY: Final[dict[int, CodeSpec]] = {spec.code: spec for spec in (*_BROKER, *_NAMESRV, *_CLIENT)}
+
+
+def decode_fields(code: int, ext: dict[str, str]) -> h.Header | dict[str, str]:
+    """Text fields as the header struct of their code; as they are when the code has no row.
+
+    Raises BadRequest naming the field that is missing or cannot be read.
+    """
+    spec = REGISTRY.get(code)
+    return ext if spec is None else from_ext(spec.header, ext)
+
+
+def _decoder(header: type[h.Header]) -> Callable[[bytes], Request[Any]]:
+    # Request[header] is a run-time parametrisation, which mypy cannot follow.
+    return msgspec.json.Decoder(Request[header], strict=False).decode  # type: ignore[valid-type]
+
+
+#: Fast decoders of JSON headers by the text of their code. Clients write the code first, so it is
+#: known before the header is parsed and one typed pass does everything. Only the codes of the hot
+#: path are worth a decoder; the rest go through decode_head and decode_fields.
+FAST_DECODERS: Final[dict[bytes, Callable[[bytes], Request[Any]]]] = {
+    str(int(code)).encode(): _decoder(REGISTRY[code].header)
+    for code in (
+        Code.SEND_MESSAGE,
+        Code.SEND_MESSAGE_V2,
+        Code.SEND_BATCH_MESSAGE,
+        Code.PULL_MESSAGE,
+        Code.UPDATE_CONSUMER_OFFSET,
+        Code.QUERY_CONSUMER_OFFSET,
+        Code.GET_MAX_OFFSET,
+    )
+}
