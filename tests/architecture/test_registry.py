@@ -1,0 +1,54 @@
+"""One table of request codes, complete and documented."""
+
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.registry import REGISTRY, Side
+from scripts.wire_page import BEGIN, END, PAGE, code_table, replace_table
+
+#: Known by name only: what comes with transactions and with request-reply. May only shrink.
+NOT_YET = {
+    RequestCode.END_TRANSACTION,
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+NAME_SERVER = {*range(100, 107), 205, 206, 216, 219, 224, 304, 322, 327}
+BROKER = {
+    *(10, 310, 320, 11, 12, 14, 15, 17, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38),
+    *(41, 42, 200, 201, 202, 203, 208, 215, 300, 305),
+}
+CLIENT = {40}
+
+
+def served_by(side: Side) -> set[int]:
+    return {code for code, spec in REGISTRY.items() if side in spec.side}
+
+
+def test_every_code_with_a_name_has_a_row() -> None:
+    assert set(RequestCode) - set(REGISTRY) == NOT_YET
+
+
+def test_every_promised_code_is_served() -> None:
+    assert served_by(Side.NAMESRV) >= NAME_SERVER
+    assert served_by(Side.BROKER) >= BROKER
+    assert served_by(Side.CLIENT) >= CLIENT
+
+
+def test_a_row_stands_under_its_own_code() -> None:
+    assert [code for code, spec in REGISTRY.items() if spec.code != code] == []
+
+
+def test_the_wire_page_lists_every_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition(BEGIN)[2].partition(END)[0].strip()
+    assert table == code_table(), "run .venv/bin/python -m scripts.wire_page"
+
+
+def test_the_code_table_has_a_row_for_each_code() -> None:
+    rows = code_table().splitlines()[2:]
+    assert [int(row.split("|")[1]) for row in rows] == sorted(REGISTRY)
+
+
+def test_a_missing_row_is_found() -> None:
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    renewed = replace_table(page, "| new |")
+    assert renewed == f"before\n{BEGIN}\n\n| new |\n\n{END}\nafter\n"
