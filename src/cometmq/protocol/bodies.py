@@ -1,0 +1,237 @@
+"""The JSON bodies of requests and responses as structs (upstream: protocol/body/*.java,
+protocol/heartbeat/*.java). Encode with fastjson.encode_json, read with fastjson.parse_json.
+
+Maps keyed by a message queue are written with fastjson.object_map and declared as Raw; when read,
+their keys are strings that hold a :class:`QueueKey` as JSON.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct, field
+
+
+class Body(Struct, rename="camel", frozen=True):
+    """Root of all bodies: camel-case names on the wire; unknown names are ignored."""
+
+
+class QueueKey(Body, frozen=True, order=True):
+    """A message queue where it keys a map or stands in a set."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class DataVersion(Body, frozen=True):
+    """A table's version; equal only when both parts are."""
+
+    counter: int = 0
+    timestamp: int = 0
+
+
+# ----------------------------------------------------------------------------------------- topics
+
+
+class TopicConfig(Body, frozen=True):
+    """One topic on one broker."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+
+class TopicConfigTable(Body, frozen=True):
+    """Answer to 21, and part of a registration."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+
+
+class RegisterBrokerBody(Body, frozen=True):
+    """Body of 103 in its plain form."""
+
+    topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
+    filter_server_list: list[str] = field(default_factory=list)
+
+
+class TopicList(Body, frozen=True):
+    """Answer to 206, 216, 224, 304 and 305."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None
+
+
+class ClusterInfo(Body, frozen=True):
+    """Answer to 106."""
+
+    broker_addr_table: dict[str, ClusterBroker] = field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ClusterBroker(Body, frozen=True):
+    """A broker name and its addresses by id."""
+
+    broker_name: str
+    broker_addrs: dict[str, str]
+    cluster: str
+
+
+class KvTable(Body, frozen=True):
+    """Answer to 28, 103 (order topics) and 219."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+# ----------------------------------------------------------------------------------------- groups
+
+
+class SubscriptionGroupConfig(Body, frozen=True):
+    """What a consumer group may do."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class SubscriptionGroupTable(Body, frozen=True):
+    """Answer to 201."""
+
+    data_version: DataVersion = field(default_factory=DataVersion)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
+
+
+class Subscription(Body, frozen=True):
+    """What one consumer wants of one topic."""
+
+    topic: str
+    sub_string: str = "*"
+    sub_version: int = 0
+    tags_set: tuple[str, ...] = ()
+    code_set: tuple[int, ...] = ()
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
+
+
+class ConsumerData(Body, frozen=True):
+    """One consumer group of one client."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: tuple[Subscription, ...] = ()
+    unit_mode: bool = False
+
+
+class ProducerData(Body, frozen=True):
+    """One producer group of one client."""
+
+    group_name: str
+
+
+class Heartbeat(Body, frozen=True):
+    """Body of 34."""
+
+    client_id: str = field(name="clientID")
+    producer_data_set: tuple[ProducerData, ...] = ()
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+
+
+class ConsumerIds(Body, frozen=True):
+    """Answer to 38."""
+
+    consumer_id_list: list[str] = field(default_factory=list)
+
+
+class QueueLockRequest(Body, frozen=True):
+    """Body of 41 and 42."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[QueueKey] = field(default_factory=list)
+
+
+class QueueLockResponse(Body, frozen=True):
+    """Answer to 41."""
+
+    lock_ok_mq_set: list[QueueKey] = field(default_factory=list, name="lockOKMQSet")
+
+
+class ClientConnection(Body, frozen=True):
+    """One connected client."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnections(Body, frozen=True):
+    """Answer to 203."""
+
+    connection_set: list[ClientConnection]
+    subscription_table: dict[str, Subscription]
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+
+
+class GroupList(Body, frozen=True):
+    """Answer to 300."""
+
+    group_list: list[str] = field(default_factory=list)
+
+
+# ------------------------------------------------------------------------------------- statistics
+
+
+class TopicOffset(Body, frozen=True):
+    """One queue's range in the answer to 202."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+class TopicStats(Body, frozen=True):
+    """Answer to 202: QueueKey to TopicOffset."""
+
+    offset_table: Raw
+
+
+class ConsumeOffset(Body, frozen=True):
+    """One queue's progress in the answer to 208."""
+
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+
+
+class ConsumeStats(Body, frozen=True):
+    """Answer to 208: QueueKey to ConsumeOffset."""
+
+    consume_tps: float
+    offset_table: Raw
+
+
+class TopicStatsRead(Body, frozen=True):
+    """:class:`TopicStats` as a client reads it; keys hold a QueueKey as JSON."""
+
+    offset_table: dict[str, TopicOffset] = field(default_factory=dict)
+
+
+class ConsumeStatsRead(Body, frozen=True):
+    """:class:`ConsumeStats` as a client reads it; keys hold a QueueKey as JSON."""
+
+    offset_table: dict[str, ConsumeOffset] = field(default_factory=dict)
+    consume_tps: float = 0.0

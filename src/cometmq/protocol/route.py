@@ -1,0 +1,56 @@
+"""Where a topic lives: the route a name server answers (upstream: TopicRouteData.java), and the
+permission bits of a topic (PermName.java)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, field
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+MASTER_ID: Final = 0
+
+
+class QueueData(Struct, rename="camel", frozen=True):
+    """One broker's queues of a topic. ``topic_sys_flag`` is read under its older name too."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Struct, rename="camel", frozen=True):
+    """A broker name's addresses by broker id, as text ("0" is the master)."""
+
+    broker_name: str
+    broker_addrs: dict[str, str]
+    cluster: str = ""
+
+    def master(self) -> str | None:
+        """The master's address, or None while it is gone."""
+        return self.broker_addrs.get("0")
+
+
+class TopicRoute(Struct, rename="camel", frozen=True):
+    """Answer to GET_ROUTEINFO_BY_TOPIC."""
+
+    broker_datas: list[BrokerData] = field(default_factory=list)
+    queue_datas: list[QueueData] = field(default_factory=list)
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+    order_topic_conf: str | None = None
+
+
+def readable(perm: int) -> bool:
+    """True when consumers may read."""
+    return perm & PERM_READ != 0
+
+
+def writable(perm: int) -> bool:
+    """True when producers may write."""
+    return perm & PERM_WRITE != 0
