@@ -1,0 +1,86 @@
+"""The report counts what pytest wrote, and nothing bad passes as good."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import test_report as report
+
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
+<testcase classname="tests.a" name="test_good"/>
+<testcase classname="tests.a" name="test_bad"><failure message="x"/></testcase>
+<testcase classname="tests.a" name="test_broken"><error message="x"/></testcase>
+<testcase classname="tests.a" name="test_left_out[1]"><skipped message="x"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_junit_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(JUNIT, encoding="utf-8")
+    summary = report.read_junit(path)
+    assert summary.passed == 1
+    assert summary.failed == ["tests.a::test_bad", "tests.a::test_broken"]
+    assert summary.skipped == ["tests.a::test_left_out"]
+    assert not summary.ok
+
+
+def test_every_test_belongs_to_one_part() -> None:
+    names = [part.name for part in report.PARTS]
+    for marked in ([], ["compat"], ["spark", "store"], ["operation", "spark"], ["store"]):
+        homes = [
+            name
+            for name in names
+            if eval(
+                report.marker_expression(name),
+                {"deep": False} | {other: other in marked for other in names},
+            )
+        ]
+        assert homes == [next((name for name in names if name in marked), "unit")]
+
+
+def test_deep_tests_belong_to_no_part() -> None:
+    assert all("not deep" in report.marker_expression(part.name) for part in report.PARTS)
+
+
+def test_the_run_has_all_parts() -> None:
+    assert sorted(report.RUN_ORDER) == sorted(part.name for part in report.PARTS)
+
+
+def test_the_closing_line() -> None:
+    summary = report.Summary(passed=512)
+    assert report.closing_line(summary, 612.333) == (
+        "==== 512 passed, 0 failed, 0 skipped in 612.33s ===="
+    )
+    summary.add(report.Summary(failed=["a"], skipped=["b", "c"], problems=["part x has no tests"]))
+    assert report.closing_line(summary, 1.0) == (
+        "==== 512 passed, 1 failed, 2 skipped, 1 problems in 1.00s ===="
+    )
+
+
+def test_nothing_passed_is_not_well() -> None:
+    assert not report.Summary().ok
+    assert report.Summary(passed=1).ok
+    assert not report.Summary(passed=1, problems=["check types failed"]).ok
+
+
+def test_only_listed_skips_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "allowed.txt"
+    path.write_text("# head\n\ntests.a::test_x  # needs a namespace\n", encoding="utf-8")
+    allowed = report.read_allowed_skips(path)
+    assert allowed == {"tests.a::test_x"}
+    assert report.forbidden_skips(["tests.a::test_x", "tests.a::test_y"], allowed) == [
+        "tests.a::test_y"
+    ]
+
+
+def test_a_command_over_its_limit_is_ended() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert report.run_limited(command, 0.2, dict(os.environ)) is None
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_within_its_limit_gives_its_code(code: int) -> None:
+    command = [sys.executable, "-c", f"raise SystemExit({code})"]
+    assert report.run_limited(command, 60, dict(os.environ)) == code
