@@ -1,0 +1,468 @@
+"""Outgoing connections: requests and one-way requests to other sides, pooled by address.
+
+One connection an address, shared by everybody in the process. Requests made in one turn of the loop
+leave in one write. A connection bounds what it has in flight and what it has not yet written; past
+the bound callers wait, inside their own time-out. Requests that the other side starts (a broker
+telling a consumer that its group changed) go to the handlers given at construction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import (
+    BrokerRefused,
+    CometError,
+    NotConnected,
+    RemoteProtocolError,
+    RequestTimedOut,
+)
+from cometmq.protocol.codes import Language, ResponseCode
+from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
+from cometmq.protocol.frame import JSON, Request, Response
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.router import Reply
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.headers import Header
+
+log = logging.getLogger(__name__)
+
+#: Serves a request that the other side started: gets its address and the request, gives the answer
+#: (None for one-way requests). A CometError it raises is answered with its code and remark.
+InboundHandler = Callable[[str, Request[Any]], Coroutine[Any, Any, "Reply | None"]]
+
+#: What a waiting request is woken with: its response, the loss of its connection, or None when its
+#: time is up.
+_Outcome = Response | NotConnected | None
+
+_MAX_IN_FLIGHT: Final = 16_384
+_MAX_INBOUND: Final = 256
+_WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+_EVENTS_A_TURN: Final = 512
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` (also ``[v6]:port``) as its parts.
+
+    Raises NotConnected when it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise NotConnected(address, "an address has the form host:port")
+    return host.strip("[]"), int(port)
+
+
+class Remoting:
+    """Requests to any address, over one shared connection each.
+
+    ``connect_timeout_ms`` bounds the opening of a connection, ``idle_timeout_ms`` closes one that
+    nobody used for so long. ``on_request`` maps codes to handlers of requests that other sides
+    start. ``tasks`` owns what runs in the background; close the Remoting before it.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        connect_timeout_ms: int = 3000,
+        idle_timeout_ms: int = 120_000,
+        max_in_flight: int = _MAX_IN_FLIGHT,
+        on_request: Mapping[int, InboundHandler] | None = None,
+        language: Language = Language.PYTHON,
+    ) -> None:
+        self.clock = clock
+        self.tasks = tasks
+        self.connect_timeout_ms = connect_timeout_ms
+        self.idle_timeout_ms = idle_timeout_ms
+        self.max_in_flight = max_in_flight
+        self.on_request: dict[int, InboundHandler] = dict(on_request or {})
+        self.language = language
+        #: Called with the address whenever a connection is gone, whoever closed it.
+        self.on_close: list[Callable[[str], None]] = []
+        self._links: dict[str, _Link] = {}
+        self._opening: dict[str, asyncio.Task[_Link | NotConnected]] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        links = ", ".join(f"{a}: {k.connection.in_flight}" for a, k in self._links.items())
+        return f"<Remoting in flight {{{links}}}, opening {sorted(self._opening)}>"
+
+    def is_connected(self, address: str) -> bool:
+        """Whether a connection to ``address`` is open now."""
+        return address in self._links
+
+    async def request(
+        self,
+        address: str,
+        code: int,
+        header: Header | None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+        codec: int = JSON,
+    ) -> Response:
+        """Send a request and wait for its response, whatever its code.
+
+        Raises NotConnected (no connection, or it broke before the answer) and RequestTimedOut after
+        ``timeout_ms``, which counts the opening of a connection too.
+        """
+        deadline_ms = self.clock.monotonic_ms() + timeout_ms
+        link = self._links.get(address)
+        if link is None or link.blocked:
+            link = await self._ready(address, code, deadline_ms, timeout_ms)
+        outcome = await link.request(code, header, body, deadline_ms, codec)
+        if outcome is None:
+            raise RequestTimedOut(address, code, timeout_ms)
+        if isinstance(outcome, NotConnected):
+            raise outcome
+        return outcome
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        header: Header | None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int,
+        codec: int = JSON,
+    ) -> Response:
+        """As :meth:`request`, and raises BrokerRefused for every response code but SUCCESS."""
+        response = await self.request(
+            address, code, header, body, timeout_ms=timeout_ms, codec=codec
+        )
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        return response
+
+    async def oneway(
+        self,
+        address: str,
+        code: int,
+        header: Header | None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int = 3000,
+        codec: int = JSON,
+    ) -> None:
+        """Send a request that nobody answers. Returning means that it is on its way, no more.
+
+        Raises NotConnected, or RequestTimedOut when the other side takes no bytes for
+        ``timeout_ms``.
+        """
+        link = self._links.get(address)
+        if link is None or link.blocked:
+            deadline_ms = self.clock.monotonic_ms() + timeout_ms
+            link = await self._ready(address, code, deadline_ms, timeout_ms)
+        link.send_oneway(code, header, body, codec)
+
+    async def close(self) -> None:
+        """Write out what was handed over, close every connection; what still waits is told."""
+        self._closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        links = list(self._links.values())
+        for link in links:
+            link.close("closed by this side")
+        for link in links:
+            await link.wait_closed()
+
+    async def _ready(self, address: str, code: int, deadline_ms: int, timeout_ms: int) -> _Link:
+        """An open connection that takes another request; waits for one until the deadline."""
+        try:
+            async with asyncio.timeout(max(0, deadline_ms - self.clock.monotonic_ms()) / 1000):
+                while True:
+                    link = self._links.get(address) or await self._open(address)
+                    if not link.blocked:
+                        return link
+                    await link.wait_unblocked()
+        except TimeoutError:
+            raise RequestTimedOut(address, code, timeout_ms) from None
+
+    async def _open(self, address: str) -> _Link:
+        if self._closed:
+            raise NotConnected(address, "this client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = self.tasks.spawn(self._connect(address), name=f"connect {address}")
+            self._opening[address] = task
+            task.add_done_callback(lambda _: self._opening.pop(address, None))
+        # Several callers may wait for one attempt: none of them may cancel it for the others.
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise NotConnected(address, "this client is closed")
+        result = task.result()
+        if isinstance(result, NotConnected):
+            raise NotConnected(address, result.problem)
+        return result
+
+    async def _connect(self, address: str) -> _Link | NotConnected:
+        loop = asyncio.get_running_loop()
+        try:
+            host, port = split_address(address)
+            async with asyncio.timeout(self.connect_timeout_ms / 1000):
+                _, link = await loop.create_connection(lambda: _Link(self, address), host, port)
+        except TimeoutError:
+            return NotConnected(address, f"no connection within {self.connect_timeout_ms} ms")
+        except OSError as error:
+            return NotConnected(address, f"cannot connect: {error}")
+        except NotConnected as error:
+            return error
+        if link.lost is not None:
+            return link.lost
+        self._links[address] = link
+        return link
+
+    def _gone(self, link: _Link) -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+        for callback in self.on_close:
+            callback(link.address)
+
+
+class _Link(asyncio.Protocol):
+    """One open connection: bytes from and to the transport, waiting requests, their timer."""
+
+    def __init__(self, owner: Remoting, address: str) -> None:
+        self.address = address
+        self.connection: Connection[asyncio.Future[_Outcome]] = Connection(owner.language)
+        self.lost: NotConnected | None = None
+        #: True while no further request may be handed over.
+        self.blocked = False
+        self._owner = owner
+        self._clock = owner.clock
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._write_paused = False
+        self._unblocked: deque[asyncio.Future[None]] = deque()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._problem = "closed by the other side"
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._used_ms = owner.clock.monotonic_ms()
+        self._inbound = 0
+
+    # ------------------------------------------------------------------ requests of this side
+
+    async def request(
+        self, code: int, header: Header | None, body: bytes, deadline_ms: int, codec: int
+    ) -> _Outcome:
+        """Send a request; gives its outcome."""
+        if self.lost is not None:
+            return self.lost
+        waiter: asyncio.Future[_Outcome] = self._loop.create_future()
+        connection = self.connection
+        opaque, head = connection.encode_request(
+            code, header, waiter, deadline_ms, body_bytes=len(body), codec=codec
+        )
+        self._write(head, body)
+        if deadline_ms < self._timer_ms:
+            self._arm(deadline_ms)
+        if connection.in_flight >= self._owner.max_in_flight:
+            self.blocked = True
+        try:
+            return await waiter
+        finally:
+            if waiter.cancelled():
+                connection.forget(opaque)
+            if self.blocked or self._unblocked:
+                self._review()
+
+    def send_oneway(self, code: int, header: Header | None, body: bytes, codec: int) -> None:
+        """Send a request without response."""
+        if self.lost is not None:
+            raise NotConnected(self.address, self.lost.problem)
+        head = self.connection.encode_oneway(code, header, body_bytes=len(body), codec=codec)
+        self._write(head, body)
+
+    async def wait_unblocked(self) -> None:
+        """Wait until a request may be handed over, or the connection is gone."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._unblocked.append(waiter)
+        await waiter
+
+    def close(self, problem: str) -> None:
+        """Write out what waits, then close."""
+        self._problem = problem
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the transport is closed; a peer that takes no bytes is cut off after 1 s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await asyncio.shield(self._closed)
+        if not self._closed.done() and self._transport is not None:
+            self._transport.abort()
+            await self._closed
+
+    # ------------------------------------------------------------------ asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self._transport = transport
+        self._arm(self._used_ms + self._owner.idle_timeout_ms)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        connection.receive_data(data)
+        try:
+            before = -1
+            while before != connection.buffered_bytes:
+                before = connection.buffered_bytes
+                for event in connection.next_events(_EVENTS_A_TURN):
+                    if isinstance(event, Answered):
+                        if not event.token.done():
+                            event.token.set_result(event.response)
+                    else:
+                        self._serve(event)
+        except RemoteProtocolError as error:
+            log.warning("bad_frame address=%s problem=%s", self.address, error)
+            self._problem = f"it sent what is no frame: {error}"
+            if self._transport is not None:
+                self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self.blocked = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._review()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        problem = self._problem if exc is None else f"connection broke: {exc}"
+        self.lost = NotConnected(self.address, problem)
+        self.blocked = False
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiter in self.connection.close():
+            if not waiter.done():
+                waiter.set_result(NotConnected(self.address, problem))
+        self._release(len(self._unblocked))
+        if not self._closed.done():
+            self._closed.set_result(None)
+        self._owner._gone(self)
+
+    # ------------------------------------------------------------------ requests of the other side
+
+    def _serve(self, event: Request[Any] | Rejected) -> None:
+        if isinstance(event, Rejected):
+            if not event.oneway:
+                self._write(
+                    encode_response(event, event.error.code, remark=event.error.remark), b""
+                )
+            return
+        handler = self._owner.on_request.get(event.code)
+        if handler is None:
+            self._refuse(
+                event,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {event.code} not supported",
+            )
+        elif self._inbound >= _MAX_INBOUND:
+            self._refuse(
+                event, ResponseCode.SYSTEM_BUSY, f"{self._inbound} requests are being served"
+            )
+        else:
+            self._inbound += 1
+            self._owner.tasks.spawn(
+                self._handle(handler, event), name=f"serve {event.code} from {self.address}"
+            )
+
+    def _refuse(self, request: Request[Any], code: int, remark: str) -> None:
+        log.info("inbound_refused address=%s code=%d remark=%s", self.address, request.code, remark)
+        if not request.oneway:
+            self._write(encode_response(request, code, remark=remark), b"")
+
+    async def _handle(self, handler: InboundHandler, request: Request[Any]) -> None:
+        try:
+            reply = await handler(self.address, request)
+        except CometError as error:
+            self._refuse(request, error.code, error.remark)
+            return
+        except Exception as error:
+            self._refuse(request, ResponseCode.SYSTEM_ERROR, f"handler failed: {error!r}")
+            raise
+        finally:
+            self._inbound -= 1
+        if reply is None or request.oneway or self.lost is not None:
+            return
+        head = encode_response(
+            request,
+            reply.code,
+            header=reply.header,
+            ext=reply.ext,
+            remark=reply.remark,
+            body_bytes=len(reply.body),
+        )
+        self._write(head, reply.body)
+
+    # ------------------------------------------------------------------ writing, bounds, time
+
+    def _write(self, head: bytes, body: bytes) -> None:
+        out = self._out
+        out.append(head)
+        if body:
+            out.append(body)
+        self._out_bytes += len(head) + len(body)
+        if self._out_bytes > _WRITE_HIGH_BYTES:
+            self._flush()
+        elif not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._out:
+            return
+        out, self._out, self._out_bytes = self._out, [], 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._used_ms = self._clock.monotonic_ms()
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _review(self) -> None:
+        """Let callers in again as far as both bounds allow it."""
+        room = self._owner.max_in_flight - self.connection.in_flight
+        if not self._write_paused and room > 0:
+            self.blocked = False
+            self._release(room)
+
+    def _release(self, count: int) -> None:
+        while self._unblocked and count > 0:
+            waiter = self._unblocked.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    def _arm(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for waiter in self.connection.expire(now_ms):
+            if not waiter.done():
+                waiter.set_result(None)
+        idle_ms = self._used_ms + self._owner.idle_timeout_ms
+        next_ms = self.connection.next_deadline_ms()
+        if next_ms is None and now_ms >= idle_ms:
+            self.close("closed after being idle")
+            return
+        self._arm(min(max(idle_ms, now_ms + 1), next_ms or idle_ms))
