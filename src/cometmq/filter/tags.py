@@ -1,0 +1,76 @@
+"""Tags: one short word a message, compared by hash in the broker and by text in the client.
+
+A queue entry holds the hash that Java's ``String.hashCode`` gives, so only equal text is sure to
+match; the client compares the text again. An expression is ``*`` (or nothing) for every message,
+or ``a || b`` (upstream: FilterAPI.java, MessageStoreImpl tagsString2tagsCode).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALL = "*"
+_SEPARATOR = "||"
+_CACHE_LIMIT = 65_536
+_codes: dict[str, int] = {}
+
+
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 units, as a signed 32-bit value."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode():
+            value = value * 31 + unit & 0xFFFFFFFF
+    else:
+        raw = text.encode("utf-16-be", "surrogatepass")
+        for at in range(0, len(raw), 2):
+            value = value * 31 + (raw[at] << 8 | raw[at + 1]) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tag_code(tag: str | None) -> int:
+    """What a queue entry stores for a tag: its hash, and 0 for none."""
+    if not tag:
+        return 0
+    code = _codes.get(tag)
+    if code is None:
+        if len(_codes) >= _CACHE_LIMIT:
+            _codes.clear()
+        code = _codes[tag] = java_hash(tag)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A parsed expression. ``tags`` and ``codes`` are empty when every message matches."""
+
+    expression: str
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether nothing is filtered."""
+        return not self.tags
+
+    def accepts_code(self, code: int) -> bool:
+        """Whether a queue entry may hold a match (another tag can have the same hash)."""
+        return not self.codes or code in self.codes
+
+    def accepts(self, tag: str) -> bool:
+        """Whether a message with this tag matches."""
+        return not self.tags or tag in self.tags
+
+
+def parse(expression: str | None) -> TagFilter:
+    """Read an expression such as ``insert || update``.
+
+    Raises ValueError when there are separators and no tag between them.
+    """
+    text = (expression or "").strip()
+    if not text or text == ALL:
+        return TagFilter(ALL, frozenset(), frozenset())
+    tags = frozenset(part for part in map(str.strip, text.split(_SEPARATOR)) if part)
+    if not tags:
+        raise ValueError(f"tag expression {expression!r} names no tag; use * for every message")
+    return TagFilter(text, tags, frozenset(map(tag_code, tags)))

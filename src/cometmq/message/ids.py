@@ -1,0 +1,80 @@
+"""The two ids of a message.
+
+    offset id   store host ip 4|16, port 4, physical offset 8          32 or 56 hex digits
+    unique key  ip 4|16, pid 2, loader hash 4, ms of the month 4, counter 2       the same lengths
+
+The broker makes the first, a producer the second (upstream: MessageDecoder.createMessageId,
+MessageClientIDSetter.java). They cannot be told apart by their form.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import NamedTuple
+
+
+class OffsetId(NamedTuple):
+    """What an offset id says: where the broker listened and where the record begins."""
+
+    host: str
+    port: int
+    physical_offset: int
+
+
+def pack_host(host: str, port: int) -> bytes:
+    """A record's form of an address: 8 bytes for IPv4, 20 for IPv6.
+
+    Raises ValueError when ``host`` is no IP address.
+    """
+    return ip_address(host).packed + port.to_bytes(4, "big")
+
+
+def unpack_host(packed: bytes) -> tuple[str, int]:
+    """Host and port of 8 or 20 packed bytes."""
+    return str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
+
+
+def encode_offset_id(store_host: bytes, physical_offset: int) -> str:
+    """The offset id of a record, from its packed store host."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_offset_id(text: str) -> OffsetId:
+    """The parts of an offset id. Raises ValueError when ``text`` cannot be one."""
+    if len(text) not in (32, 56):
+        raise ValueError(f"{text!r} has {len(text)} characters; an offset id has 32 or 56")
+    raw = bytes.fromhex(text)
+    host, port = unpack_host(raw[:-8])
+    return OffsetId(host, port, int.from_bytes(raw[-8:], "big"))
+
+
+class UniqueKeys:
+    """Makes unique keys for one process.
+
+    ``ip`` is the packed address (4 or 16 bytes), ``salt`` what tells two makers in one process
+    apart (Java puts its class loader's hash there).
+    """
+
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix")
+
+    def __init__(self, ip: bytes, pid: int, salt: int) -> None:
+        fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
+        self._prefix = fixed.hex().upper()
+        self._counter = 0
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A key that no other call gave; ``now_ms`` is wall time."""
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}{counter:04X}"
+
+
+def _month_of(now_ms: int) -> tuple[int, int]:
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    start = datetime(now.year, now.month, 1, tzinfo=UTC)
+    following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
+    return int(start.timestamp() * 1000), int(following.timestamp() * 1000)

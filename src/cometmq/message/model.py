@@ -1,0 +1,149 @@
+"""What users of a client hold in their hands: messages to send, messages stored, queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cometmq.message import properties as props
+from cometmq.message.compression import decompress
+from cometmq.message.flags import COMPRESSED
+from cometmq.message.ids import encode_offset_id, unpack_host
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker set (the order is Java's: topic, broker, id)."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send. ``delay_level`` 0 sends at once; ``properties`` are the user's own."""
+
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    flag: int = 0
+    delay_level: int = 0
+    wait_store: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def to_properties(self) -> dict[str, str]:
+        """All properties as the wire has them, reserved names included, without a unique key."""
+        found = dict(self.properties)
+        if self.tag:
+            found[props.TAGS] = self.tag
+        if self.keys:
+            found[props.KEYS] = " ".join(self.keys)
+        if self.delay_level:
+            found[props.DELAY] = str(self.delay_level)
+        found[props.WAIT] = "true" if self.wait_store else "false"
+        return found
+
+
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message that a broker holds, as consumers see it: body unpacked, properties decoded."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    size_bytes: int
+    broker_name: str = ""
+
+    @property
+    def tag(self) -> str:
+        """The tag, or an empty text."""
+        return self.properties.get(props.TAGS, "")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The index keys that the sender gave."""
+        return props.split_keys(self.properties.get(props.KEYS, ""))
+
+    @property
+    def unique_key(self) -> str:
+        """The id that the producer gave, or an empty text."""
+        return self.properties.get(props.UNIQ_KEY, "")
+
+    @property
+    def offset_id(self) -> str:
+        """The id that the broker gave."""
+        return encode_offset_id(self.store_host, self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """The unique key where there is one, else the offset id: what users are shown."""
+        return self.unique_key or self.offset_id
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level asked for; 0 when none was."""
+        text = self.properties.get(props.DELAY, "")
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    @property
+    def born_address(self) -> str:
+        """``host:port`` of the sender."""
+        return _address(self.born_host)
+
+    @property
+    def store_address(self) -> str:
+        """``host:port`` of the broker that stored it."""
+        return _address(self.store_host)
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it was read from."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+def from_record(record: Record, broker_name: str = "") -> StoredMessage:
+    """The consumer's view of a record. Raises BadRecord when its body cannot be unpacked."""
+    body = record.body
+    if record.sys_flag & COMPRESSED:
+        body = decompress(body, record.sys_flag)
+    return StoredMessage(
+        record.topic,
+        record.queue_id,
+        record.queue_offset,
+        record.physical_offset,
+        body,
+        props.decode(record.properties),
+        record.flag,
+        record.sys_flag,
+        record.born_ms,
+        record.born_host,
+        record.store_ms,
+        record.store_host,
+        record.reconsume_times,
+        record.prepared_offset,
+        record.size_bytes,
+        broker_name,
+    )
+
+
+def _address(packed: bytes) -> str:
+    host, port = unpack_host(packed)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,134 @@
+"""Message properties: the text between a record's body and its end, and its reserved names.
+
+    name \\x01 value \\x02 name \\x01 value ...       UTF-8, at most 32 767 bytes
+
+A trailing ``\\x02`` is read (the C++ and the older Java clients write one) and never written. Order
+means nothing. A pair whose name or value is empty is dropped, and the last of two equal names wins
+(upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+MAX_SIZE_BYTES = 32_767
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQ_KEY = "UNIQ_KEY"
+WAIT = "WAIT"
+DELAY = "DELAY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PRODUCER_GROUP = "PGROUP"
+TRAN_MSG = "TRAN_MSG"
+TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANSACTION_ID = "__transactionId__"
+INSTANCE_ID = "INSTANCE_ID"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+ARRIVE_TIME = "ARRIVE_TIME"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+MSG_TYPE = "MSG_TYPE"
+CLUSTER = "CLUSTER"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+CONSUME_START_TIME = "CONSUME_START_TIME"
+SHARDING_KEY = "__SHARDINGKEY"
+BUYER_ID = "BUYER_ID"
+TRANSFER_FLAG = "TRANSFER_FLAG"
+CORRECTION_FLAG = "CORRECTION_FLAG"
+MQ2_FLAG = "MQ2_FLAG"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+RESERVED = frozenset(
+    value
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, str) and not name.endswith("_SEPARATOR")
+)
+"""Names that users may not set through the general properties of a message."""
+
+
+def encode_text(properties: Mapping[str, str]) -> str:
+    """The property text, as it stands in a send request's header."""
+    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
+
+
+def encode(properties: Mapping[str, str]) -> bytes:
+    """The property text in UTF-8, as it stands in a record."""
+    return encode_text(properties).encode("utf-8", "replace")
+
+
+def decode_text(text: str) -> dict[str, str]:
+    """The pairs of a property text; what is no pair with a name and a value is left out."""
+    found: dict[str, str] = {}
+    for segment in text.split("\x02"):
+        name, _, value = segment.partition("\x01")
+        if name and value:
+            found[name] = value
+    return found
+
+
+def decode(raw: bytes | memoryview) -> dict[str, str]:
+    """The pairs of a record's property bytes; broken UTF-8 becomes U+FFFD, as in Java."""
+    return decode_text(str(raw, "utf-8", "replace"))
+
+
+def find(raw: bytes, name: bytes) -> bytes | None:
+    """The value of ``name`` without decoding the others; None when it has none."""
+    marker = b"\x02" + name + b"\x01"
+    at = raw.rfind(marker)
+    while at >= 0:
+        start = at + len(marker)
+        end = raw.find(b"\x02", start)
+        value = raw[start:] if end < 0 else raw[start:end]
+        if value:
+            return value
+        at = raw.rfind(marker, 0, at + len(marker) - 1)
+    if raw.startswith(marker[1:]):
+        return raw[len(marker) - 1 :].partition(b"\x02")[0] or None
+    return None
+
+
+def without(raw: bytes, name: bytes) -> bytes:
+    """``raw`` with every pair called ``name`` taken out."""
+    marker = name + b"\x01"
+    if marker not in raw:
+        return raw
+    return b"\x02".join([pair for pair in raw.split(b"\x02") if not pair.startswith(marker)])
+
+
+def joined(own: bytes, more: bytes) -> bytes:
+    """``own`` followed by ``more``, with one separator where both have something."""
+    if own and more and not own.endswith(b"\x02"):
+        return own + b"\x02" + more
+    return own + more
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """The index keys in the value of ``KEYS``: separated by blanks, empty ones left out."""
+    return tuple([key for key in text.split(" ") if key]) if text else ()
+
+
+def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """What a message is found by: its unique key first, then each of its keys."""
+    keys = split_keys(properties.get(KEYS, ""))
+    unique = properties.get(UNIQ_KEY)
+    return (unique, *keys) if unique else keys
