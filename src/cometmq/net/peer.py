@@ -1,0 +1,311 @@
+"""The server's end of one connection: reads in fair turns, writes once a turn, bounded both ways.
+
+Turns. A pipelining client may have hundreds of requests in one read. At most FRAMES_PER_TURN of
+them, or TURN_NS of work, are served before the other connections get theirs; the rest waits in the
+protocol object, and reading pauses when that grows.
+
+Writes. Answers are collected and leave in one write at the end of the turn that made them. When the
+peer does not read, its answers pile up to the transport's limit and it is not read either, for at
+most STALL_LIMIT_MS: clients share one connection for sends and heartbeats, and a stalled one would
+expire whole groups. After that it is read again as ``congested`` (sends are refused, what is urgent
+is served), and at WRITE_BOUND_BYTES it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from cometmq.core.errors import BadRequest, NotConnected, RemoteProtocolError, RequestTimedOut
+from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
+from cometmq.protocol.frame import JSON, decode_head
+from cometmq.protocol.framer import FrameTooLarge
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.router import Reply, Router
+    from cometmq.net.watchdog import Watchdog
+    from cometmq.protocol.connection import Event
+    from cometmq.protocol.frame import Request, Response
+    from cometmq.protocol.headers import Header
+
+log = logging.getLogger(__name__)
+
+FRAMES_PER_TURN: Final = 32
+TURN_NS: Final = 200_000
+#: Unserved bytes of one connection beyond which it is not read until it has caught up.
+READ_BOUND_BYTES: Final = 256 * 1024
+#: Unsent bytes at which a connection is not read either, and at which it is closed.
+WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
+STALL_LIMIT_MS: Final = 1_000
+#: A connection without any traffic is closed, as upstream's IdleStateHandler does.
+IDLE_LIMIT_MS: Final = 120_000
+
+Waiter = asyncio.Future["Response"]
+
+
+class Peer(asyncio.Protocol):
+    """One accepted connection.
+
+    ``address`` is "ip:port"; ``host_bytes`` the same as a record stores it (4 or 16 address bytes
+    and a 4-byte port). ``on_close`` callbacks run once, when the connection has ended.
+    """
+
+    def __init__(
+        self, router: Router, *, clock: Clock, watchdog: Watchdog, peers: set[Peer]
+    ) -> None:
+        self._router = router
+        self._clock = clock
+        self._watchdog = watchdog
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection[Waiter] = Connection()
+        self._transport: asyncio.Transport | None = None
+        self._backlog: deque[Event[Waiter]] = deque()
+        self._out: list[bytes] = []
+        self._in_turn = False
+        self._turn_due = False
+        self._flush_due = False
+        self._reading = True
+        self._writable = True
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self.congested = False
+        self.closed = False
+        self.running_tasks = 0
+        self.address = "?"
+        self.host_bytes = b"\0" * 8
+        self.is_loopback = False
+        self.last_read_ms = clock.monotonic_ms()
+        self.on_close: list[Callable[[Peer], None]] = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "congested" if self.congested else "open"
+        return f"<Peer {self.address} {state} backlog={len(self._backlog)}>"
+
+    # ------------------------------------------------------------------ asyncio.Protocol callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.address, self.host_bytes, self.is_loopback = describe_host(name[0], name[1])
+        self._peers.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_read_ms = self._clock.monotonic_ms()
+        self._connection.receive_data(data)
+        if not self._turn_due:
+            self._turn()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._peers.discard(self)
+        self._backlog.clear()
+        self._out.clear()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        for waiter in self._connection.close():
+            if not waiter.done():
+                waiter.set_exception(NotConnected(self.address, "the connection was closed"))
+        callbacks, self.on_close = self.on_close, []
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                log.exception("close callback failed peer=%s", self.address)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self._pause_reading()
+        self._stall_timer = self._loop.call_later(STALL_LIMIT_MS / 1000, self._read_congested)
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.congested = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self._resume_reading()
+
+    # ------------------------------------------------------------------------------------- turns
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        if self.closed:
+            return
+        now_ns = self._clock.monotonic_ns
+        started_ns = now_ns()
+        stop_ns = started_ns + TURN_NS
+        handle = self._router.handle
+        backlog = self._backlog
+        event: Event[Waiter] | None = None
+        self._in_turn = True
+        try:
+            more = self._fill(backlog)
+            while backlog:
+                event = backlog.popleft()
+                handle(self, event)
+                if now_ns() > stop_ns:
+                    break
+        finally:
+            self._in_turn = False
+        if self._out:
+            self.flush()
+        if backlog or more:
+            self._continue()
+        elif not self._reading and self._writable:
+            self._resume_reading()
+        took_ns = now_ns() - started_ns
+        if took_ns > TURN_NS and event is not None:
+            self._watchdog.turn(_describe(event), took_ns)
+
+    def _fill(self, backlog: deque[Event[Waiter]]) -> bool:
+        """Take the next events; True when the stream may hold more of them."""
+        wanted = FRAMES_PER_TURN - len(backlog)
+        try:
+            events = self._connection.next_events(wanted)
+        except RemoteProtocolError as error:
+            if backlog:
+                return True  # the good frames before it are served first; it is raised again
+            self._refuse_stream(error)
+            return False
+        backlog.extend(events)
+        return len(events) == wanted
+
+    def _continue(self) -> None:
+        if self.closed or self._turn_due:
+            return
+        self._turn_due = True
+        self._loop.call_soon(self._turn)
+        if self._reading and self._connection.buffered_bytes > READ_BOUND_BYTES:
+            self._pause_reading()
+
+    def _refuse_stream(self, error: RemoteProtocolError) -> None:
+        log.warning("connection closed peer=%s reason=%s", self.address, error)
+        if isinstance(error, FrameTooLarge):
+            try:
+                head = decode_head(error.codec, error.header)
+            except RemoteProtocolError:
+                pass  # its header cannot be read either: nobody can be told
+            else:
+                reason = BadRequest(error.code, error.remark)
+                refused = Rejected(head.code, head.opaque, False, error.codec, reason)
+                self.write(encode_response(refused, error.code, remark=error.remark))
+                self.flush()
+        self.close()
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes; they leave at the end of this turn, or soon when no turn is on."""
+        self._out.append(data)
+        if not self._in_turn and not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand queued bytes to the transport in one write. Never raises."""
+        self._flush_due = False
+        out = self._out
+        transport = self._transport
+        if not out or transport is None or self.closed:
+            out.clear()
+            return
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        try:
+            transport.write(data)
+        except (OSError, RuntimeError) as error:
+            # uvloop raises on a transport that is closing; its connection_lost is on the way.
+            log.debug("write failed peer=%s error=%s", self.address, error)
+            return
+        if not self._writable and transport.get_write_buffer_size() > WRITE_BOUND_BYTES:
+            log.warning("connection closed peer=%s reason=does not read its answers", self.address)
+            transport.abort()
+
+    def reply(self, request: Request[Any], reply: Reply) -> None:
+        """Answer a request whose handler returned None earlier."""
+        self._router.finish(self, request, reply)
+
+    def _read_congested(self) -> None:
+        self._stall_timer = None
+        self.congested = True
+        log.warning("peer congested peer=%s", self.address)
+        self._resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    # -------------------------------------------------------------------- requests of this side
+
+    def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
+        """Send a request that gets no answer; nothing happens on a closed connection."""
+        head = self._connection.encode_oneway(code, header, body_bytes=len(body), codec=JSON)
+        self.write(head + body)
+
+    async def request(
+        self, code: int, header: Header | None, body: bytes = b"", *, timeout_ms: int
+    ) -> Response:
+        """Ask the client and wait for its response, whatever its code.
+
+        Raises NotConnected when the connection is or gets closed, RequestTimedOut.
+        """
+        if self.closed:
+            raise NotConnected(self.address, "the connection was closed")
+        waiter: Waiter = self._loop.create_future()
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        opaque, head = self._connection.encode_request(
+            code, header, waiter, deadline_ms, body_bytes=len(body)
+        )
+        self.write(head + body)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await waiter
+        except TimeoutError:
+            raise RequestTimedOut(self.address, code, timeout_ms) from None
+        finally:
+            self._connection.forget(opaque)
+
+    def answered(self, event: Answered[Waiter]) -> None:
+        """A response to one of our requests came in."""
+        if not event.token.done():
+            event.token.set_result(event.response)
+
+    def close(self) -> None:
+        """Send what is queued, then close. ``on_close`` runs when the socket is gone."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _describe(event: Event[Waiter]) -> str:
+    return "response" if isinstance(event, Answered) else f"code {event.code}"
+
+
+def describe_host(host: str, port: int) -> tuple[str, bytes, bool]:
+    """A socket name as text "ip:port", as record bytes, and whether it is this machine.
+
+    An IPv4 address that came through an IPv6 socket is given as the IPv4 address it is.
+    """
+    plain = host.removeprefix("::ffff:") if "." in host else host.partition("%")[0]
+    family = socket.AF_INET6 if ":" in plain else socket.AF_INET
+    packed = socket.inet_pton(family, plain)
+    loopback = plain == "::1" or plain.startswith("127.")
+    text = f"[{plain}]:{port}" if family is socket.AF_INET6 else f"{plain}:{port}"
+    return text, packed + port.to_bytes(4, "big"), loopback

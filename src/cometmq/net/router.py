@@ -1,0 +1,192 @@
+"""From a request to its answer: code to handler, hooks round it, errors to response codes.
+
+The broker and the name server route through this one class. A LOOP handler runs in the turn that
+read its request; a TASK handler gets a task of its own. Whatever a handler raises becomes an answer
+to that one request: a :class:`CometError` its own code and remark, anything else code 1 and a
+logged traceback.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from cometmq.core.errors import BadRequest, CometError
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.connection import Answered, Rejected, encode_response
+from cometmq.protocol.registry import REGISTRY, Lane, Side
+
+if TYPE_CHECKING:
+    from cometmq.net.peer import Peer
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.connection import Event
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import Header
+
+log = logging.getLogger(__name__)
+
+#: Slow requests that one connection may have running; more are refused as busy.
+MAX_TASKS_PER_PEER: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer. ``ext`` replaces ``header`` where the fields are no header of the registry."""
+
+    code: int = ResponseCode.SUCCESS
+    header: Header | None = None
+    body: bytes = b""
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+
+
+LoopHandler = Callable[["Peer", "Request[Any]"], Reply | None]
+TaskHandler = Callable[["Peer", "Request[Any]"], Coroutine[Any, Any, Reply | None]]
+Handler = LoopHandler | TaskHandler
+
+
+class RpcHook(Protocol):
+    """Called round every request, one-way and failed ones included, in the order of the list."""
+
+    def before(self, peer: Peer, request: Request[Any]) -> None:
+        """May raise a CometError: the request is refused with its code and remark."""
+        ...
+
+    def after(self, peer: Peer, request: Request[Any], code: int) -> None:
+        """The request ended with ``code``; must not raise."""
+        ...
+
+
+class Router:
+    """Routes the requests of all connections of one server.
+
+    ``handlers`` are by request code; each must be a coroutine function exactly when the registry
+    puts its code into the TASK lane. ``remote_admin`` allows codes that change the configuration
+    to come from other machines.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        handlers: Mapping[int, Handler],
+        *,
+        tasks: Tasks,
+        remote_admin: bool = False,
+    ) -> None:
+        self.hooks: list[RpcHook] = []
+        self._tasks = tasks
+        self._loop_handlers: dict[int, LoopHandler] = {}
+        self._task_handlers: dict[int, TaskHandler] = {}
+        self._guarded: frozenset[int] = frozenset(
+            code for code in handlers if REGISTRY[code].mutates and not remote_admin
+        )
+        for code, handler in handlers.items():
+            spec = REGISTRY[code]
+            is_task = inspect.iscoroutinefunction(handler)
+            if spec.side is not side or is_task != (spec.lane is Lane.TASK):
+                raise TypeError(f"handler of {spec.code.name} does not fit its row: {spec}")
+            if is_task:
+                self._task_handlers[code] = cast("TaskHandler", handler)
+            else:
+                self._loop_handlers[code] = cast("LoopHandler", handler)
+
+    def handle(self, peer: Peer, event: Event[Any]) -> None:
+        """Serve one event of ``peer``. Never raises for what a peer sent."""
+        if isinstance(event, Rejected):
+            if not event.oneway:
+                head = encode_response(event, event.error.code, remark=event.error.remark)
+                peer.write(head)
+            log.info(
+                "request rejected code=%d peer=%s reason=%s", event.code, peer.address, event.error
+            )
+            return
+        if isinstance(event, Answered):
+            peer.answered(event)
+            return
+        handler = self._loop_handlers.get(event.code)
+        try:
+            if self.hooks or self._guarded:
+                self._admit(peer, event)
+            if handler is not None:
+                reply = handler(peer, event)
+                if reply is not None:
+                    self.finish(peer, event, reply)
+                return
+            self._start(peer, event)
+        except Exception as error:
+            self.finish(peer, event, _failure(peer, event, error))
+
+    def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
+        """Run the after-hooks and send the answer, if the request wants one."""
+        if self.hooks:
+            self.after(peer, request, reply.code)
+        if request.oneway:
+            return
+        head = encode_response(
+            request,
+            reply.code,
+            header=reply.header,
+            ext=reply.ext,
+            remark=reply.remark,
+            body_bytes=len(reply.body),
+        )
+        peer.write(head)
+        if reply.body:
+            peer.write(reply.body)
+
+    def after(self, peer: Peer, request: Request[Any], code: int) -> None:
+        """Run the after-hooks; for handlers that write their answers themselves."""
+        for hook in self.hooks:
+            try:
+                hook.after(peer, request, code)
+            except Exception:
+                log.exception("after-hook failed hook=%r code=%d", hook, request.code)
+
+    def _admit(self, peer: Peer, request: Request[Any]) -> None:
+        for hook in self.hooks:
+            hook.before(peer, request)
+        if request.code in self._guarded and not peer.is_loopback:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"{REGISTRY[request.code].code.name} changes this server and came from "
+                f"{peer.address}: run it on the server's machine, or set remoteAdminEnable=true",
+            )
+
+    def _start(self, peer: Peer, request: Request[Any]) -> None:
+        handler = self._task_handlers.get(request.code)
+        if handler is None:
+            raise BadRequest(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {request.code} not supported",
+            )
+        if peer.running_tasks >= MAX_TASKS_PER_PEER:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
+                "wait for their answers",
+            )
+        peer.running_tasks += 1
+        name = REGISTRY[request.code].code.name
+        self._tasks.spawn(self._run(peer, request, handler), name=f"{name} {peer.address}")
+
+    async def _run(self, peer: Peer, request: Request[Any], handler: TaskHandler) -> None:
+        try:
+            reply = await handler(peer, request)
+        except Exception as error:
+            reply = _failure(peer, request, error)
+        finally:
+            peer.running_tasks -= 1
+        if reply is not None:
+            self.finish(peer, request, reply)
+
+
+def _failure(peer: Peer, request: Request[Any], error: Exception) -> Reply:
+    if isinstance(error, CometError):
+        return Reply(error.code, remark=error.remark)
+    log.error(
+        "handler failed code=%d peer=%s error=%r", request.code, peer.address, error, exc_info=error
+    )
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

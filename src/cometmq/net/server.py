@@ -1,0 +1,143 @@
+"""Listening: sockets to peers, idle peers closed, everything closed in order.
+
+Without TLS the event loop accepts by itself. With a TLS context each accepted socket is peeked at
+first: byte 0x16 opens a TLS handshake, anything else is plain remoting, so one port serves both
+(upstream: TlsMode PERMISSIVE). The peek has a deadline, or silent sockets would pile up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+from cometmq.net.peer import IDLE_LIMIT_MS, Peer
+from cometmq.net.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    import ssl
+
+    from cometmq.core.clock import Clock
+    from cometmq.net.router import Router
+    from cometmq.net.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 1024
+FIRST_BYTE_TIMEOUT_S: Final = 10.0
+IDLE_SCAN_MS: Final = 10_000
+_TLS_HANDSHAKE: Final = 0x16
+
+
+class Server:
+    """All listening sockets of one broker or name server, and the connections they accepted."""
+
+    def __init__(
+        self,
+        router: Router,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        watchdog: Watchdog | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._router = router
+        self._clock = clock
+        self._tasks = tasks
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._sockets: list[socket.socket] = []
+        self._scanning = False
+        self.watchdog = watchdog or Watchdog()
+        self.peers: set[Peer] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Serve ``host:port``; port 0 picks a free one. Gives the bound port.
+
+        Raises OSError when the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._scanning:
+            self._scanning = True
+            self._tasks.spawn(self._close_idle(), name="close idle connections")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+            bound: int = listener.getsockname()[1]
+            if self._tls is None:
+                server = await loop.create_server(self._new_peer, sock=listener, backlog=BACKLOG)
+                self._servers.append(server)
+            else:
+                self._sockets.append(listener)
+                self._tasks.spawn(self._accept(listener), name=f"accept {host}:{bound}")
+        except BaseException:
+            listener.close()
+            raise
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening, then close every connection after sending what is queued for it."""
+        for server in self._servers:
+            server.close()
+        for listener in self._sockets:
+            listener.close()
+        for peer in list(self.peers):
+            peer.close()
+        # One turn lets the transports finish; what a dead peer does not take is dropped.
+        await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
+
+    def _new_peer(self) -> Peer:
+        return Peer(self._router, clock=self._clock, watchdog=self.watchdog, peers=self.peers)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return
+                log.warning("accept failed error=%s", error)
+                await self._clock.sleep_ms(100)
+                continue
+            self._tasks.spawn(self._adopt(accepted), name="first byte")
+
+    async def _adopt(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            async with asyncio.timeout(FIRST_BYTE_TIMEOUT_S):
+                first = await _peek(loop, accepted)
+            context = self._tls if first[:1] == bytes([_TLS_HANDSHAKE]) else None
+            await loop.connect_accepted_socket(self._new_peer, accepted, ssl=context)
+        except (OSError, TimeoutError) as error:
+            log.info("connection dropped before its first byte error=%r", error)
+            accepted.close()
+
+    async def _close_idle(self) -> None:
+        while True:
+            await self._clock.sleep_ms(IDLE_SCAN_MS)
+            limit_ms = self._clock.monotonic_ms() - IDLE_LIMIT_MS
+            for peer in [peer for peer in self.peers if peer.last_read_ms < limit_ms]:
+                log.info("connection closed peer=%s reason=idle", peer.address)
+                peer.close()
+
+
+async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:
+    """The first byte of a socket, left in it for whoever reads next."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return accepted.recv(1, socket.MSG_PEEK)
+        readable = asyncio.Event()
+        loop.add_reader(accepted, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(accepted)

@@ -1,0 +1,56 @@
+"""Background tasks with an owner: the only place that starts one.
+
+A task that nobody awaits loses its exception and may be collected while it runs. Every task here
+has a name, is held until it ends, reports its failure in one log line, and is cancelled and awaited
+when its owner closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one owner."""
+
+    __slots__ = ("_closed", "_running")
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start ``coro``. Its failure is logged under ``name``; a caller may await the task too.
+
+        After :meth:`close` the coroutine is not started and the task is a cancelled one.
+        """
+        task = asyncio.create_task(coro, name=name)
+        if self._closed:
+            task.cancel()
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait until all of it has ended."""
+        self._closed = True
+        current = asyncio.current_task()
+        while running := [task for task in self._running if task is not current]:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task failed name=%s error=%r", task.get_name(), error, exc_info=error)
