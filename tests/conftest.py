@@ -1,6 +1,7 @@
 """What holds for every test: hypothesis profiles, and markers that follow from the folder."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ TESTS_DIR = Path(__file__).parent
 
 # A folder whose tests belong to one part of `make test` as a whole.
 FOLDER_MARKERS = {"compat": "compat", "operation": "operation", "store": "store"}
+
+# Spark starts its Python workers by name; without this they would be the machine's, not ours.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 settings.register_profile(
     "fast",
