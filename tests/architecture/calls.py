@@ -98,7 +98,7 @@ def full_name(node: ast.expr, imports: dict[str, str]) -> str:
 
 
 def yields(tree: ast.Module, imports: dict[str, str]) -> set[ast.expr]:
-    """The `asyncio.sleep` of every `asyncio.sleep(0)`: it gives the turn away and waits for nothing."""
+    """The `asyncio.sleep` of every `asyncio.sleep(0)`, which gives the turn away, no more."""
     return {
         node.func
         for node in ast.walk(tree)
@@ -138,5 +138,25 @@ def banned_calls(package: Path, files: Iterable[Path], bans: Iterable[Ban] = BAN
             f"{inside}:{line}: {name}: {ban.reason}"
             for ban in held
             for line, name in breaks(ban, tree)
+        ]
+    return complaints
+
+
+def lone_sleeps(files: Iterable[Path]) -> list[str]:
+    """Sleeps for luck: those outside a loop that looks whether the wait is over."""
+    complaints = []
+    for path in files:
+        tree = parse(path)
+        imports = imported_names(tree)
+        harmless = yields(tree, imports)
+        loops = (node for node in ast.walk(tree) if isinstance(node, ast.While | ast.For))
+        polling = {inner for loop in loops for inner in ast.walk(loop)}
+        complaints += [
+            f"{path}:{node.lineno}: {full_name(node.func, imports)}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and full_name(node.func, imports) in {"asyncio.sleep", "time.sleep"}
+            and node not in polling
+            and node.func not in harmless
         ]
     return complaints

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture import rules
-from tests.architecture.calls import BANS, DEVICE, STORE_FILES, banned_calls
+from tests.architecture.calls import BANS, DEVICE, STORE_FILES, banned_calls, lone_sleeps
 
 
 def test_effects_go_through_their_door() -> None:
@@ -66,3 +66,24 @@ def test_a_ban_on_the_store_reaches_only_the_store() -> None:
     assert not STORE_FILES.covers("store/files.py")
     assert not STORE_FILES.covers("client/config.py")
     assert DEVICE.covers("client/config.py")
+
+
+def test_no_test_sleeps_for_luck() -> None:
+    assert lone_sleeps(rules.python_files(rules.TESTS)) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("    time.sleep(1)", 1),
+        ("    while not ready():\n        time.sleep(0.01)", 0),
+        (
+            "    for _ in range(9):\n        if ready():\n            break\n        time.sleep(1)",
+            0,
+        ),
+    ],
+)
+def test_a_sleep_for_luck_is_found(tmp_path: Path, body: str, found: int) -> None:
+    path = tmp_path / "test_a.py"
+    path.write_text(f"import time\ndef test_a():\n{body}\n", encoding="utf-8")
+    assert len(lone_sleeps([path])) == found
