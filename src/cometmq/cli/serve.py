@@ -1,0 +1,78 @@
+"""Running servers in this process: one event loop, stopped by SIGTERM or SIGINT.
+
+A start either reaches its ready line, or ends with one line on standard error and exit code 2.
+Collection of garbage rests while modules load; what was loaded is then frozen, so that the
+collector never walks it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from cometmq.core.errors import CometError
+from cometmq.net.runtime import loop_factory
+
+DONE: Final = 0
+REFUSED: Final = 2
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+#: Starts the servers, says so, waits for the event, and stops them again.
+Main = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+
+def run(command: str, main: Main) -> int:
+    """Run ``main`` until a stop signal; gives the exit code of the process."""
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_until_signal(main))
+    except CometError as error:
+        return refuse(command, str(error))
+    except OSError as error:
+        return refuse(command, explain(error))
+    finally:
+        gc.enable()
+    return DONE
+
+
+def refuse(command: str, problem: str) -> int:
+    """Say on one line of standard error why the command was not done."""
+    line = " ".join(problem.split())
+    print(f"cometmq {command}: {line}", file=sys.stderr, flush=True)
+    return REFUSED
+
+
+def explain(error: OSError) -> str:
+    """What an operating-system error at the start means and what to do about it."""
+    named = f"{error.filename}: " if error.filename else ""
+    if error.errno == errno.EADDRINUSE:
+        return f"{error}: another process listens there; stop it, or give another port (0 = free)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{error}: this machine has no such address; give another --bind"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"{named}{error.strerror or error}: give a place or port this user may use"
+    if error.errno == errno.ENOSPC:
+        return f"{named}no space left on the device: free some, or give another --store"
+    return f"{named}{error.strerror or error}"
+
+
+def announce(line: str) -> None:
+    """Print the ready line, and leave what was loaded so far to no collector."""
+    print(line, flush=True)
+    gc.freeze()
+    gc.enable()
+
+
+async def _until_signal(main: Main) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    await main(stop)

@@ -1,0 +1,107 @@
+"""``cometmq start``, ``cometmq namesrv``, ``cometmq broker``: servers in this process.
+
+    cometmq start [--store DIR] [--namesrv-port N] [--broker-port N] [--bind HOST] [--set K=V ...]
+    cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
+    cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
+
+Each prints exactly one line on standard output, once it really serves:
+
+    ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
+
+with only its own part for ``namesrv`` and ``broker``. Later settings win: file, ``--set``, option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cometmq.cli import logs, serve
+from cometmq.core.errors import CometError, SettingsError
+
+NAMESRV_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+LOOPBACK: Final = "127.0.0.1"
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the server command that ``words`` give; the answer is the exit code."""
+    options = build_parser().parse_args(words)
+    logs.configure(options.log_level)
+    try:
+        run: serve.Main = options.prepare(options)
+    except CometError as error:
+        return serve.refuse(options.command, str(error))
+    except OSError as error:
+        return serve.refuse(options.command, serve.explain(error))
+    return serve.run(options.command, run)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the three commands."""
+    parser = argparse.ArgumentParser(prog="cometmq", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    start = _command(commands, "start", "a name server and a broker in one process")
+    start.add_argument("--store", type=Path, default=Path("cometmq-store"), metavar="DIR")
+    start.add_argument("--namesrv-port", type=_port, default=NAMESRV_PORT, metavar="N")
+    start.add_argument("--broker-port", type=_port, default=BROKER_PORT, metavar="N")
+    start.set_defaults(prepare=_prepare_start)
+
+    namesrv = _command(commands, "namesrv", "a name server")
+    namesrv.add_argument("-p", "--port", type=_port, default=None, metavar="N")
+    namesrv.set_defaults(prepare=_prepare_namesrv)
+
+    broker = _command(commands, "broker", "a broker")
+    broker.add_argument("-n", "--namesrv", default=None, metavar="HOST:PORT[;HOST:PORT...]")
+    broker.set_defaults(prepare=_prepare_broker)
+
+    for command in (namesrv, broker):
+        command.add_argument(
+            "-c", "--config", type=Path, default=None, metavar="FILE", help="a property file"
+        )
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=what,
+        description=f"Run {what} until SIGTERM or SIGINT.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("--bind", default=LOOPBACK, metavar="HOST", help="the address to listen on")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="KEY=VALUE",
+        help="a setting by RocketMQ's name; may be given several times",
+    )
+    command.add_argument("--log-level", choices=logs.LEVELS, default="info", help="how much to log")
+    return command
+
+
+def _port(text: str) -> int:
+    """A port number; 0 picks a free one."""
+    if text.isdecimal() and int(text) <= 65_535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535, 0 picks a free one)")
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """``key=value`` words as a dict. Raises SettingsError for a word that is no such pair."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise SettingsError(pair, "is not of the form key=value")
+        values[key.strip()] = value.strip()
+    return values

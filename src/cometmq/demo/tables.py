@@ -1,0 +1,104 @@
+"""The two tables that every party of the demo keeps, and how SQLite holds them.
+
+regions   a country or one of its subdivisions (ISO 3166-1 and 3166-2), key ``code``
+users     a person who lives in a region, key ``id``
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+Value = str | int | None
+Row = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's name and columns with their SQLite types; the first column is the key."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        """The name of the key column."""
+        return self.columns[0][0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names in order."""
+        return tuple(name for name, _ in self.columns)
+
+    def create_sql(self) -> str:
+        """The statement that makes the table."""
+        types = [f"{name} {kind}" for name, kind in self.columns]
+        types[0] += " PRIMARY KEY"
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(types)}) WITHOUT ROWID"
+
+    def upsert_sql(self) -> str:
+        """The statement that puts a row given by named parameters."""
+        marks = ", ".join(f":{name}" for name in self.names)
+        return f"INSERT OR REPLACE INTO {self.name} ({', '.join(self.names)}) VALUES ({marks})"
+
+    def delete_sql(self) -> str:
+        """The statement that removes the row of one key."""
+        return f"DELETE FROM {self.name} WHERE {self.key} = ?"
+
+
+REGIONS = Table(
+    "regions",
+    (
+        ("code", "TEXT NOT NULL"),
+        ("country", "TEXT NOT NULL"),
+        ("name", "TEXT NOT NULL"),
+        ("kind", "TEXT NOT NULL"),
+        ("parent", "TEXT"),
+        ("population", "INTEGER NOT NULL"),
+    ),
+)
+USERS = Table(
+    "users",
+    (
+        ("id", "TEXT NOT NULL"),
+        ("name", "TEXT NOT NULL"),
+        ("email", "TEXT NOT NULL"),
+        ("country", "TEXT NOT NULL"),
+        ("region", "TEXT NOT NULL"),
+        ("level", "INTEGER NOT NULL"),
+    ),
+)
+TABLES = {table.name: table for table in (REGIONS, USERS)}
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open (and make) a database; whoever uses it from several threads takes turns.
+
+    The write-ahead log is synced at checkpoints only: a killed process loses nothing, a power cut
+    may lose the last transactions.
+    """
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    for table in TABLES.values():
+        connection.execute(table.create_sql())
+    return connection
+
+
+def read_rows(connection: sqlite3.Connection, table: Table) -> Iterator[Row]:
+    """Every row of a table, in the order of its keys."""
+    names = table.names
+    cursor = connection.execute(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {table.key}")
+    for values in cursor:
+        yield dict(zip(names, values, strict=True))
+
+
+def read_table(path: Path, table: Table) -> list[Row]:
+    """Every row of a table in the database at ``path``, in the order of its keys."""
+    connection = connect(path)
+    try:
+        return list(read_rows(connection, table))
+    finally:
+        connection.close()

@@ -1,0 +1,1 @@
+"""The demo's parts by themselves, and the whole of it."""
