@@ -7,7 +7,7 @@ their keys are strings that hold a :class:`QueueKey` as JSON.
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 
 class Body(Struct, rename="camel", frozen=True):
@@ -23,10 +23,11 @@ class QueueKey(Body, frozen=True, order=True):
 
 
 class DataVersion(Body, frozen=True):
-    """A table's version; equal only when both parts are."""
+    """A table's version; equal only when all parts are. Only 5.x peers send a state version."""
 
     counter: int = 0
     timestamp: int = 0
+    state_version: int | UnsetType = UNSET
 
 
 # ----------------------------------------------------------------------------------------- topics

@@ -1,0 +1,74 @@
+"""A name server put together: tables, handlers, sockets and the expiry scan."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cometmq.namesrv.handlers import KvHandlers, RouteHandlers
+from cometmq.namesrv.kv import KvTables
+from cometmq.namesrv.routes import RouteTable
+from cometmq.net.peer import Peer
+from cometmq.net.router import Router
+from cometmq.net.server import Server
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.registry import Side
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.namesrv.config import NamesrvConfig
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """One name server; :meth:`start` and :meth:`stop` it once each."""
+
+    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+        self.config = config
+        self.routes = RouteTable(
+            expiry_ms=config.broker_expiry_ms,
+            drop_unregistered=config.delete_topic_with_broker_registration,
+        )
+        self.kv = KvTables(Path(config.kv_config_path).expanduser())
+        self._clock = clock
+        self._tasks = Tasks()
+        routes = RouteHandlers(
+            self.routes, self.kv, clock=clock, order_message_enable=config.order_message_enable
+        )
+        self.router = Router(
+            Side.NAMESRV,
+            {**routes.handlers(), **KvHandlers(self.kv).handlers()},
+            tasks=self._tasks,
+            remote_admin=config.remote_admin_enable,
+        )
+        self.server = Server(self.router, clock=clock, tasks=self._tasks)
+
+    async def start(self) -> int:
+        """Read the key-value file and listen; gives the bound port.
+
+        Raises StoreCorrupt for an unreadable key-value file, OSError for an address that cannot be
+        bound.
+        """
+        self.kv.load()
+        port = await self.server.listen(self.config.bind_address, self.config.listen_port)
+        self._tasks.spawn(self._expire(), name="expire brokers")
+        return port
+
+    async def stop(self) -> None:
+        """Close all connections and end what runs in the background."""
+        await self.server.close()
+        await self._tasks.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self.config.expiry_scan_ms)
+            for address, channel in self.routes.expire(self._clock.monotonic_ms()):
+                log.warning(
+                    "broker gone address=%s reason=silent for %d ms",
+                    address,
+                    self.config.broker_expiry_ms,
+                )
+                if isinstance(channel, Peer):
+                    channel.close()
