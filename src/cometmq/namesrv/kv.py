@@ -2,9 +2,9 @@
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"topic":"broker-a:4"}}}
 
-The file is replaced as a whole: written beside it as ".tmp" and synced, the old one kept as ".bak",
-then renamed. A crash leaves the old file or the new one; a file that cannot be read (an upstream
-name server died while writing it) is read from ".bak".
+The file is replaced as a whole: the old one is kept as ".bak", the new one written beside it as
+".tmp", synced and renamed. A crash leaves the old file or the new one; when the file cannot be read
+(an upstream name server died while writing it), ".bak" is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,9 @@ from msgspec import Struct, field
 
 from cometmq.core.errors import CometError, ProtocolError, StoreCorrupt
 from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.store.files import Files, PosixFiles, read_file, write_file_atomically
 
 log = logging.getLogger(__name__)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """PLACEHOLDER until store/files.py lands."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(path.name + ".tmp").write_bytes(data)
-    path.with_name(path.name + ".tmp").replace(path)
 
 
 class _KvFile(Struct, rename="camel"):
@@ -37,31 +31,36 @@ class _KvFile(Struct, rename="camel"):
 class KvTables:
     """Namespace to key to value, written through to ``path``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         self._path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._files: Files = files or PosixFiles()
         self._tables: dict[str, dict[str, str]] = {}
         self._writing = asyncio.Lock()
         self._changes = 0
         self._written = 0
+        #: What the file last held that could be read: only that may become the backup.
+        self._content: bytes | None = None
 
     def load(self) -> None:
         """Read the file, or its backup; nothing there means empty tables.
 
         Raises StoreCorrupt when neither can be read.
         """
-        backup = self._path.with_name(self._path.name + ".bak")
         problem = None
-        for path in (self._path, backup):
-            try:
-                self._tables = parse_json(path.read_bytes(), _KvFile).config_table
-            except FileNotFoundError:
+        for path in (self._path, self._backup):
+            data = read_file(self._files, str(path))
+            if data is None:
                 continue
+            try:
+                self._tables = parse_json(data, _KvFile).config_table
             except ProtocolError as error:
                 log.warning("kv file unreadable path=%s reason=%s", path, error)
                 problem = problem or StoreCorrupt(
                     str(path), -1, f"{error}; repair it, or move it away to start without its keys"
                 )
             else:
+                self._content = data
                 return
         if problem is not None:
             raise problem
@@ -97,10 +96,18 @@ class KvTables:
             covers = self._changes
             data = encode_json(_KvFile(self._tables))
             try:
-                await asyncio.to_thread(replace_file, self._path, data)
+                await asyncio.to_thread(self._replace, data)
             except OSError as error:
                 raise CometError(
                     f"{self._path} cannot be written ({error.strerror or error}): the change holds "
                     "until this name server stops; free space or fix its permissions, then repeat"
                 ) from error
             self._written = covers
+
+    def _replace(self, data: bytes) -> None:
+        files = self._files
+        files.make_directory(str(self._path.parent))
+        if self._content is not None:
+            write_file_atomically(files, str(self._backup), self._content, durable=False)
+        write_file_atomically(files, str(self._path), data, durable=True)
+        self._content = data
