@@ -1,0 +1,64 @@
+"""Which queue a message goes to: in turn, or by the hash of its order key (upstream:
+TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cometmq.filter.tags import java_hash
+
+if TYPE_CHECKING:
+    from cometmq.client.latency import FaultScores
+    from cometmq.message.model import MessageQueue
+
+
+def by_key(queues: Sequence[MessageQueue], order_key: str) -> MessageQueue:
+    """The queue of ``order_key``: the one that a Java producer's hash selector would take."""
+    remainder = abs(java_hash(order_key)) % len(queues)
+    return queues[remainder]
+
+
+class RoundRobin:
+    """Queues of each topic in turn, starting at a random one."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next: dict[str, int] = {}
+
+    def pick(
+        self,
+        queues: Sequence[MessageQueue],
+        *,
+        avoid_broker: str | None = None,
+        faults: FaultScores | None = None,
+        now_ms: int = 0,
+    ) -> MessageQueue:
+        """The next queue of a topic (``queues`` are its, and not empty).
+
+        One on another broker than ``avoid_broker`` where there is one; with ``faults``, one on a
+        broker that is not left alone, else on the one that is back first.
+        """
+        topic = queues[0].topic
+        start = self._next.get(topic)
+        if start is None:
+            start = random.randrange(len(queues))
+        count = len(queues)
+        if avoid_broker is None and faults is None:
+            self._next[topic] = (start + 1) % count
+            return queues[start % count]
+        for step in range(count):
+            queue = queues[(start + step) % count]
+            if queue.broker_name == avoid_broker:
+                continue
+            if faults is None or faults.is_available(queue.broker_name, now_ms):
+                self._next[topic] = (start + step + 1) % count
+                return queue
+        self._next[topic] = (start + 1) % count
+        if faults is None:
+            return queues[start % count]
+        name = faults.least_bad(sorted({queue.broker_name for queue in queues}), now_ms)
+        own = [queue for queue in queues if queue.broker_name == name]
+        return own[start % len(own)]

@@ -1,0 +1,367 @@
+"""What all producers and consumers of one client share: connections, routes, heartbeats, its id.
+
+Brokers learn from heartbeats which groups a client belongs to; they are sent every 30 s, and at
+once when a group joins or a new broker shows up. Routes are asked of one name server at a time, the
+next one when it fails, and polled every 30 s. A route that is known stays in use while the name
+servers are away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cometmq.client.routes import (
+    AUTO_CREATE_TOPIC,
+    KnownTopic,
+    RouteTable,
+    auto_create_route,
+    pull_address,
+)
+from cometmq.core.clock import Clock, SystemClock
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected, RouteNotFound
+from cometmq.message.ids import UniqueKeys
+from cometmq.net.client import Remoting, split_address
+from cometmq.net.tasks import Tasks
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.route import MASTER_ID, TopicRoute
+
+if TYPE_CHECKING:
+    from cometmq.client.config import ClientConfig
+    from cometmq.message.model import MessageQueue
+    from cometmq.net.router import Reply
+    from cometmq.protocol.frame import Request, Response
+
+log = logging.getLogger(__name__)
+
+_UNREGISTER_TIMEOUT_MS: Final = 1_000
+
+
+class Member(Protocol):
+    """A consumer as its session sees it."""
+
+    group: str
+
+    def describe(self) -> ConsumerData:
+        """What heartbeats say of it."""
+        ...
+
+    def topics(self) -> frozenset[str]:
+        """Topics whose routes it needs."""
+        ...
+
+    def rebalance_soon(self) -> None:
+        """Its group or the queues of its topics changed."""
+        ...
+
+
+class Session:
+    """Open it with :meth:`start`, or use it as an async context manager.
+
+    ``config`` says whom to ask; ``clock`` replaces the machine's in tests.
+    """
+
+    def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.tasks = Tasks()
+        self.ip = _own_ip(config.name_servers[0])
+        self.client_id = config.client_id or f"{self.ip}@{os.getpid()}#{random.getrandbits(48)}"
+        self.unique_keys = UniqueKeys(
+            socket.inet_pton(socket.AF_INET6 if ":" in self.ip else socket.AF_INET, self.ip),
+            os.getpid(),
+            random.getrandbits(32),
+        )
+        self.remoting = Remoting(
+            clock=self.clock,
+            tasks=self.tasks,
+            connect_timeout_ms=config.connect_timeout_ms,
+            on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
+        )
+        self.members: dict[str, Member] = {}
+        self._routes = RouteTable(config.route_expiry_ms)
+        self._asking: dict[str, asyncio.Task[TopicRoute | CometError]] = {}
+        self._name_server = 0
+        self._producer_groups: set[str] = set()
+        self._heartbeat_wanted = asyncio.Event()
+        self._greeted: set[str] = set()
+        self._started = False
+
+    async def __aenter__(self) -> Session:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to poll routes and send heartbeats; nothing is connected before it is needed."""
+        if not self._started:
+            self._started = True
+            self.tasks.spawn(self._poll_routes(), name="route poll")
+            self.tasks.spawn(self._send_heartbeats(), name="heartbeats")
+
+    async def close(self) -> None:
+        """Tell the brokers that this client leaves, then close every connection."""
+        await asyncio.gather(
+            *(
+                self._leave(address, group, "")
+                for address in self._addresses()
+                for group in self._producer_groups
+            ),
+        )
+        await self.remoting.close()
+        await self.tasks.close()
+
+    # ------------------------------------------------------------------ name servers and routes
+
+    async def ask_name_server(
+        self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
+    ) -> Response:
+        """Ask the name server in use, or the next ones when it cannot be reached; the response has
+        any code. Raises the last ClientError when none can."""
+        servers = self.config.name_servers
+        error: ClientError | None = None
+        for _ in servers:
+            address = servers[self._name_server % len(servers)]
+            try:
+                return await self.remoting.request(
+                    address,
+                    code,
+                    header,
+                    body,
+                    timeout_ms=timeout_ms or self.config.request_timeout_ms,
+                )
+            except ClientError as failure:
+                log.warning("name_server_failed address=%s error=%s", address, failure)
+                error = failure
+                self._name_server += 1
+        assert error is not None
+        raise error
+
+    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues of ``topic`` that may be written; those it will have when it is created by its
+        first message. Raises RouteNotFound."""
+        known = self._routes.get(topic, self.clock.monotonic_ms())
+        if known is None or not known.publish:
+            known = await self._learn(topic, for_sending=True)
+        if not known.publish:
+            raise RouteNotFound(topic, "none of its queues may be written, or no master is up")
+        return known.publish
+
+    def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """As :meth:`publish_queues`, from memory; empty when it must be asked for."""
+        known = self._routes.get(topic, self.clock.monotonic_ms())
+        return () if known is None else known.publish
+
+    async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues of ``topic`` that may be read, in their common order. Raises RouteNotFound."""
+        known = self._routes.get(topic, self.clock.monotonic_ms())
+        if known is None or known.guessed:
+            known = await self._learn(topic, for_sending=False)
+        return known.subscribe
+
+    async def route(self, topic: str) -> TopicRoute:
+        """The route of ``topic``, freshly asked for. Raises RouteNotFound."""
+        return (await self._learn(topic, for_sending=False)).route
+
+    def master_address(self, broker_name: str) -> str | None:
+        """Where the master of ``broker_name`` listens; None when no known route has one."""
+        return self._routes.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    async def master_of(self, queue: MessageQueue) -> str:
+        """Where the master of a queue listens, asking for its route when needed.
+
+        Raises RouteNotFound or NotConnected.
+        """
+        address = self.master_address(queue.broker_name)
+        if address is None:
+            await self._learn(queue.topic, for_sending=False)
+            address = self.master_address(queue.broker_name)
+        if address is None:
+            raise NotConnected(queue.broker_name, "no route names a master of this broker")
+        return address
+
+    def pull_address(self, broker_name: str, suggested_id: int) -> tuple[int, str] | None:
+        """Broker id and address to pull from; None when the broker is in no known route."""
+        return pull_address(self._routes.brokers.get(broker_name, {}), suggested_id)
+
+    async def refresh(self, topic: str) -> None:
+        """Ask for the route of ``topic`` again; on failure the known one stays."""
+        result = await self._ask_route(topic)
+        if isinstance(result, TopicRoute):
+            self._put(topic, result)
+        else:
+            log.warning("route_refresh_failed topic=%s error=%s", topic, result)
+
+    async def _learn(self, topic: str, *, for_sending: bool) -> KnownTopic:
+        result = await self._ask_route(topic)
+        if isinstance(result, TopicRoute):
+            return self._put(topic, result)
+        if for_sending and isinstance(result, RouteNotFound):
+            default = await self._ask_route(AUTO_CREATE_TOPIC)
+            if isinstance(default, TopicRoute):
+                route = auto_create_route(default, self.config.default_topic_queues)
+                return self._put(topic, route, guessed=True)
+        raise result
+
+    async def _ask_route(self, topic: str) -> TopicRoute | CometError:
+        """One question at a time for each topic, however many wait for it."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = self.tasks.spawn(self._fetch_route(topic), name=f"route of {topic}")
+            self._asking[topic] = task
+            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+        await asyncio.wait((task,))
+        if task.cancelled():
+            return NotConnected("name server", "this client is closed")
+        return task.result()
+
+    async def _fetch_route(self, topic: str) -> TopicRoute | CometError:
+        try:
+            response = await self.ask_name_server(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, h.Topic(topic=topic)
+            )
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+                return RouteNotFound(
+                    topic, response.remark or "no name server knows it: create it first"
+                )
+            if response.code != ResponseCode.SUCCESS:
+                remark = response.remark or ""
+                code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+                return BrokerRefused("name server", code, response.code, remark)
+            return parse_json(response.body, TopicRoute)
+        except CometError as error:
+            return error
+
+    def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
+        known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
+        if changed:
+            if not self._greeted.issuperset(self._addresses()):
+                self._heartbeat_wanted.set()
+            for member in list(self.members.values()):
+                if topic in member.topics():
+                    member.rebalance_soon()
+        return known
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await self.clock.sleep_ms(self.config.route_poll_interval_ms)
+            held = {topic for member in self.members.values() for topic in member.topics()}
+            self._routes.expire(self.clock.monotonic_ms(), held)
+            for topic in {*self._routes.topics(), *held}:
+                await self.refresh(topic)
+
+    # ------------------------------------------------------------------ groups and heartbeats
+
+    def add_producer(self, group: str) -> None:
+        """Say in heartbeats that this client sends for ``group``."""
+        if group not in self._producer_groups:
+            self._producer_groups.add(group)
+            self._heartbeat_wanted.set()
+
+    async def add_member(self, member: Member) -> None:
+        """Join a consumer group: the brokers of its topics hear of it before this returns.
+
+        Raises ValueError when the group is taken in this client.
+        """
+        if member.group in self.members:
+            raise ValueError(f"this client consumes for group {member.group!r} already")
+        self.members[member.group] = member
+        await self.heartbeat()
+
+    async def remove_member(self, member: Member) -> None:
+        """Leave a consumer group; the brokers hear of it as far as they can be reached."""
+        if self.members.pop(member.group, None) is not None:
+            await asyncio.gather(
+                *(self._leave(address, "", member.group) for address in self._addresses())
+            )
+
+    async def heartbeat(self) -> None:
+        """Send one heartbeat to every known broker; those that fail are logged."""
+        self._heartbeat_wanted.clear()
+        beat = Heartbeat(
+            client_id=self.client_id,
+            producer_data_set=tuple(map(ProducerData, sorted(self._producer_groups))),
+            consumer_data_set=tuple(member.describe() for member in self.members.values()),
+        )
+        if not beat.producer_data_set and not beat.consumer_data_set:
+            return
+        body = encode_json(beat)
+        await asyncio.gather(*(self._beat(address, body) for address in self._addresses()))
+
+    async def _beat(self, address: str, body: bytes) -> None:
+        try:
+            await self.remoting.call(
+                address,
+                RequestCode.HEART_BEAT,
+                None,
+                body,
+                timeout_ms=self.config.request_timeout_ms,
+            )
+            self._greeted.add(address)
+        except ClientError as error:
+            self._greeted.discard(address)
+            log.warning("heartbeat_failed address=%s error=%s", address, error)
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self.config.heartbeat_interval_ms / 1000):
+                    await self._heartbeat_wanted.wait()
+            except TimeoutError:
+                pass
+            await self.heartbeat()
+
+    async def _leave(self, address: str, producer_group: str, consumer_group: str) -> None:
+        if not self.remoting.is_connected(address):
+            return
+        header = h.UnregisterClient(
+            client_id=self.client_id,
+            producer_group=producer_group or None,
+            consumer_group=consumer_group or None,
+        )
+        try:
+            await self.remoting.call(
+                address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=_UNREGISTER_TIMEOUT_MS
+            )
+        except ClientError as error:
+            log.info("unregister_failed address=%s error=%s", address, error)
+
+    def _addresses(self) -> list[str]:
+        """Brokers that should know this client: all of them for a consumer, else the masters."""
+        brokers = self._routes.brokers.values()
+        if self.members:
+            return sorted({address for ids in brokers for address in ids.values()})
+        return sorted({ids[MASTER_ID] for ids in brokers if MASTER_ID in ids})
+
+    async def _on_members_changed(self, address: str, request: Request[Any]) -> Reply | None:
+        member = self.members.get(request.header.consumer_group)
+        if member is not None:
+            log.info("members_changed group=%s told_by=%s", member.group, address)
+            member.rebalance_soon()
+        return None
+
+
+def _own_ip(name_server: str) -> str:
+    """This machine's address on the way to a name server, or to the world where that is a name
+    (resolving it would block); nothing is sent to find it."""
+    host, _ = split_address(name_server)
+    try:
+        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        host, family = ("127.0.0.1" if host == "localhost" else "192.0.2.1"), socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
