@@ -59,7 +59,7 @@ class Peer(asyncio.Protocol):
     def __init__(
         self, router: Router, *, clock: Clock, watchdog: Watchdog, peers: set[Peer]
     ) -> None:
-        self._router = router
+        self.router = router
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
@@ -67,7 +67,7 @@ class Peer(asyncio.Protocol):
         self._connection: Connection[Waiter] = Connection()
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._in_turn = False
         self._turn_due = False
         self._flush_due = False
@@ -145,12 +145,12 @@ class Peer(asyncio.Protocol):
         now_ns = self._clock.monotonic_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
-        handle = self._router.handle
+        handle = self.router.handle
         backlog = self._backlog
         event: Event[Waiter] | None = None
         self._in_turn = True
         try:
-            more = self._fill(backlog)
+            self._fill(backlog)
             while backlog:
                 event = backlog.popleft()
                 handle(self, event)
@@ -160,7 +160,7 @@ class Peer(asyncio.Protocol):
             self._in_turn = False
         if self._out:
             self.flush()
-        if backlog or more:
+        if backlog or self._connection.has_more:
             self._continue()
         elif not self._reading and self._writable:
             self._resume_reading()
@@ -168,21 +168,17 @@ class Peer(asyncio.Protocol):
         if took_ns > TURN_NS and event is not None:
             self._watchdog.turn(_describe(event), took_ns)
 
-    def _fill(self, backlog: deque[Event[Waiter]]) -> bool:
-        """Take the next events; True when the stream may hold more of them."""
-        wanted = FRAMES_PER_TURN - len(backlog)
+    def _fill(self, backlog: deque[Event[Waiter]]) -> None:
+        """Take the next events of the stream, if there is room for them in this turn."""
+        if backlog:
+            return
         try:
-            events = self._connection.next_events(wanted)
+            backlog.extend(self._connection.next_events(FRAMES_PER_TURN))
         except RemoteProtocolError as error:
-            if backlog:
-                return True  # the good frames before it are served first; it is raised again
             self._refuse_stream(error)
-            return False
-        backlog.extend(events)
-        return len(events) == wanted
 
     def _continue(self) -> None:
-        if self.closed or self._turn_due:
+        if self._turn_due or self._transport is None or self._transport.is_closing():
             return
         self._turn_due = True
         self._loop.call_soon(self._turn)
@@ -205,12 +201,16 @@ class Peer(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------ writing
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Queue bytes; they leave at the end of this turn, or soon when no turn is on."""
         self._out.append(data)
         if not self._in_turn and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
+
+    def push(self, data: bytes) -> None:
+        """Queue bytes for a :meth:`flush` that the caller will do itself."""
+        self._out.append(data)
 
     def flush(self) -> None:
         """Hand queued bytes to the transport in one write. Never raises."""
@@ -234,7 +234,7 @@ class Peer(asyncio.Protocol):
 
     def reply(self, request: Request[Any], reply: Reply) -> None:
         """Answer a request whose handler returned None earlier."""
-        self._router.finish(self, request, reply)
+        self.router.finish(self, request, reply)
 
     def _read_congested(self) -> None:
         self._stall_timer = None

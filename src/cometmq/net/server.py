@@ -120,6 +120,9 @@ class Server:
         except (OSError, TimeoutError) as error:
             log.info("connection dropped before its first byte error=%r", error)
             accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
 
     async def _close_idle(self) -> None:
         while True:

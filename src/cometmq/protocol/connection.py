@@ -81,6 +81,11 @@ class Connection(Generic[T]):
         """Bytes received and not yet taken as events."""
         return self._framer.buffered_bytes
 
+    @property
+    def has_more(self) -> bool:
+        """True when :meth:`next_events` has something to give or to raise."""
+        return self._framer.has_more
+
     def receive_data(self, data: bytes) -> None:
         """Add bytes that were read from the socket; take them with :meth:`next_events`."""
         self._framer.feed(data)

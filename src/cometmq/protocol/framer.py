@@ -72,6 +72,11 @@ class Framer:
         """Bytes that were fed and not taken."""
         return self._have
 
+    @property
+    def has_more(self) -> bool:
+        """True when :meth:`take` would give a frame or raise."""
+        return self._have >= self._need
+
     def take(self, limit: int) -> list[RawFrame]:
         """At most ``limit`` whole frames; fewer when the stream has no more.
 
@@ -91,6 +96,7 @@ class Framer:
             total, word = _LENGTHS.unpack_from(buffer, at)
             header_bytes = word & 0xFFFFFF
             if total + 4 > MAX_FRAME_BYTES or total < 4 + header_bytes:
+                self._need = 8
                 if frames:
                     break
                 self._refuse(buffer, at, total, word)

@@ -1,0 +1,215 @@
+"""One connection: bad streams, fair turns, pushed requests, pile-ups, closing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.core.errors import NotConnected, RequestTimedOut
+from cometmq.net import peer as peers
+from cometmq.net.peer import Peer, describe_host
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
+from tests.net.serving import RawClient, Served, serving
+
+BEAT = RequestCode.HEART_BEAT
+INFO = RequestCode.GET_BROKER_RUNTIME_INFO
+
+
+def beat(peer: Peer, request: Request[Any]) -> Reply | None:
+    return Reply()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def only_peer(served: Served) -> Peer:
+    await until(lambda: len(served.server.peers) == 1)
+    (peer,) = served.server.peers
+    return peer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"\xff" * 64,
+        (3).to_bytes(4, "big") + bytes(4),
+        (20).to_bytes(4, "big") + (2000).to_bytes(4, "big") + bytes(16),
+        (12).to_bytes(4, "big") + (8).to_bytes(4, "big") + b"not json",
+        (12).to_bytes(4, "big") + (7 << 24 | 8).to_bytes(4, "big") + b"codec 7!",
+    ],
+    ids=["http", "ones", "short", "header longer than frame", "no json", "unknown codec"],
+)
+async def test_a_bad_stream_costs_its_own_connection(data: bytes) -> None:
+    async with serving({BEAT: beat}) as served:
+        good, bad = await served.connect(), await served.connect()
+        bad.writer.write(data)
+        assert await bad.closed()
+        good.send(BEAT, opaque=4)
+        assert (await good.frame())[0].opaque == 4
+
+
+async def test_good_frames_before_a_bad_one_are_answered() -> None:
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        frame = encode_head(code=BEAT, opaque=9, flag=0, ext={})
+        client.writer.write(frame + b"\xff" * 32)
+        assert (await client.frame())[0].opaque == 9
+        assert await client.closed()
+
+
+async def test_an_oversized_frame_is_told_before_the_connection_closes() -> None:
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        client.writer.write(
+            encode_head(code=BEAT, opaque=3, flag=0, ext={}, body_bytes=17 << 20) + b"x" * 100
+        )
+        head, _ = await client.frame()
+        assert (head.code, head.opaque) == (13, 3)
+        assert "over the limit of 16777216" in (head.remark or "")
+        assert await client.closed()
+
+
+async def test_a_pipelining_connection_does_not_hold_back_another() -> None:
+    order: list[int] = []
+
+    def note(peer: Peer, request: Request[Any]) -> Reply | None:
+        order.append(request.opaque)
+        return Reply()
+
+    async with serving({BEAT: note}) as served:
+        greedy, modest = await served.connect(), await served.connect()
+        many = b"".join(encode_head(code=BEAT, opaque=n, flag=0, ext={}) for n in range(2000))
+        greedy.writer.write(many)
+        modest.send(BEAT, opaque=100_000)
+        await until(lambda: len(order) == 2001)
+    # Both sockets are readable in the same poll, so the modest one waits for one turn of the other.
+    assert order.index(100_000) <= 2 * peers.FRAMES_PER_TURN
+    assert [number for number in order if number < 2000] == list(range(2000))
+
+
+async def test_the_server_asks_the_client() -> None:
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        asked = asyncio.ensure_future(peer.request(307, None, b"ask", timeout_ms=5000))
+        head, body = await client.frame()
+        assert (head.code, body) == (307, b"ask")
+        client.writer.write(
+            encode_head(
+                code=0, opaque=head.opaque, flag=FLAG_RESPONSE, ext={"a": "b"}, body_bytes=2
+            )
+            + b"ok"
+        )
+        response = await asked
+        assert (response.code, response.ext, response.body) == (0, {"a": "b"}, b"ok")
+
+
+async def test_a_client_that_does_not_answer_times_out_and_its_late_answer_is_dropped() -> None:
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        with pytest.raises(RequestTimedOut):
+            await peer.request(307, None, timeout_ms=20)
+        head, _ = await client.frame()
+        client.writer.write(encode_head(code=0, opaque=head.opaque, flag=FLAG_RESPONSE, ext={}))
+        client.send(BEAT, opaque=77)
+        assert (await client.frame())[0].opaque == 77
+
+
+async def test_closing_fails_what_waits_and_calls_back_once() -> None:
+    closed: list[Peer] = []
+    async with serving({BEAT: beat}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        peer.on_close.append(closed.append)
+        asked = asyncio.ensure_future(peer.request(307, None, timeout_ms=5000))
+        await client.frame()
+        client.writer.close()
+        with pytest.raises(NotConnected):
+            await asked
+        await until(lambda: closed == [peer])
+        assert peer.closed
+        with pytest.raises(NotConnected):
+            await peer.request(307, None, timeout_ms=10)
+        peer.write(b"to nobody")
+        peer.flush()
+        assert served.server.peers == set()
+
+
+async def test_a_client_that_reads_nothing_becomes_congested_and_recovers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "WRITE_HIGH_BYTES", 64 * 1024)
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 20)
+
+    def large(peer: Peer, request: Request[Any]) -> Reply | None:
+        return Reply(body=bytes(1 << 20))
+
+    async with serving({BEAT: large}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        for opaque in range(16):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: peer.congested)
+        for opaque in range(16):
+            assert (await client.frame())[0].opaque == opaque
+        await until(lambda: not peer.congested)
+
+
+async def test_a_client_that_never_reads_is_cut_off_at_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "WRITE_HIGH_BYTES", 64 * 1024)
+    monkeypatch.setattr(peers, "WRITE_BOUND_BYTES", 4 << 20)
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 1)
+
+    def large(peer: Peer, request: Request[Any]) -> Reply | None:
+        return Reply(body=bytes(1 << 20))
+
+    async with serving({BEAT: large}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        for opaque in range(64):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: peer.closed)
+
+
+async def test_a_handler_that_answers_later() -> None:
+    parked: list[tuple[Peer, Request[Any]]] = []
+
+    def park(peer: Peer, request: Request[Any]) -> Reply | None:
+        parked.append((peer, request))
+        return None
+
+    async with serving({BEAT: park}) as served:
+        client: RawClient = await served.connect()
+        client.send(BEAT, opaque=6)
+        await until(lambda: parked)
+        peer, request = parked[0]
+        peer.reply(request, Reply(body=b"late"))
+        head, body = await client.frame()
+        assert (head.opaque, body) == (6, b"late")
+
+
+@pytest.mark.parametrize(
+    ("host", "text", "size", "loopback"),
+    [
+        ("127.0.0.1", "127.0.0.1:9", 8, True),
+        ("10.1.2.3", "10.1.2.3:9", 8, False),
+        ("::1", "[::1]:9", 20, True),
+        ("::ffff:10.1.2.3", "10.1.2.3:9", 8, False),
+        ("fe80::1%eth0", "[fe80::1]:9", 20, False),
+    ],
+)
+def test_hosts_as_text_and_as_record_bytes(host: str, text: str, size: int, loopback: bool) -> None:
+    described = describe_host(host, 9)
+    assert (described[0], len(described[1]), described[2]) == (text, size, loopback)
+    assert described[1][-4:] == b"\0\0\0\x09"
