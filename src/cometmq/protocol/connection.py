@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, RemoteProtocolError
 from cometmq.protocol.codes import Language
 from cometmq.protocol.fields import to_ext
 from cometmq.protocol.frame import (
@@ -62,10 +62,11 @@ Event = Request[Any] | Rejected | Answered[T]
 class Connection(Generic[T]):
     """Protocol state of one connection; ``T`` is the owner's token for a request it sent."""
 
-    __slots__ = ("_framer", "_language", "_next_opaque", "_pending", "unknown_responses")
+    __slots__ = ("_broken", "_framer", "_language", "_next_opaque", "_pending", "unknown_responses")
 
     def __init__(self, language: Language = Language.PYTHON) -> None:
         self._framer = Framer()
+        self._broken: RemoteProtocolError | None = None
         self._language = language
         self._next_opaque = 0
         self._pending: dict[int, tuple[int, T]] = {}
@@ -84,7 +85,7 @@ class Connection(Generic[T]):
     @property
     def has_more(self) -> bool:
         """True when :meth:`next_events` has something to give or to raise."""
-        return self._framer.has_more
+        return self._broken is not None or self._framer.has_more
 
     def receive_data(self, data: bytes) -> None:
         """Add bytes that were read from the socket; take them with :meth:`next_events`."""
@@ -94,8 +95,10 @@ class Connection(Generic[T]):
         """At most ``limit`` events; fewer mean that more bytes are needed.
 
         Raises RemoteProtocolError when the stream cannot be read on. Events of frames before the
-        bad one were given by this or an earlier call.
+        bad one are given first, by an earlier call.
         """
+        if self._broken is not None:
+            raise self._broken
         events: list[Event[T]] = []
         append = events.append
         fast = FAST_DECODERS
@@ -111,12 +114,25 @@ class Connection(Generic[T]):
                     else:
                         if not request.flag & FLAG_RESPONSE:
                             request.body = body
+                            request.codec = JSON  # whatever a field of that name said
                             append(request)
                             continue
-            event = self._tolerant(frame)
-            if event is not None:
-                append(event)
+            if not self._add_tolerantly(frame, events):
+                break
         return events
+
+    def _add_tolerantly(self, frame: RawFrame, events: list[Event[T]]) -> bool:
+        """False when the stream ends at this frame; raises when nothing came before it."""
+        try:
+            event = self._tolerant(frame)
+        except RemoteProtocolError as error:
+            self._broken = error
+            if not events:
+                raise
+            return False
+        if event is not None:
+            events.append(event)
+        return True
 
     def _tolerant(self, frame: RawFrame) -> Event[T] | None:
         codec, header, body = frame

@@ -110,6 +110,9 @@ class Framer:
             # both slices.
             frames.append(new(RawFrame, (word >> 24, buffer[at + 8 : split], buffer[split:stop])))
             at = stop
+        else:
+            # What follows is unknown: an older, larger need would hide whole frames.
+            self._need = 8
         self._settle(at)
         return frames
 
