@@ -76,7 +76,7 @@ def _command(
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("--bind", default=LOOPBACK, metavar="HOST", help="the address to listen on")
+    command.add_argument("--bind", default=None, metavar="HOST", help="the address to listen on")
     command.add_argument(
         "--set",
         action="append",
@@ -105,3 +105,31 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
             raise SettingsError(pair, "is not of the form key=value")
         values[key.strip()] = value.strip()
     return values
+
+
+def read_settings(options: argparse.Namespace) -> dict[str, str]:
+    """The settings of the file, then those of ``--set`` over them.
+
+    Raises SettingsError for a line or word that is no setting, OSError for an unreadable file.
+    """
+    path: Path | None = getattr(options, "config", None)
+    values = {} if path is None else parse_properties(path.read_text(encoding="utf-8"))
+    return values | parse_settings(options.settings)
+
+
+def _prepare_namesrv(options: argparse.Namespace) -> serve.Main:
+    from cometmq.namesrv.config import NamesrvConfig
+
+    values = read_settings(options)
+    config, used = build(NamesrvConfig, values)
+    reject_unknown(values, used, [NamesrvConfig])
+    config = replace(config, bind_address=options.bind or config.bind_address)
+    if options.port is not None:
+        config = replace(config, listen_port=options.port)
+
+    async def run(stop: asyncio.Event) -> None:
+        async with running_namesrv(config) as address:
+            serve.announce(f"ready namesrv={address}")
+            await stop.wait()
+
+    return run

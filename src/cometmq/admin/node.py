@@ -1,0 +1,152 @@
+"""A node (name server and broker in one) as a child process.
+
+Standard output carries the ready line and nothing else; standard error goes to a file, so that no
+pipe ever fills. All waiting is bounded. The calls block: from an event loop they belong in a
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import CometError
+
+READY_TIMEOUT_MS: Final = 30_000
+STOP_TIMEOUT_MS: Final = 30_000
+_LOG_TAIL_BYTES: Final = 2_000
+
+
+class NodeFailed(CometError):
+    """A node ended, or did not get ready in time; ``exit_code`` is None while it still ran."""
+
+    def __init__(self, problem: str, exit_code: int | None, log_tail: str) -> None:
+        self.exit_code = exit_code
+        self.log_tail = log_tail
+        super().__init__(f"{problem}: {log_tail.strip() or 'it logged nothing'}")
+
+
+class NodeProcess:
+    """``cometmq start`` on ``store``, with ports and settings that a restart keeps.
+
+    After :meth:`start`, ``namesrv`` and ``broker`` are the addresses that it serves. ``prefix`` are
+    words before the command, such as ``nsenter`` and its options; they must exec what follows.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        *,
+        namesrv_port: int = 0,
+        broker_port: int = 0,
+        settings: Mapping[str, str] | None = None,
+        log_path: Path | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.store = store
+        self.prefix = tuple(prefix)
+        self.settings = dict(settings or {})
+        self.log_path = log_path or store.with_name(f"{store.name}.log")
+        self.namesrv = f"127.0.0.1:{namesrv_port}"
+        self.broker = f"127.0.0.1:{broker_port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> list[str]:
+        """The words that start the node."""
+        words = [*self.prefix, sys.executable, "-m", "cometmq.cli", "start"]
+        words += ["--store", str(self.store)]
+        words += ["--namesrv-port", self.namesrv.rpartition(":")[2]]
+        words += ["--broker-port", self.broker.rpartition(":")[2]]
+        for key, value in self.settings.items():
+            words += ["--set", f"{key}={value}"]
+        return words
+
+    def start(self, timeout_ms: int = READY_TIMEOUT_MS) -> None:
+        """Start the node and wait for its ready line.
+
+        Raises NodeFailed when it ends before, or is not ready within ``timeout_ms``.
+        """
+        assert self.process is None, "the node runs already"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        line = self._read_line(timeout_ms)
+        if not line.startswith("ready "):
+            still_ran = self.process.poll() is None
+            code = None if still_ran else self.process.returncode
+            self.kill()
+            problem = f"ended with code {code}"
+            if still_ran:
+                problem = f"not ready within {timeout_ms} ms"
+            raise NodeFailed(problem, code, self.log_tail())
+        fields = dict(word.partition("=")[::2] for word in line.split()[1:])
+        self.namesrv, self.broker = fields["namesrv"], fields["broker"]
+
+    def terminate(self, timeout_ms: int = STOP_TIMEOUT_MS) -> int:
+        """Ask the node to stop (SIGTERM) and wait for it; gives its exit code.
+
+        Raises NodeFailed when it had to be killed after ``timeout_ms``.
+        """
+        assert self.process is not None, "the node does not run"
+        self.process.terminate()
+        try:
+            code = self.process.wait(timeout_ms / 1000)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            problem = f"did not stop within {timeout_ms} ms"
+            raise NodeFailed(problem, None, self.log_tail()) from None
+        self._forget()
+        return code
+
+    def kill(self) -> None:
+        """End the node at once (SIGKILL); nothing when it does not run."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self._forget()
+
+    def log_tail(self) -> str:
+        """The last lines that the node logged."""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def _forget(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+
+    def _read_line(self, timeout_ms: int) -> str:
+        """The first line of standard output; what came of it by its end or the deadline."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        clock = SystemClock()
+        deadline_ms = clock.monotonic_ms() + timeout_ms
+        read = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while b"\n" not in read:
+                left_ms = deadline_ms - clock.monotonic_ms()
+                if left_ms <= 0 or not selector.select(left_ms / 1000):
+                    return ""
+                part = os.read(self.process.stdout.fileno(), 4096)
+                if not part:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self.process.wait(left_ms / 1000)
+                    return ""
+                read += part
+        return read.partition(b"\n")[0].decode()

@@ -1,0 +1,1 @@
+"""Whole processes from outside: started, stopped, killed, out of disk."""

@@ -1,0 +1,150 @@
+"""A disk that fills while the broker runs, and one that is too small to start on.
+
+The disk is a tmpfs of its own in a user namespace; a small process holds the namespace, so that the
+broker can be stopped and started on it.
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cometmq.admin.node import NodeFailed, NodeProcess
+from cometmq.core.clock import SystemClock
+from cometmq.message import properties
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from tests.operation.raw import Pending, RawPeer, create_topic, pull_queue, query_keys, send_header
+
+TOPIC = "fill"
+IN_FLIGHT = 32
+BODY_BYTES = 16 * 1024
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": "60000",
+    "maxHashSlotNum": "20000",
+    "maxIndexNum": "80000",
+}
+
+
+@contextmanager
+def small_disk(place: Path, size_mb: int) -> Iterator[list[str]]:
+    """A tmpfs on `place`, seen only behind the words that this gives."""
+    place.mkdir()
+    script = f'mount -t tmpfs -o size={size_mb}m none "$1" && echo mounted && exec cat'
+    holder = subprocess.Popen(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"mounted\n"
+        target = ["--target", str(holder.pid), "--user", "--mount", "--preserve-credentials"]
+        yield ["nsenter", *target, "--"]
+    finally:
+        holder.stdin.close()
+        holder.wait(10)
+        holder.stdout.close()
+
+
+async def fill(peer: RawPeer) -> tuple[dict[str, int], list[str]]:
+    """Send until the broker refuses; gives the acknowledged keys with their queue offsets, and the
+    remarks of the refusals."""
+    acknowledged: dict[str, int] = {}
+    remarks: list[str] = []
+    number = 0
+    while not remarks:
+        answers: dict[str, Pending] = {}
+        for _ in range(IN_FLIGHT):
+            key = f"k{number:06d}"
+            answers[key] = peer.write(RequestCode.SEND_MESSAGE_V2, header(key), body(key))
+            number += 1
+        for key, answer in answers.items():
+            response = await answer
+            if response.code == ResponseCode.SUCCESS:
+                acknowledged[key] = int(response.ext["queueOffset"])
+            else:
+                assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE, response.remark
+                remarks.append(response.remark or "")
+        assert number * BODY_BYTES < 64 * 1024 * 1024, "nothing was ever refused"
+    return acknowledged, remarks
+
+
+def header(key: str) -> h.SendMessageV2:
+    text = properties.encode_text({properties.KEYS: key})
+    return send_header(TOPIC, 0, text, SystemClock().wall_ms())
+
+
+def body(key: str) -> bytes:
+    return key.encode() * (BODY_BYTES // len(key))
+
+
+async def check(peer: RawPeer, acknowledged: dict[str, int]) -> None:
+    """Every acknowledged message is there, once, whole, in its place and in the index."""
+    records = await pull_queue(peer, TOPIC, 0)
+    assert [record.queue_offset for record in records] == list(range(len(records)))
+    stored = {properties.decode(record.properties)[properties.KEYS]: record for record in records}
+    assert len(stored) == len(records)
+    assert {key: stored[key].queue_offset for key in acknowledged} == acknowledged
+    assert all(stored[key].body == body(key) for key in acknowledged)
+    keys = list(acknowledged)[:: max(1, len(acknowledged) // 100)]
+    found = await query_keys(peer, TOPIC, keys)
+    assert {key: len(records) for key, records in found.items()} == dict.fromkeys(keys, 1)
+
+
+async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_mb=64) as prefix:
+        node = NodeProcess(
+            tmp_path / "disk" / "store",
+            settings=SETTINGS,
+            prefix=prefix,
+            log_path=tmp_path / "node.log",
+        )
+        node.start()
+        try:
+            peer = await RawPeer.connect(node.broker)
+            await create_topic(peer, TOPIC, 1)
+            acknowledged, remarks = await fill(peer)
+            assert len(acknowledged) > 100
+            assert any(character.isdigit() for character in remarks[0]), remarks[0]
+            # Refused again, and consumers go on: they read everything and keep their offsets.
+            answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, header("late"), body("late"))
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await check(peer, acknowledged)
+            commit = h.UpdateConsumerOffset("readers", TOPIC, 0, len(acknowledged))
+            answer = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+            assert answer.code == ResponseCode.SUCCESS
+            await peer.close()
+            assert node.terminate() == 0
+
+            node.start()
+            peer = await RawPeer.connect(node.broker)
+            await check(peer, acknowledged)
+            asked = h.QueryConsumerOffset("readers", TOPIC, 0)
+            answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+            assert int(answer.ext["offset"]) == len(acknowledged)
+            await peer.close()
+            assert node.terminate() == 0
+        finally:
+            node.kill()
+
+
+def test_a_start_on_too_small_a_disk_says_so_and_ends(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_mb=8) as prefix:
+        node = NodeProcess(
+            tmp_path / "disk" / "store",
+            settings=SETTINGS,
+            prefix=prefix,
+            log_path=tmp_path / "node.log",
+        )
+        with pytest.raises(NodeFailed) as failed:
+            node.start()
+    assert failed.value.exit_code == 2
+    complaint = failed.value.log_tail.strip().splitlines()[-1]
+    assert complaint.startswith("cometmq start: ")
+    assert "Traceback" not in failed.value.log_tail
+    assert any(character.isdigit() for character in complaint), complaint
