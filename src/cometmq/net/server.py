@@ -54,32 +54,28 @@ class Server:
         self.peers: set[Peer] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Serve ``host:port``; port 0 picks a free one. Gives the bound port.
+        """Reserve ``host:port`` and serve it at once; port 0 picks a free one. Gives the port.
 
         Raises OSError when the address cannot be bound.
         """
-        loop = asyncio.get_running_loop()
+        listener = reserve(host, port)
+        await self.serve(listener)
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accept connections on a reserved socket, which the server owns from now on."""
         if not self._scanning:
             self._scanning = True
             self._tasks.spawn(self._close_idle(), name="close idle connections")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setblocking(False)
-            listener.bind((host, port))
-            listener.listen(BACKLOG)
-            bound: int = listener.getsockname()[1]
-            if self._tls is None:
-                server = await loop.create_server(self._new_peer, sock=listener, backlog=BACKLOG)
-                self._servers.append(server)
-            else:
-                self._sockets.append(listener)
-                self._tasks.spawn(self._accept(listener), name=f"accept {host}:{bound}")
-        except BaseException:
-            listener.close()
-            raise
-        return bound
+        listener.listen(BACKLOG)
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(self._new_peer, sock=listener, backlog=BACKLOG)
+            self._servers.append(server)
+        else:
+            self._sockets.append(listener)
+            self._tasks.spawn(self._accept(listener), name=f"accept {listener.getsockname()}")
 
     async def close(self) -> None:
         """Stop listening, then close every connection after sending what is queued for it."""
@@ -131,6 +127,23 @@ class Server:
             for peer in [peer for peer in self.peers if peer.last_read_ms < limit_ms]:
                 log.info("connection closed peer=%s reason=idle", peer.address)
                 peer.close()
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A socket bound to ``host:port`` that refuses connections until it is served, so that a taken
+    port is noticed before anything else is done. Port 0 picks a free one.
+
+    Raises OSError when the address cannot be bound.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:

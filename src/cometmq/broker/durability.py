@@ -1,0 +1,212 @@
+"""When an append is acknowledged: one commit a turn of the loop, then what the flush policy asks.
+
+Everything that is stored goes through :class:`Appender`. Handlers append during the turn; at its
+end the store writes all of it at once, and only then answers leave. With SYNC_FLUSH a turn's
+answers are parked, as one token, until the log is durable up to the turn's end. When the write
+fails, every append of the turn is answered with the store's error and nothing of it is visible.
+
+    append ... append | commit (one pwrite) | ASYNC_FLUSH: answer
+                                            | SYNC_FLUSH: park -> fdatasync -> answer
+                                            |                  -> deadline: FLUSH_DISK_TIMEOUT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import CometError, StoreError
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.ids import encode_offset_id
+from cometmq.protocol.codes import ResponseCode
+from cometmq.store.config import FlushDiskType
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.frame import Request
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+EXPIRE_INTERVAL_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record that the broker itself stores: a retry, a delayed message that is due.
+
+    ``queue_id`` must exist; ``tag_code`` None means that of the TAGS property.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str]
+    born_ms: int
+    born_host: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tag_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """Where a record was stored. ``code`` is SUCCESS or says what its durability lacks."""
+
+    code: int
+    physical_offset: int
+    queue_offset: int
+    message_id: str
+
+
+#: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
+#: physical offset of a single message or of all messages of a batch.
+WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[int]"]
+#: A put that waits: its future and its result, should the turn succeed.
+WaitingPut = tuple["asyncio.Future[PutResult]", PutResult]
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn of the loop appended and must be answered."""
+
+    sends: list[WaitingSend] = field(default_factory=list)
+    puts: list[WaitingPut] = field(default_factory=list)
+
+
+class Appender:
+    """The one door to the store's append. ``answer_sends`` writes the answers of client sends:
+    it gets the sends, a response code and a remark."""
+
+    def __init__(self, store: MessageStore, *, clock: Clock, store_host: bytes) -> None:
+        self._store = store
+        self._clock = clock
+        self._store_host = store_host
+        self._loop = asyncio.get_running_loop()
+        self._synced = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._sync_timeout_ms = store.config.sync_flush_timeout
+        self._turn = Turn()
+        self._unsynced = Turn()
+        self._due = False
+        self.waiting_sends = 0
+        self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        store.on_durable = self._durable
+        store.on_sync_failed = self._sync_failed
+
+    def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
+        """Have a send that was appended in this turn answered once its policy is met."""
+        self._schedule()
+        turn = self._turn if wait_durable or not self._synced else self._unsynced
+        turn.sends.append(send)
+
+    async def put(self, record: OutgoingRecord) -> PutResult:
+        """Store one record and wait until it is as safe as the flush policy promises.
+
+        Raises StoreError when it was not stored.
+        """
+        properties = record.properties
+        raw = props.encode(properties)
+        code = record.tag_code
+        queue = self._store.queue(record.topic, record.queue_id)
+        physical, queue_offset = self._store.append(
+            queue,
+            record.body,
+            raw,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times,
+            prepared_offset=record.prepared_offset,
+            tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
+            keys=props.index_keys(properties),
+        )
+        message_id = encode_offset_id(self._store_host, physical)
+        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, message_id)
+        done: asyncio.Future[PutResult] = self._loop.create_future()
+        self._schedule()
+        self._turn.puts.append((done, result))
+        return await done
+
+    async def expire_forever(self) -> None:
+        """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
+        while True:
+            await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
+            for turn in self._store.durable.expire(self._clock.monotonic_ms()):
+                remark = f"the log was not synced within {self._sync_timeout_ms} ms"
+                self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
+
+    def close(self) -> None:
+        """Commit and answer what the last turn left; call it before the store closes."""
+        if self._due:
+            self._end_of_turn()
+
+    def _schedule(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        self._due = False
+        turn, self._turn = self._turn, Turn()
+        store = self._store
+        try:
+            store.commit()
+        except StoreError as error:
+            log.error("append failed messages=%d error=%s", len(turn.sends), error)
+            unsynced, self._unsynced = self._unsynced, Turn()
+            self._fail(unsynced, error)
+            self._fail(turn, error)
+            return
+        if not self._synced:
+            self._answer(turn, ResponseCode.SUCCESS, None)
+            return
+        if self._unsynced.sends:
+            unsynced, self._unsynced = self._unsynced, Turn()
+            self._answer(unsynced, ResponseCode.SUCCESS, None)
+        if turn.sends or turn.puts:
+            deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
+            self.waiting_sends += len(turn.sends)
+            store.durable.park(store.written_offset, deadline_ms, turn)
+            store.sync()
+
+    def _durable(self, turns: list[Turn]) -> None:
+        for turn in turns:
+            self.waiting_sends -= len(turn.sends)
+            self._answer(turn, ResponseCode.SUCCESS, None)
+
+    def _sync_failed(self, turns: list[Turn], error: StoreError) -> None:
+        for turn in turns:
+            self.waiting_sends -= len(turn.sends)
+            self._fail(turn, error)
+
+    def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
+        if turn.sends:
+            self.answer_sends(turn.sends, code, remark)
+        for done, result in turn.puts:
+            if not done.done():
+                done.set_result(
+                    result
+                    if code == ResponseCode.SUCCESS
+                    else PutResult(
+                        code, result.physical_offset, result.queue_offset, result.message_id
+                    )
+                )
+
+    def _fail(self, turn: Turn, error: CometError) -> None:
+        if turn.sends:
+            self.answer_sends(turn.sends, error.code, error.remark)
+        for done, _ in turn.puts:
+            if not done.done():
+                done.set_exception(error)
+
+
+def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:
+    raise AssertionError(f"{len(sends)} sends have nobody to answer them: {code} {remark}")

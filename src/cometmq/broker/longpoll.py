@@ -1,0 +1,121 @@
+"""Pulls that found nothing and wait: one Watermark a queue, woken after dispatch, once a turn.
+
+A held pull is given back when its queue grows, when its time is up, or never when its connection
+closes. Whoever takes it back reads again with the pull's filter and may hold it once more, so a
+message that does not match moves the pull on without answering it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.watermark import Watermark
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.frame import Request
+
+QueueKey = tuple[str, int]
+
+#: Beyond this a pull is answered at once: each held one costs about a kilobyte.
+MAX_HELD: Final = 100_000
+#: A client may ask to be held for any time; its own request timeout is 30 s.
+MAX_HOLD_MS: Final = 60_000
+TICK_MS: Final = 100
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """A pull that waits: where it has got to and what it accepts."""
+
+    peer: Peer
+    request: Request[Any]
+    queue: QueueKey
+    offset: int
+    codes: frozenset[int] | None
+    deadline_ms: int
+    key: int = -1
+
+
+class LongPoll:
+    """Holds pulls. ``serve(pull, final)`` is called with each pull that is given back; ``final``
+    means its time is up and it must be answered."""
+
+    def __init__(self, clock: Clock, serve: Callable[[HeldPull, bool], None]) -> None:
+        self._clock = clock
+        self._serve = serve
+        self._held: dict[QueueKey, Watermark[HeldPull]] = {}
+        self._of_peer: dict[Peer, set[HeldPull]] = {}
+        # Queues by the tenth of a second in which one of their pulls is due. A busy queue holds
+        # and releases thousands of pulls a second: an entry a pull would pile up until its time.
+        self._due: dict[int, set[QueueKey]] = {}
+        self._ticks: list[int] = []
+        self.count = 0
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Hold ``pull`` until its queue has a message at its offset; False at the bound."""
+        if self.count >= MAX_HELD or pull.peer.closed:
+            return False
+        watermark = self._held.get(pull.queue)
+        if watermark is None:
+            watermark = self._held[pull.queue] = Watermark()
+        pull.key = watermark.park(pull.offset + 1, pull.deadline_ms, pull)
+        self.count += 1
+        self._schedule(pull)
+        pulls = self._of_peer.get(pull.peer)
+        if pulls is None:
+            pulls = self._of_peer[pull.peer] = set()
+            pull.peer.on_close.append(self._forget)
+        pulls.add(pull)
+        return True
+
+    def wake(self, grown: Iterable[tuple[QueueKey, int]]) -> None:
+        """Queues now end at the given maximum offsets: serve the pulls that waited for less."""
+        for queue, max_offset in grown:
+            watermark = self._held.get(queue)
+            if watermark is not None:
+                self._release(queue, watermark.advance(max_offset), final=False)
+
+    async def expire_forever(self) -> None:
+        """Serve the pulls whose time is up."""
+        while True:
+            await self._clock.sleep_ms(TICK_MS)
+            self.expire(self._clock.monotonic_ms())
+
+    def expire(self, now_ms: int) -> None:
+        """Serve the pulls whose deadline is at or before ``now_ms``."""
+        while self._ticks and self._ticks[0] * TICK_MS <= now_ms:
+            for queue in self._due.pop(heappop(self._ticks)):
+                watermark = self._held.get(queue)
+                if watermark is not None:
+                    self._release(queue, watermark.expire(now_ms), final=True)
+
+    def _schedule(self, pull: HeldPull) -> None:
+        tick = -(-pull.deadline_ms // TICK_MS)
+        queues = self._due.get(tick)
+        if queues is None:
+            queues = self._due[tick] = set()
+            heappush(self._ticks, tick)
+        queues.add(pull.queue)
+
+    def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
+        self._drop_if_empty(queue)
+        self.count -= len(pulls)
+        for pull in pulls:
+            self._of_peer[pull.peer].discard(pull)
+            self._serve(pull, final)
+
+    def _drop_if_empty(self, queue: QueueKey) -> None:
+        if not len(self._held[queue]):
+            del self._held[queue]
+
+    def _forget(self, peer: Peer) -> None:
+        for pull in self._of_peer.pop(peer, ()):
+            watermark = self._held[pull.queue]
+            watermark.cancel(pull.key)
+            self.count -= 1
+            self._drop_if_empty(pull.queue)

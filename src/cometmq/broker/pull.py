@@ -1,0 +1,281 @@
+"""Pulling: check, read, answer with the stored bytes, or hold until there is something.
+
+The answer's body is sliced out of the log; nothing is decoded. Filtering compares tag codes in the
+queue entries, the client compares the tags themselves (upstream: PullMessageProcessor.java).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
+from cometmq.core.errors import BadRequest, StoreError
+from cometmq.filter import tags
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.frame import JSON
+from cometmq.protocol.headers import PullMessageResponse
+from cometmq.protocol.route import readable
+from cometmq.store.reader import ReadStatus
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.groups import GroupTable
+    from cometmq.broker.hooks import ConsumeHooks
+    from cometmq.broker.members import Members
+    from cometmq.broker.offsets import ConsumerOffsets
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import PullMessage
+    from cometmq.store.engine import MessageStore
+    from cometmq.store.reader import ReadResult
+
+log = logging.getLogger(__name__)
+
+# Bits of the pull sysFlag (upstream: PullSysFlag.java).
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+
+#: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
+MAX_BYTES: Final = 262_144
+MAX_MESSAGES: Final = 32
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+_HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+
+_LENGTH_BYTES: Final = 4
+_HEAD: Final = (
+    b'{"code":%d,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
+    b'"suggestWhichBrokerId":"0"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
+)
+
+
+class PullHandler:
+    """Serves PULL_MESSAGE."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        members: Members,
+        offsets: ConsumerOffsets,
+        stats: BrokerStats,
+        hooks: ConsumeHooks,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._stats = stats
+        self._hooks = hooks
+        self._clock = clock
+        self._tasks = tasks
+        self._filters: dict[str, tags.TagFilter] = {}
+        self.longpoll = LongPoll(clock, self._serve_held)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.PULL_MESSAGE: self.pull}
+
+    def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
+        """Answer a pull, or hold it; the answer is written by this handler."""
+        header = request.header
+        self._check(header)
+        codes = self._codes(header)
+        if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        pull = HeldPull(
+            peer, request, (header.topic, header.queue_id), header.queue_offset, codes, 0
+        )
+        self._read(pull, final=False)
+        return None
+
+    def _serve_held(self, pull: HeldPull, final: bool) -> None:
+        if not pull.peer.closed:
+            try:
+                self._read(pull, final)
+            except StoreError as error:
+                pull.peer.reply(pull.request, Reply(error.code, remark=error.remark))
+
+    def _read(self, pull: HeldPull, final: bool) -> None:
+        header = pull.request.header
+        max_messages = max(1, min(header.max_msg_nums, MAX_MESSAGES))
+        read = self._store.read
+        topic, queue_id = pull.queue
+        result = read(topic, queue_id, pull.offset, max_messages, MAX_BYTES, pull.codes)
+        while result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
+            # What woke it does not match: it waits on behind that.
+            pull.offset = result.next_offset
+            result = read(topic, queue_id, pull.offset, max_messages, MAX_BYTES, pull.codes)
+        if result.status is ReadStatus.FOUND:
+            if result.cold:
+                self._tasks.spawn(self._load(pull, result), name=f"cold read {topic}")
+            else:
+                self._found(pull, result)
+        elif not (result.status in _HOLDABLE and self._hold(pull, result, final)):
+            self._answer(pull, result, ())
+
+    def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
+        header = pull.request.header
+        if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
+            return False
+        if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and pull.offset != 0:
+            return False
+        if not pull.deadline_ms:
+            hold_ms = min(header.suspend_timeout_millis, MAX_HOLD_MS)
+            if not self._config.long_polling_enable:
+                hold_ms = self._config.short_polling_time_mills
+            pull.deadline_ms = self._clock.monotonic_ms() + hold_ms
+        return self.longpoll.hold(pull)
+
+    async def _load(self, pull: HeldPull, result: ReadResult) -> None:
+        try:
+            await self._store.load(result)
+        except (StoreError, OSError) as error:
+            log.error("cold read failed queue=%s error=%s", pull.queue, error)
+            code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
+            pull.peer.reply(pull.request, Reply(code, remark=str(error)))
+        else:
+            self._found(pull, result)
+
+    def _found(self, pull: HeldPull, result: ReadResult) -> None:
+        header = pull.request.header
+        self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
+        self._answer(pull, result, result.chunks)
+
+    def _answer(
+        self, pull: HeldPull, result: ReadResult, chunks: tuple[memoryview, ...] | list[memoryview]
+    ) -> None:
+        peer, request = pull.peer, pull.request
+        status = result.status
+        if status is ReadStatus.NO_MESSAGE_IN_QUEUE or status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:
+            moved = pull.request.header.queue_offset != 0
+            code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
+        else:
+            code = _CODES[status]
+        if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
+            self._answer_slowly(pull, result, code)
+            return
+        head = _HEAD % (
+            code,
+            result.max_offset,
+            result.min_offset,
+            result.next_offset,
+            request.opaque,
+            status.name.encode(),
+        )
+        size = _LENGTH_BYTES + len(head) + (result.size_bytes if chunks else 0)
+        peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
+        for chunk in chunks:
+            peer.write(chunk)
+
+    def _answer_slowly(self, pull: HeldPull, result: ReadResult, code: int) -> None:
+        header = PullMessageResponse(0, result.next_offset, result.min_offset, result.max_offset)
+        body = b"".join(result.chunks) if result.status is ReadStatus.FOUND else b""
+        self._hooks.after_pull(pull.peer, pull.request, code, result.count, result.size_bytes)
+        pull.peer.reply(
+            pull.request, Reply(code, header=header, body=body, remark=result.status.name)
+        )
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def _check(self, header: PullMessage) -> None:
+        if not readable(self._config.broker_permission):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] pulling message is forbidden",
+            )
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist: create it with "
+                "mqadmin updateSubGroup, or set autoCreateSubscriptionGroup=true",
+            )
+        if not group.consume_enable:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {header.consumer_group}",
+            )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!",
+            )
+        if not readable(topic.perm):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+
+    def _codes(self, header: PullMessage) -> frozenset[int] | None:
+        """The tag codes that the pull accepts; None for all."""
+        expression = header.subscription
+        if header.expression_type not in (None, "", "TAG"):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"filter expressions of type {header.expression_type} are not supported: use TAG",
+            )
+        if not header.sys_flag & SUBSCRIPTION:
+            return self._known_codes(header)
+        if not expression or expression == "*":
+            return None
+        found = self._filters.get(expression)
+        if found is None:
+            try:
+                found = tags.parse(expression)
+            except ValueError as error:
+                raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+            if len(self._filters) >= 10_000:
+                self._filters.clear()
+            self._filters[expression] = found
+        return found.codes or None
+
+    def _known_codes(self, header: PullMessage) -> frozenset[int] | None:
+        subscription = self._members.subscription(header.consumer_group, header.topic)
+        if subscription is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {header.consumer_group} is not "
+                f"subscribed to {header.topic}, or its heartbeat did not arrive",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: its heartbeat is older than this pull",
+            )
+        # Java's hashes are signed; queue entries hold them sign-extended, as these are.
+        return frozenset(subscription.code_set) or None
+

@@ -1,0 +1,379 @@
+"""Sending: check, park what is delayed, append, and answer once the turn is committed.
+
+The order of the checks and the codes are upstream's (SendMessageProcessor.java,
+AbstractSendMessageProcessor.java); a remark says what to do. What happens to one message:
+
+    header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
+
+Prepared messages of transactions are refused until the broker can check them back: stored plainly,
+they would be delivered before they are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.topics import FORBIDDEN_TO_SEND, check_name
+from cometmq.core.errors import BadRequest, MessageIllegal
+from cometmq.filter.tags import tag_code
+from cometmq.message import batch as batches
+from cometmq.message import properties as props
+from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.record import BadRecord
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.fields import truth
+from cometmq.protocol.frame import JSON
+from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.route import writable
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.delay import DelayLevels
+    from cometmq.broker.durability import Appender, WaitingSend
+    from cometmq.broker.groups import GroupTable
+    from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.topics import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import TopicConfig
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import SendMessage
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+
+#: Sends that may wait for a sync; more are refused, for each holds its request.
+MAX_WAITING_SENDS: Final = 100_000
+
+_WAIT_TRUE: Final = "WAIT\x01true"
+_SEPARATOR: Final = "\x02"
+
+
+class SendHandler:
+    """Serves SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        appender: Appender,
+        topics: TopicTable,
+        groups: GroupTable,
+        delay: DelayLevels,
+        hooks: SendHooks,
+        clock: Clock,
+        store_host: bytes,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._appender = appender
+        self._topics = topics
+        self._groups = groups
+        self._delay = delay
+        self._hooks = hooks
+        self._clock = clock
+        self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
+        self._id_prefix = store_host.hex().upper()
+        self._answer_head = _answer_template(config.region_id, config.trace_on)
+        appender.answer_sends = self.answer
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+        }
+
+    def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
+        """Append one message; its answer leaves at the end of the turn or once it is durable."""
+        header = request.header
+        if header.batch is not None and truth(header.batch):
+            return self.send_batch(peer, request)
+        config = self._check(peer, header)
+        if self._hooks:
+            self._hooks.before_send(peer, request)
+        topic = header.topic
+        queue_id = self._queue_id(header, config)
+        body = request.body
+        text = header.properties or ""
+        properties = props.decode_text(text)
+        reconsume_times = header.reconsume_times or 0
+        if (
+            header.sys_flag & TRANSACTION_MASK
+            or props.TRAN_MSG in properties
+            or props.DELAY in properties
+            or topic.startswith(RETRY_PREFIX)
+        ):
+            topic, queue_id, properties = self._divert(header, queue_id, properties)
+            raw = props.encode(properties)
+        else:
+            raw = _without_wait(text).encode("utf-8", "replace")
+        raw = props.joined(raw, self._cluster_property) if raw else self._cluster_property
+        if len(raw) > props.MAX_SIZE_BYTES:
+            raise MessageIllegal(_properties_too_long(len(raw)))
+        if len(body) > self._config.max_message_size:
+            raise MessageIllegal(_body_too_long(len(body), self._config.max_message_size))
+        store = self._store
+        physical, queue_offset = store.append(
+            store.queue(topic, queue_id),
+            body,
+            raw,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp,
+            born_host=peer.host_bytes,
+            reconsume_times=reconsume_times,
+            prepared_offset=0,
+            tag_code=self._tag_code(topic, queue_id, properties),
+            keys=props.index_keys(properties),
+        )
+        request.body = b""  # stored: a send that waits for its sync need not hold it too
+        self._appender.add_send(
+            (peer, request, queue_id, queue_offset, physical),
+            wait_durable=properties.get(props.WAIT) != "false",
+        )
+        return None
+
+    def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
+        """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
+        header = request.header
+        config = self._check(peer, header)
+        if self._hooks:
+            self._hooks.before_send(peer, request)
+        topic = header.topic
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
+            )
+        if header.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal("a batch cannot be part of a transaction: send one by one")
+        properties = props.decode_text(header.properties or "")
+        if props.DELAY in properties:
+            raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
+        if len(request.body) > self._config.max_message_size:
+            raise MessageIllegal(
+                _body_too_long(len(request.body), self._config.max_message_size)
+            )
+        shared = _without_wait(header.properties or "").encode("utf-8", "replace")
+        shared = props.joined(shared, self._cluster_property)
+        try:
+            entries = batches.split(request.body)
+        except BadRecord as error:
+            raise MessageIllegal(f"batch body: {error}") from None
+        if not entries:
+            raise MessageIllegal("batch body: it holds no message")
+        queue_id = self._queue_id(header, config)
+        store = self._store
+        physical_offsets, queue_offset = store.append_batch(
+            store.queue(topic, queue_id),
+            entries,
+            shared,
+            sys_flag=header.sys_flag,
+            born_ms=header.born_timestamp,
+            born_host=peer.host_bytes,
+            reconsume_times=header.reconsume_times or 0,
+        )
+        request.body = b""
+        self._appender.add_send(
+            (peer, request, queue_id, queue_offset, physical_offsets),
+            wait_durable=properties.get(props.WAIT) != "false",
+        )
+        return None
+
+    # ----------------------------------------------------------------------------------- answers
+
+    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        """Write the answers of sends whose turn has ended; one write a connection."""
+        peers: set[Peer] = set()
+        template = self._answer_head
+        prefix = self._id_prefix
+        for peer, request, queue_id, queue_offset, physical in sends:
+            if request.codec != JSON or remark is not None or peer.router.hooks or self._hooks:
+                self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
+                continue
+            if request.flag & 2:
+                continue
+            if isinstance(physical, int):
+                ids = "%s%016X" % (prefix, physical)
+            else:
+                ids = prefix + f",{prefix}".join(["%016X" % one for one in physical])
+            head = template % (code, ids, queue_id, queue_offset, request.opaque)
+            size = len(head)
+            peer.push(
+                (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head.encode("ascii")
+            )
+            peers.add(peer)
+        for peer in peers:
+            peer.flush()
+
+    def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
+        peer, request, queue_id, queue_offset, physical = send
+        offsets = [physical] if isinstance(physical, int) else physical
+        stored = code in _STORED
+        header = None
+        if stored:
+            header = SendMessageResponse(
+                msg_id=",".join([f"{self._id_prefix}{one:016X}" for one in offsets]),
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                region=self._config.region_id,
+                trace_on=self._config.trace_on,
+            )
+        if self._hooks:
+            self._hooks.after_send(peer, request, code, len(offsets) if stored else 0)
+        peer.reply(request, Reply(code, header=header, remark=remark))
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def _check(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        broker = self._config
+        if peer.congested or self._appender.waiting_sends > MAX_WAITING_SENDS:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._appender.waiting_sends} sends wait for the disk, this "
+                f"connection's answers {'pile up' if peer.congested else 'are read'}: send slower",
+            )
+        config = self._topics.get(header.topic)
+        if config is None:
+            config = self._create_topic(peer, header)
+        elif header.topic in FORBIDDEN_TO_SEND:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+            )
+        if not writable(config.perm) or (not writable(broker.broker_permission) and config.order):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] sending message is forbidden",
+            )
+        return config
+
+    def _create_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        topic = header.topic
+        check_name(topic)
+        if topic in FORBIDDEN_TO_SEND:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        created = self._topics.create_by_send(
+            topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            peer.address,
+            unit=truth(header.unit_mode),
+        )
+        if created is None and topic.startswith(RETRY_PREFIX):
+            created = self._topics.create_retry(topic, 1, unit=truth(header.unit_mode))
+        if created is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! Create it with "
+                "cometmq topic create or mqadmin updateTopic, or set autoCreateTopicEnable=true",
+            )
+        return created
+
+    def _queue_id(self, header: SendMessage, config: TopicConfig) -> int:
+        queue_id = header.queue_id
+        if queue_id < 0:
+            return random.randrange(max(config.write_queue_nums, 1))
+        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{queue_id}] is illegal, topic {header.topic} has "
+                f"{config.write_queue_nums} write queues",
+            )
+        return queue_id
+
+    def _divert(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int, dict[str, str]]:
+        """Where a message goes that is not stored where it was sent to: dead letters, delays."""
+        if header.sys_flag & TRANSACTION_MASK or properties.get(props.TRAN_MSG) == "true":
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] takes no transactional messages yet",
+            )
+        topic = header.topic
+        properties.pop(props.WAIT, None) if properties.get(props.WAIT) == "true" else None
+        if topic.startswith(RETRY_PREFIX):
+            topic, queue_id = self._retry_or_dead(header, queue_id, properties)
+        level = self._delay.level_of(properties)
+        if level > 0:
+            return self._delay.park(topic, queue_id, properties, level)
+        return topic, queue_id, properties
+
+    def _retry_or_dead(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int]:
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}: create it, or let its consumer start first",
+            )
+        allowed = header.max_reconsume_times
+        if allowed is None:
+            allowed = group.retry_max_times
+        if (header.reconsume_times or 0) < allowed:
+            return header.topic, queue_id
+        dead = self._topics.create_dead_letter(DLQ_PREFIX + name)
+        properties.pop(props.DELAY, None)
+        return dead.topic_name, 0
+
+    def _tag_code(self, topic: str, queue_id: int, properties: dict[str, str]) -> int:
+        if props.REAL_TOPIC in properties and self._delay.is_schedule(topic):
+            return self._delay.due_ms(queue_id, self._store.next_store_ms())
+        return tag_code(properties.get(props.TAGS))
+
+
+_STORED: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    )
+)
+
+
+def _answer_template(region: str, trace_on: bool) -> str:
+    flag = "true" if trace_on else "false"
+    return (
+        '{"code":%d,"extFields":{"MSG_REGION":"'
+        + region.replace("%", "%%")
+        + f'","TRACE_ON":"{flag}"'
+        + ',"msgId":"%s","queueId":"%d","queueOffset":"%d"},"flag":1,"language":"PYTHON",'
+        '"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION) + "}"
+    )
+
+
+def _without_wait(text: str) -> str:
+    """The property text without WAIT=true, which says nothing once the message is stored."""
+    if _WAIT_TRUE not in text:
+        return text.rstrip(_SEPARATOR)
+    return _SEPARATOR.join(
+        [pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE]
+    )
+
+
+def _properties_too_long(size_bytes: int) -> str:
+    return (
+        f"message properties length is {size_bytes} bytes, the limit is {props.MAX_SIZE_BYTES}: "
+        "move large values into the body"
+    )
+
+
+def _body_too_long(size_bytes: int, limit_bytes: int) -> str:
+    return (
+        f"message body is {size_bytes} bytes, the limit is {limit_bytes}: "
+        "send less at once, or raise maxMessageSize"
+    )

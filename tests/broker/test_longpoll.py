@@ -1,0 +1,154 @@
+"""Held pulls: woken by growth, ended by time, forgotten with their connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker import longpoll
+from cometmq.broker.longpoll import HeldPull, LongPoll
+from cometmq.core.clock import VirtualClock
+from cometmq.net.peer import Peer
+from cometmq.net.router import Router
+from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
+from cometmq.protocol.frame import Request
+from cometmq.protocol.registry import Side
+
+REQUEST: Request[Any] = Request(code=11, header=None, opaque=0)
+
+
+class Held:
+    """A LongPoll whose served pulls are collected."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(monotonic_ms=10_000)
+        self.served: list[tuple[HeldPull, bool]] = []
+        self.longpoll = LongPoll(self.clock, lambda pull, final: self.served.append((pull, final)))
+        self._peers: set[Peer] = set()
+
+    def peer(self) -> Peer:
+        router = Router(Side.BROKER, {}, tasks=Tasks())
+        return Peer(router, clock=self.clock, watchdog=Watchdog(), peers=self._peers)
+
+    def hold(self, peer: Peer, offset: int, wait_ms: int = 1000, topic: str = "t") -> HeldPull:
+        deadline_ms = self.clock.monotonic_ms() + wait_ms
+        pull = HeldPull(peer, REQUEST, (topic, 0), offset, None, deadline_ms)
+        assert self.longpoll.hold(pull)
+        return pull
+
+
+async def test_growth_wakes_only_pulls_of_that_queue_and_offset() -> None:
+    held = Held()
+    peer = held.peer()
+    at_5, at_7, other = held.hold(peer, 5), held.hold(peer, 7), held.hold(peer, 5, topic="u")
+    held.longpoll.wake([(("t", 0), 5)])
+    assert held.served == [], "offset 5 is not there while the queue ends at 5"
+    held.longpoll.wake([(("t", 0), 6)])
+    assert held.served == [(at_5, False)]
+    held.longpoll.wake([(("t", 0), 8), (("v", 3), 1)])
+    assert held.served[1:] == [(at_7, False)]
+    assert held.longpoll.count == 1
+    held.longpoll.wake([(("u", 0), 6)])
+    assert held.served[2:] == [(other, False)]
+    assert held.longpoll.count == 0
+
+
+async def test_time_ends_a_pull_once() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5, wait_ms=1000)
+    held.clock.advance(999)
+    held.longpoll.expire(held.clock.monotonic_ms())
+    assert held.served == []
+    held.clock.advance(1 + longpoll.TICK_MS)
+    held.longpoll.expire(held.clock.monotonic_ms())
+    held.longpoll.expire(held.clock.monotonic_ms())
+    assert held.served == [(pull, True)]
+    held.longpoll.wake([(("t", 0), 99)])
+    assert len(held.served) == 1
+
+
+async def test_the_expiry_task_follows_the_clock() -> None:
+    held = Held()
+    held.hold(held.peer(), 5, wait_ms=150)
+    task = asyncio.ensure_future(held.longpoll.expire_forever())
+    for _ in range(4):
+        await asyncio.sleep(0)
+        held.clock.advance(longpoll.TICK_MS)
+    await asyncio.sleep(0)
+    task.cancel()
+    assert [final for _, final in held.served] == [True]
+
+
+async def test_a_closed_connection_takes_its_pulls_along() -> None:
+    held = Held()
+    leaving, staying = held.peer(), held.peer()
+    for offset in range(3):
+        held.hold(leaving, offset)
+    kept = held.hold(staying, 1)
+    leaving.connection_lost(None)
+    assert held.longpoll.count == 1
+    held.longpoll.wake([(("t", 0), 10)])
+    assert held.served == [(kept, False)]
+    assert not held.longpoll.hold(HeldPull(leaving, REQUEST, ("t", 0), 1, None, 99_999))
+
+
+async def test_a_served_pull_may_be_held_again() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5)
+    held.longpoll.wake([(("t", 0), 6)])
+    pull.offset = 6
+    assert held.longpoll.hold(pull)
+    held.longpoll.wake([(("t", 0), 7)])
+    assert held.served == [(pull, False), (pull, False)]
+
+
+async def test_the_bound_refuses_to_hold(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "MAX_HELD", 2)
+    held = Held()
+    peer = held.peer()
+    held.hold(peer, 1)
+    held.hold(peer, 1)
+    assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 1, None, 99_999))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("hold"), st.integers(0, 3), st.integers(0, 20), st.integers(1, 500)),
+            st.tuples(st.just("wake"), st.integers(0, 3), st.integers(0, 20), st.just(0)),
+            st.tuples(st.just("pass"), st.just(0), st.integers(1, 300), st.just(0)),
+            st.tuples(st.just("close"), st.integers(0, 2), st.just(0), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_every_pull_is_served_once_or_goes_with_its_peer(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    async def scenario() -> None:
+        held = Held()
+        peers = [held.peer() for _ in range(3)]
+        expected: list[HeldPull] = []
+        for number, (step, which, value, wait_ms) in enumerate(steps):
+            if step == "hold" and not peers[number % 3].closed:
+                expected.append(held.hold(peers[number % 3], value, wait_ms, topic=f"t{which}"))
+            elif step == "wake":
+                held.longpoll.wake([((f"t{which}", 0), value)])
+            elif step == "pass":
+                held.clock.advance(value)
+                held.longpoll.expire(held.clock.monotonic_ms())
+            elif step == "close":
+                peers[which].connection_lost(None)
+        held.clock.advance(2_000)
+        held.longpoll.expire(held.clock.monotonic_ms())
+        served = [pull for pull, _ in held.served]
+        assert len(served) == len(set(served))
+        assert held.longpoll.count == 0
+        gone = {pull for pull in expected if pull.peer.closed}
+        assert set(expected) - gone <= set(served) <= set(expected)
+
+    asyncio.run(scenario())
