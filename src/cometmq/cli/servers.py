@@ -14,17 +14,27 @@ with only its own part for ``namesrv`` and ``broker``. Later settings win: file,
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.cli import logs, serve
+from cometmq.cli.node import (
+    namesrv_config,
+    node_config,
+    running_broker,
+    running_namesrv,
+    running_node,
+)
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.settings import normalise, parse_properties
+
+if TYPE_CHECKING:
+    import asyncio
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
-LOOPBACK: Final = "127.0.0.1"
 
 
 def main(words: Sequence[str]) -> int:
@@ -117,19 +127,53 @@ def read_settings(options: argparse.Namespace) -> dict[str, str]:
     return values | parse_settings(options.settings)
 
 
-def _prepare_namesrv(options: argparse.Namespace) -> serve.Main:
-    from cometmq.namesrv.config import NamesrvConfig
-
-    values = read_settings(options)
-    config, used = build(NamesrvConfig, values)
-    reject_unknown(values, used, [NamesrvConfig])
-    config = replace(config, bind_address=options.bind or config.bind_address)
-    if options.port is not None:
-        config = replace(config, listen_port=options.port)
+def _prepare_start(options: argparse.Namespace) -> serve.Main:
+    config = node_config(
+        options.store,
+        read_settings(options),
+        namesrv_port=options.namesrv_port,
+        broker_port=options.broker_port,
+        bind=options.bind or "",
+    )
 
     async def run(stop: asyncio.Event) -> None:
-        async with running_namesrv(config) as address:
+        async with running_node(config, SystemClock()) as node:
+            serve.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
+            await stop.wait()
+
+    return run
+
+
+def _prepare_namesrv(options: argparse.Namespace) -> serve.Main:
+    config = namesrv_config(_with_options(options, listenPort=options.port))
+
+    async def run(stop: asyncio.Event) -> None:
+        async with running_namesrv(config, SystemClock()) as address:
             serve.announce(f"ready namesrv={address}")
             await stop.wait()
 
     return run
+
+
+def _prepare_broker(options: argparse.Namespace) -> serve.Main:
+    from cometmq.broker.config import load
+
+    broker, store, notices = load(_with_options(options, namesrvAddr=options.namesrv))
+
+    async def run(stop: asyncio.Event) -> None:
+        async with running_broker(broker, store, SystemClock(), tuple(notices)) as address:
+            serve.announce(f"ready broker={address}")
+            await stop.wait()
+
+    return run
+
+
+def _with_options(options: argparse.Namespace, **given: object) -> dict[str, str]:
+    """The settings, with the options that were given over them."""
+    overrides = given | {"bindAddress": options.bind}
+    values = read_settings(options)
+    for name, value in overrides.items():
+        if value is not None:
+            values = {k: v for k, v in values.items() if normalise(k) != normalise(name)}
+            values[name] = str(value)
+    return values

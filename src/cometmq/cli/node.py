@@ -1,0 +1,152 @@
+"""Name server and broker put together in one process, the way ``cometmq start`` runs them.
+
+The broker registers with the name server beside it, so a node needs nothing else. Settings are
+RocketMQ's property names; those that only a name server knows go to it, all others to the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker import config as broker_config
+from cometmq.core.settings import build, normalise, reject_unknown
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.store.config import StoreConfig
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+
+log = logging.getLogger(__name__)
+
+#: What a node listens on unless told otherwise: nobody else's machine reaches it.
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Settings of the parts of a node, and remarks on them for the log."""
+
+    namesrv: NamesrvConfig
+    broker: BrokerConfig
+    store: StoreConfig
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The addresses of a node that runs."""
+
+    namesrv: str
+    broker: str
+
+
+def node_config(
+    store: Path,
+    settings: Mapping[str, str],
+    *,
+    namesrv_port: int = 0,
+    broker_port: int = 0,
+    bind: str = "",
+) -> NodeConfig:
+    """The configuration of a node that keeps everything under ``store``.
+
+    Ports and ``store`` win over ``settings``; ``bind`` does when it is given. Raises SettingsError
+    for an unknown key or a bad value.
+    """
+    values = dict(settings)
+    if bind:
+        values["bindAddress"] = bind
+    shared = _names(broker_config.BrokerConfig, StoreConfig)
+    own = {key: value for key, value in values.items() if _is_namesrv_only(key, shared)}
+    for_broker = {key: value for key, value in values.items() if key not in own}
+    broker, store_settings, notices = broker_config.load(
+        for_broker | {"storePathRootDir": str(store), "listenPort": str(broker_port)}
+    )
+    own |= {
+        "bindAddress": broker.bind_address,
+        "listenPort": str(namesrv_port),
+        "remoteAdminEnable": str(broker.remote_admin_enable),
+    }
+    own.setdefault("kvConfigPath", str(store / "config" / "kvConfig.json"))
+    namesrv = namesrv_config(own)
+    return NodeConfig(namesrv, broker, store_settings, tuple(notices))
+
+
+def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
+    """A name server's settings. Raises SettingsError for an unknown key or a bad value."""
+    config, used = build(NamesrvConfig, values)
+    reject_unknown(values, used, (NamesrvConfig,))
+    return config
+
+
+@asynccontextmanager
+async def running_node(config: NodeConfig, clock: Clock) -> AsyncIterator[Node]:
+    """Run a node; inside, it is registered and serves. Raises what a start can raise: StoreError,
+    and OSError for a port that is taken."""
+    async with running_namesrv(config.namesrv, clock) as namesrv:
+        broker = set_address(config.broker, namesrv)
+        async with running_broker(broker, config.store, clock, config.notices) as address:
+            yield Node(namesrv, address)
+
+
+@asynccontextmanager
+async def running_namesrv(config: NamesrvConfig, clock: Clock) -> AsyncIterator[str]:
+    """Run a name server; gives its address."""
+    from cometmq.namesrv.app import NameServer
+
+    server = NameServer(config, clock)
+    try:
+        port = await server.start()
+        yield join_address(reachable(config.bind_address), port)
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def running_broker(
+    config: BrokerConfig, store: StoreConfig, clock: Clock, notices: tuple[str, ...] = ()
+) -> AsyncIterator[str]:
+    """Run a broker; gives the address that it tells others."""
+    from cometmq.broker.app import Broker
+
+    for notice in notices:
+        log.warning("setting_notice text=%r", notice)
+    broker = Broker(config, store, clock)
+    try:
+        port = await broker.start()
+        yield join_address(config.broker_ip1, port)
+    finally:
+        await broker.stop()
+
+
+def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:
+    """``config`` with ``namesrv`` first among the name servers it registers with."""
+    from dataclasses import replace
+
+    others = [address for address in config.namesrv_addr.split(";") if address.strip()]
+    return replace(config, namesrv_addr=";".join([namesrv, *others]))
+
+
+def reachable(bind_address: str) -> str:
+    """What this process connects to when it listens on ``bind_address``."""
+    return broker_config.reachable_address(bind_address)
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``, with brackets round an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _names(*classes: type) -> frozenset[str]:
+    return frozenset(normalise(field.name) for cls in classes for field in fields(cls))
+
+
+def _is_namesrv_only(key: str, shared: frozenset[str]) -> bool:
+    name = normalise(key)
+    return name in _names(NamesrvConfig) and name not in shared
