@@ -16,8 +16,8 @@ from tests.architecture.rules import parse
 class Ban:
     """Calls that only some files may make.
 
-    `calls` are full names; `methods` are attribute names on anything; `modules` may not even be
-    imported. `allowed` and `folders` are paths inside the package; no folders means everywhere.
+    `calls` are full names; `methods` are attribute names on anything but the files layer, which
+    goes by the name of `files`; `modules` may not even be imported. `allowed` and `folders` are paths inside the package; no folders means everywhere.
     """
 
     reason: str
@@ -108,6 +108,14 @@ def yields(tree: ast.Module, imports: dict[str, str]) -> set[ast.expr]:
     }
 
 
+def names_method(node: ast.expr, ban: Ban, imports: dict[str, str]) -> bool:
+    """Whether an expression names one of the ban's methods, on anything but the files layer."""
+    if not isinstance(node, ast.Attribute) or node.attr not in ban.methods:
+        return False
+    receiver = full_name(node.value, imports).rpartition(".")[2]
+    return receiver.strip("_") != "files"
+
+
 def breaks(ban: Ban, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Lines of a tree that break a ban, with what they name."""
     imports = imported_names(tree)
@@ -121,8 +129,7 @@ def breaks(ban: Ban, tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"import {name}") for name in named if name in ban.modules)
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
             name = full_name(node, imports)
-            is_method = isinstance(node, ast.Attribute) and node.attr in ban.methods
-            if name in ban.calls or is_method:
+            if name in ban.calls or names_method(node, ban, imports):
                 yield node.lineno, name
 
 

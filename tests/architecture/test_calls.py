@@ -50,6 +50,7 @@ def test_a_side_door_is_found(tmp_path: Path, name: str, text: str) -> None:
         ("store/files.py", "import os\nos.fdatasync(os.open('x', 0))\n"),
         ("cli/a.py", "f = open('x')\n"),
         ("client/a.py", "async def f(clock): await clock.sleep(1)\n"),
+        ("store/a.py", "def f(self): self._files.unlink('x')\n"),
         ("client/a.py", "import asyncio\nasync def f(): await asyncio.sleep(0)\n"),
         ("client/a.py", "async def f(tasks, c): tasks.create_task(c)\n"),
     ],
