@@ -1,0 +1,225 @@
+"""What a broker can be told: its own settings beside the store's (upstream: BrokerConfig.java,
+NettyServerConfig.java).
+
+A RocketMQ property file is taken as it is. Keys that only tune threads, pools and garbage of the
+Java broker are accepted and named in a notice; values that ask for a feature which this broker does
+not have are refused, because a broker that ignored them would do something else than was asked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cometmq.core.errors import SettingsError
+from cometmq.core.settings import build, normalise, reject_unknown
+from cometmq.store.config import StoreConfig
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings of one broker; text becomes this through core/settings.py.
+
+    ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
+    ``remote_admin_enable`` lets other machines change topics, groups and settings.
+    """
+
+    bind_address: str = LOOPBACK
+    listen_port: int = 10911
+    broker_ip1: str = LOOPBACK
+    broker_ip2: str = ""
+    broker_name: str = "broker-a"
+    broker_cluster_name: str = "DefaultCluster"
+    broker_id: int = 0
+    namesrv_addr: str = ""
+    ha_listen_port: int = 10912
+    broker_permission: int = 6
+    remote_admin_enable: bool = False
+    default_topic_queue_nums: int = 8
+    auto_create_topic_enable: bool = True
+    auto_create_subscription_group: bool = True
+    cluster_topic_enable: bool = True
+    broker_topic_enable: bool = True
+    trace_topic_enable: bool = False
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    notify_consumer_ids_changed_enable: bool = True
+    max_message_size: int = 4 << 20
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = 1_000
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    flush_consumer_offset_interval: int = 5_000
+    flush_delay_offset_interval: int = 10_000
+    start_accept_send_request_time_stamp: int = 0
+    access_message_in_memory_max_ratio: int = 40
+    default_query_max_num: int = 32
+
+    def __post_init__(self) -> None:
+        _check_port("listenPort", self.listen_port)
+        if self.default_topic_queue_nums < 1:
+            raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
+        if not self.broker_name or not self.broker_cluster_name:
+            raise SettingsError("brokerName", "a broker and its cluster need a name")
+        if self.broker_id != 0:
+            raise SettingsError("brokerId", "only 0, the master, is supported")
+
+
+#: Keys of the Java broker that say how its threads, pools and files work, not what it does.
+_IGNORED: Final = """
+    rocketmqHome registerBrokerTimeoutMills highSpeedMode transferMsgByHeap isolateLogEnable
+    sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
+    processReplyMessageThreadPoolNums queryMessageThreadPoolNums adminBrokerThreadPoolNums
+    clientManageThreadPoolNums consumerManageThreadPoolNums heartbeatThreadPoolNums
+    endTransactionThreadPoolNums sendThreadPoolQueueCapacity putThreadPoolQueueCapacity
+    pullThreadPoolQueueCapacity replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity
+    clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
+    heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
+    waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInHeartbeatQueue
+    waitTimeMillsInTransactionQueue brokerFastFailureEnable enableDetailStat autoDeleteUnusedStats
+    flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
+    commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
+    compressedRegister transactionTimeOut transactionCheckMax transactionCheckInterval
+    storeReplyMessageEnable filterDataCleanTimeSpan expectConsumerNumUseFilter
+    maxErrorRateOfBloomFilter filterSupportRetry enableCalcFilterBitMap enablePropertyFilter
+    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold slaveReadEnable
+    serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
+    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize
+    serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
+    useEpollNativeSelector writeBufferLowWaterMark writeBufferHighWaterMark
+    clientCloseSocketIfTimeout clientWorkerThreads clientOnewaySemaphoreValue connectTimeoutMillis
+    clientCallbackExecutorThreads channelNotActiveInterval clientAsyncSemaphoreValue
+    clientChannelMaxIdleTimeSeconds clientSocketSndBufSize clientSocketRcvBufSize
+    clientPooledByteBufAllocatorEnable
+    debugLockEnable osPageCacheBusyTimeOutMills diskFallRecorded warmMapedFileEnable
+    flushLeastPagesWhenWarmMapedFile putMsgIndexHightWater cleanResourceInterval
+    checkCRCOnRecover deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+    flushConsumeQueueLeastPages destroyMapedFileIntervalForcibly redeleteHangedFileInterval
+    haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
+    slaveTimeout haMasterAddress cleanFileForciblyEnable messageIndexSafe flushCommitLogTimed
+    offsetCheckInSlave transientStorePoolEnable transientStorePoolSize commitIntervalCommitLog
+    fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage commitCommitLogLeastPages
+    commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush
+    maxLmqConsumeQueueNum enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked mappedFileSizeConsumeQueueExt
+    bitMapLengthConsumeQueueExt storePathDLedgerCommitLog dLegerGroup dLegerPeers dLegerSelfId
+    preferredLeaderId brokerConfigPath configStorePath
+"""
+
+#: Keys that may be set only to values which ask for nothing that is missing.
+_ONLY: Final[Mapping[str, tuple[str, ...]]] = {
+    "brokerRole": ("ASYNC_MASTER",),
+    "aclEnable": ("false",),
+    "enableDLegerCommitLog": ("false",),
+    "duplicationEnable": ("false",),
+    "enableConsumeQueueExt": ("false",),
+    "enableLmq": ("false",),
+    "enableMultiDispatch": ("false",),
+    "rejectTransactionMessage": ("true", "false"),
+    "fetchNamesrvAddrByAddressServer": ("false",),
+    "filterServerNums": ("0",),
+    "messageStorePlugIn": ("",),
+    "readOnlyCommitLogStorePaths": ("",),
+    "useTLS": ("false",),
+}
+
+
+def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str]]:
+    """The settings of broker and store from RocketMQ's property names, and notices for the log.
+
+    Without ``brokerIP1`` the advertised address follows from the one that is listened on. Raises
+    SettingsError for an unknown key, a bad value, or a feature that is not there.
+    """
+    broker, used = build(BrokerConfig, values)
+    store, used_by_store = build(StoreConfig, values)
+    used |= used_by_store
+    ignored = {normalise(key) for key in _IGNORED.split()}
+    notices: list[str] = []
+    for key, value in values.items():
+        if key in used:
+            continue
+        if normalise(key) in ignored:
+            used.add(key)
+            notices.append(f"setting {key} does nothing here and is ignored")
+        elif _is_harmless(key, value):
+            used.add(key)
+    reject_unknown(values, used, (BrokerConfig, StoreConfig))
+    if not any(normalise(key) == "brokerip1" for key in values):
+        broker = replace(broker, broker_ip1=reachable_address(broker.bind_address))
+    warning = advertising_problem(broker)
+    if warning:
+        notices.append(warning)
+    return broker, store, notices
+
+
+def reachable_address(bind_address: str) -> str:
+    """What others connect to when a server listens on ``bind_address``."""
+    if bind_address not in ("0.0.0.0", "::"):
+        return bind_address
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing; it picks the address of the default way.
+            probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "::1" if family == socket.AF_INET6 else LOOPBACK
+
+
+def resolve(host: str) -> str:
+    """``host`` as an IP address. Raises SettingsError when it has none."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError("brokerIP1", f"{host!r} has no address: {error}") from None
+    return str(found[0][4][0])
+
+
+def advertising_problem(config: BrokerConfig) -> str | None:
+    """Why others could not reach this broker at the address it tells them; None when they can."""
+    listens_beyond = not _is_loopback(config.bind_address)
+    advertises_beyond = not _is_loopback(config.broker_ip1)
+    if config.broker_ip1 in ("0.0.0.0", "::"):
+        return f"brokerIP1 {config.broker_ip1} is no address to connect to: set this machine's own"
+    if listens_beyond and not advertises_beyond:
+        return (
+            f"brokerIP1 {config.broker_ip1} reaches this broker from this machine only, though it "
+            f"listens on {config.bind_address}: set brokerIP1 to the address that clients use"
+        )
+    if advertises_beyond and not listens_beyond:
+        return (
+            f"clients are told {config.broker_ip1}, but this broker listens on "
+            f"{config.bind_address} only: set bindAddress=0.0.0.0 to let them in"
+        )
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_harmless(key: str, value: str) -> bool:
+    for name, accepted in _ONLY.items():
+        if normalise(name) == normalise(key):
+            if value.lower() in [text.lower() for text in accepted]:
+                return True
+            allowed = " or ".join(repr(text) for text in accepted)
+            raise SettingsError(key, f"{value!r} is not supported yet: only {allowed}")
+    return False
+
+
+def _check_port(key: str, port: int) -> None:
+    if not 0 <= port <= 65_535:
+        raise SettingsError(key, f"{port} is no port (0 to 65535, 0 picks a free one)")

@@ -1,0 +1,99 @@
+"""Hooks round sending and consuming, for permissions, traces and statistics
+(upstream: SendMessageHook.java, ConsumeMessageHook.java).
+
+A ``before`` may raise a CometError, which refuses the request. An ``after`` runs once for every
+request whose ``before`` ran, also when the call between them raised; what it raises is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.frame import Request
+
+log = logging.getLogger(__name__)
+
+
+class SendHook(Protocol):
+    """Called round every send, batch and send-back."""
+
+    def before(self, peer: Peer, request: Request[Any]) -> None:
+        """May raise a CometError to refuse."""
+        ...
+
+    def after(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
+        """The send ended with ``code`` and stored ``count`` messages."""
+        ...
+
+
+class ConsumeHook(Protocol):
+    """Called round every pull that is answered."""
+
+    def before(self, peer: Peer, request: Request[Any]) -> None:
+        """May raise a CometError to refuse."""
+        ...
+
+    def after(
+        self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
+    ) -> None:
+        """The pull ended with ``code`` and gave ``count`` messages of ``size_bytes`` together."""
+        ...
+
+
+class SendHooks:
+    """The send hooks of a broker, in the order they were added; false while there are none."""
+
+    def __init__(self) -> None:
+        self._hooks: list[SendHook] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def add(self, hook: SendHook) -> None:
+        """Call ``hook`` from now on."""
+        self._hooks.append(hook)
+
+    def before_send(self, peer: Peer, request: Request[Any]) -> None:
+        """Run every ``before``; raises what the first refusing one raises."""
+        for hook in self._hooks:
+            hook.before(peer, request)
+
+    def after_send(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
+        """Run every ``after``."""
+        for hook in self._hooks:
+            try:
+                hook.after(peer, request, code, count)
+            except Exception:
+                log.exception("send hook failed hook=%r code=%d", hook, request.code)
+
+
+class ConsumeHooks:
+    """The consume hooks of a broker, in the order they were added; false while there are none."""
+
+    def __init__(self) -> None:
+        self._hooks: list[ConsumeHook] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def add(self, hook: ConsumeHook) -> None:
+        """Call ``hook`` from now on."""
+        self._hooks.append(hook)
+
+    def before_pull(self, peer: Peer, request: Request[Any]) -> None:
+        """Run every ``before``; raises what the first refusing one raises."""
+        for hook in self._hooks:
+            hook.before(peer, request)
+
+    def after_pull(
+        self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
+    ) -> None:
+        """Run every ``after``."""
+        for hook in self._hooks:
+            try:
+                hook.after(peer, request, code, count, size_bytes)
+            except Exception:
+                log.exception("consume hook failed hook=%r code=%d", hook, request.code)

@@ -1,0 +1,254 @@
+"""How far each consumer group has read: config/consumerOffset.json, written every 5 s
+(upstream: ConsumerOffsetManager.java).
+
+    {"offsetTable":{"topic@group":{queueId:offset,...},...}}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from cometmq.broker.tables import TableFile, pretty, pretty_entry
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import QueueOffsetResponse
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.topics import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+SEPARATOR: Final = "@"
+NOT_FOUND: Final = -1
+
+
+class QueueBounds(Protocol):
+    """What this table asks the store."""
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset that can be read."""
+        ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets."""
+        ...
+
+
+class ConsumerOffsets:
+    """The next offset of every group in every queue it has read from."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._texts: dict[str, bytes] = {}
+        self._stale: set[str] = set()
+        self._file = TableFile(
+            os.path.join(config_directory, "consumerOffset.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Read the file. Raises StoreCorrupt."""
+        table = self._file.read(required_key="offsetTable")
+        if table is None:
+            return
+        try:
+            self._table = msgspec.convert(
+                table["offsetTable"] or {}, dict[str, dict[int, int]], strict=False
+            )
+        except msgspec.ValidationError as error:
+            raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
+
+    def clamp(self, store: QueueBounds) -> None:
+        """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
+        group had read, and new ones get their offsets. Call it once after the store is open."""
+        for key, offsets in self._table.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                end = store.max_offset(topic, queue_id)
+                if offset > end:
+                    log.warning(
+                        "consumer offset clamped group=%s topic=%s queue=%d from=%d to=%d",
+                        group, topic, queue_id, offset, end,
+                    )  # fmt: skip
+                    offsets[queue_id] = end
+                    self._stale.add(key)
+
+    async def persist_forever(self) -> None:
+        """Write the file in the configured interval when something changed."""
+        while True:
+            await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
+            if self._stale:
+                try:
+                    await self._file.write()
+                except StoreError:
+                    continue  # logged by the writer; the next round tries again
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        if self._stale:
+            await self._file.write()
+
+    # --------------------------------------------------------------------------------- the table
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember that ``group`` reads on at ``offset``."""
+        key = f"{topic}@{group}"
+        offsets = self._table.get(key)
+        if offsets is None:
+            offsets = self._table[key] = {}
+        known = offsets.get(queue_id, NOT_FOUND)
+        if offset != known:
+            if offset < known:
+                log.info(
+                    "consumer offset set back group=%s topic=%s queue=%d from=%d to=%d",
+                    group, topic, queue_id, known, offset,
+                )  # fmt: skip
+            offsets[queue_id] = offset
+            self._stale.add(key)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """Where ``group`` reads on; -1 when it never committed."""
+        offsets = self._table.get(f"{topic}@{group}")
+        return NOT_FOUND if offsets is None else offsets.get(queue_id, NOT_FOUND)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have read ``topic``."""
+        prefix = topic + SEPARATOR
+        return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that ``group`` has read."""
+        suffix = SEPARATOR + group
+        return [key[: -len(suffix)] for key in self._table if key.endswith(suffix)]
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget all progress in a topic."""
+        self._drop([key for key in self._table if key.startswith(topic + SEPARATOR)])
+
+    def delete_group(self, group: str) -> None:
+        """Forget all progress of a group."""
+        self._drop([key for key in self._table if key.endswith(SEPARATOR + group)])
+
+    def snapshot(self) -> dict[str, dict[int, int]]:
+        """The whole table, as answer 43 carries it."""
+        return {key: dict(offsets) for key, offsets in self._table.items()}
+
+    def _drop(self, keys: list[str]) -> None:
+        for key in keys:
+            del self._table[key]
+            self._texts.pop(key, None)
+            self._stale.add(key)
+
+    def _encode(self) -> Iterator[bytes]:
+        stale, self._stale = self._stale, set()
+        for key in stale:
+            self._texts.pop(key, None)
+        separator = b""
+        yield b'{\n\t"offsetTable":{'
+        for key in list(self._table):
+            offsets = self._table.get(key)
+            if offsets is None:
+                continue
+            text = self._texts.get(key)
+            if text is None:
+                text = self._texts[key] = pretty_entry(key, offsets, 1)
+            yield separator + text
+            separator = b","
+        yield (b"\n\t}" if separator else b"}") + b"\n}"
+
+
+def encode_offset_table(table: dict[str, dict[int, int]]) -> bytes:
+    """A whole table in the text of its file, for answer 43."""
+    return pretty({"offsetTable": table})
+
+
+class OffsetHandler:
+    """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
+
+    def __init__(self, *, offsets: ConsumerOffsets, topics: TopicTable, store: OffsetStore) -> None:
+        self._offsets = offsets
+        self._topics = topics
+        self._store = store
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+        }
+
+    def query(self, _peer: Peer, request: Request[QueryConsumerOffset]) -> Reply:
+        """Where the group reads on.
+
+        A group without progress starts at 0 on a queue whose first message is still there and
+        recent, whatever its policy; elsewhere the answer "not found" lets the client's policy
+        decide.
+        """
+        header = request.header
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0:
+            if not self._store.is_young(header.topic, header.queue_id):
+                raise BadRequest(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    f"Not found: group {header.consumer_group} has no offset in queue "
+                    f"{header.queue_id} of {header.topic}, maybe it starts for the first time",
+                )
+            offset = 0
+        return Reply(header=QueueOffsetResponse(offset))
+
+    def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
+        """Remember an offset; only for queues that exist, else any client could fill the table."""
+        header = request.header
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist: create it"
+            )
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= header.queue_id < queues or header.commit_offset < 0:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"offset {header.commit_offset} of queue {header.queue_id}: topic {header.topic} "
+                f"has {queues} queues, and offsets are not negative",
+            )
+        self._offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        return Reply()
+
+
+class OffsetStore(QueueBounds, Protocol):
+    """What the handler asks the store."""
+
+    def is_young(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue still has its first message, and that lies in memory's reach."""
+        ...

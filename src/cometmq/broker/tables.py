@@ -1,0 +1,230 @@
+"""The broker's tables as files of its ``config`` directory (upstream: ConfigManager.java).
+
+    X.json        the table, in the text that fastjson prints: tabs, no blank after a colon,
+                  integer keys without quotes ({0:12,1:3})
+    X.json.bak    the state before
+    X.json.tmp    a draft; a crash may leave it behind, and nothing reads it
+
+A write goes draft, sync, old to .bak, draft to its name, sync of the directory. So one of the two
+names always holds a whole table; if neither can be read the broker does not start, for an empty
+table would silently take all topics or offsets away.
+
+Changes of 100 ms share one write, and whoever made one is answered after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
+from cometmq.protocol.fastjson import parse_json
+from cometmq.store.files import Files, PosixFiles, read_file
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+#: Changes of this long share one write.
+WINDOW_MS: Final = 100
+#: A long encoding gives the loop back this often.
+SLICE_NS: Final = 2_000_000
+
+
+class TableFile:
+    """One table's file. ``encode`` gives the text in pieces; it is asked when a write begins."""
+
+    def __init__(
+        self,
+        path: str,
+        encode: Callable[[], Iterator[bytes]],
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self.path = path
+        self._encode = encode
+        self._clock = clock
+        self._tasks = tasks
+        self._files: Files = files if files is not None else PosixFiles()
+        self._dirty = False
+        self._writing = asyncio.Lock()
+        self._scheduled = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
+
+    def read(self, *, required_key: str) -> dict[str, Any] | None:
+        """The table as it was written last; None when there is none.
+
+        ``required_key`` must stand in it. Falls back to the .bak file. Raises StoreCorrupt when
+        there are files and none can be read.
+        """
+        problems: list[str] = []
+        for path in (self.path, self.path + ".bak"):
+            data = read_file(self._files, path)
+            if data is None:
+                continue
+            try:
+                value = parse_json(data)
+            except BadRequest as error:
+                problems.append(f"{os.path.basename(path)}: {error}")
+                continue
+            if isinstance(value, dict) and required_key in value:
+                if problems or path != self.path:
+                    log.warning("table read from backup path=%s problems=%s", path, problems)
+                return value
+            problems.append(f"{os.path.basename(path)}: it has no {required_key!r}")
+        if problems:
+            raise StoreCorrupt(
+                self.path,
+                -1,
+                f"{'; '.join(problems)}. Restore the file, or move it and its .bak away to start "
+                "with an empty table",
+            )
+        return None
+
+    def touch(self) -> None:
+        """The table changed: write it within the window."""
+        self._dirty = True
+        if not self._scheduled:
+            self._scheduled = True
+            self._tasks.spawn(self._write_soon(), name=f"write {os.path.basename(self.path)}")
+
+    async def saved(self) -> None:
+        """Wait until all changes made so far are on the device.
+
+        Raises StoreError when they could not be written.
+        """
+        if not self._dirty and not self._writing.locked():
+            return
+        if self._dirty:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(done)
+            self.touch()
+            await done
+        else:
+            async with self._writing:  # the write that is under way has the change
+                pass
+
+    async def write(self) -> None:
+        """Write the table now. Raises StoreError."""
+        async with self._writing:
+            waiters, self._waiters = self._waiters, []
+            self._dirty = False
+            try:
+                data = await self._encoded()
+                await asyncio.to_thread(self._replace, data)
+            except OSError as error:
+                self._dirty = True
+                failure = _explain(self.path, error)
+                log.error("table not written path=%s error=%s", self.path, error)
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_exception(failure)
+                raise failure from error
+            except BaseException:
+                for waiter in waiters:
+                    waiter.cancel()
+                raise
+            self._last_write_ms = self._clock.monotonic_ms()
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        if self._dirty or self._waiters:
+            await self.write()
+
+    async def _write_soon(self) -> None:
+        try:
+            wait_ms = self._last_write_ms + WINDOW_MS - self._clock.monotonic_ms()
+            await self._clock.sleep_ms(max(wait_ms, 0))
+        finally:
+            self._scheduled = False
+        try:
+            await self.write()
+        except StoreError:
+            return  # logged, and told to whoever waited; the next change tries again
+
+    async def _encoded(self) -> bytes:
+        pieces: list[bytes] = []
+        started_ns = self._clock.monotonic_ns()
+        for piece in self._encode():
+            pieces.append(piece)
+            if self._clock.monotonic_ns() - started_ns > SLICE_NS:
+                await self._clock.sleep_ms(0)
+                started_ns = self._clock.monotonic_ns()
+        return b"".join(pieces)
+
+    def _replace(self, data: bytes) -> None:
+        files = self._files
+        directory = os.path.dirname(self.path)
+        draft = self.path + ".tmp"
+        files.make_directory(directory)
+        handle = files.open(draft, create=True)
+        try:
+            files.resize(handle, 0)
+            files.pwrite(handle, data, 0)
+            files.datasync(handle)
+        finally:
+            files.close(handle)
+        if files.exists(self.path):
+            files.rename(self.path, self.path + ".bak")
+        files.rename(draft, self.path)
+        files.sync_directory(directory)
+
+
+def _explain(path: str, error: OSError) -> StoreError:
+    text = f"{path} was not written: {error.strerror or error}"
+    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+        return StoreFull(f"{text}; free some room, then repeat the change")
+    return StoreError(text)
+
+
+# ------------------------------------------------------------------------------- fastjson's text
+
+
+def pretty(value: object, depth: int = 0) -> bytes:
+    """A value as fastjson prints it in its pretty form, ``depth`` tabs in."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return _pretty_map(value, depth)
+    if isinstance(value, list | tuple):
+        if not value:
+            return b"[]"
+        inner = b"\n" + b"\t" * (depth + 1)
+        parts = (b"," + inner).join([pretty(item, depth + 1) for item in value])
+        return b"[" + inner + parts + b"\n" + b"\t" * depth + b"]"
+    return msgspec.json.encode(value)
+
+
+def _pretty_map(value: Mapping[Any, object], depth: int) -> bytes:
+    if not value:
+        return b"{}"
+    end = b"\n" + b"\t" * depth + b"}"
+    inner = b"\n" + b"\t" * (depth + 1)
+    parts = []
+    for key, item in value.items():
+        if item is None:
+            continue
+        if isinstance(key, int):  # integer keys stand in one line, without quotes
+            parts.append(b"%d:%b" % (key, pretty(item, depth + 1)))
+        else:
+            name = msgspec.json.encode(key)
+            parts.append(inner + name + b":" + pretty(item, depth + 1))
+    return b"{" + b",".join(parts) + end
+
+
+def pretty_entry(key: str, value: object, depth: int) -> bytes:
+    """One entry of a map that stands ``depth`` tabs in, without its comma."""
+    return b"\n" + b"\t" * (depth + 1) + msgspec.json.encode(key) + b":" + pretty(value, depth + 1)

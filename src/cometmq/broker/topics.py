@@ -1,0 +1,315 @@
+"""The topics of this broker: config/topics.json, system topics, automatic creation
+(upstream: TopicConfigManager.java, TopicValidator.java).
+
+    {"dataVersion":{"counter","timestamp"},"topicConfigTable":{name:{order,perm,readQueueNums,
+     topicFilterType,topicName,topicSysFlag,writeQueueNums}}}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.tables import TableFile, pretty, pretty_entry
+from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.route import PERM_INHERIT, PERM_READ, PERM_WRITE
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+DEFAULT_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+
+FORBIDDEN_TO_SEND: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+_ALWAYS_SYSTEM: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+
+NAME_MAX_CHARACTERS: Final = 127
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+#: topicSysFlag of a topic of a unit, and of the retry topic of a unit's group.
+UNIT: Final = 1
+UNIT_SUBSCRIPTION: Final = 2
+
+
+def check_name(topic: str) -> None:
+    """Raise BadRequest when ``topic`` can name no topic."""
+    if not topic or topic.isspace():
+        raise BadRequest(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
+    if not _NAME.fullmatch(topic):
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+        )
+    if len(topic) > NAME_MAX_CHARACTERS:
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            f"The specified topic is longer than topic max length {NAME_MAX_CHARACTERS}.",
+        )
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether ``name`` can name a topic or a group."""
+    return len(name) <= NAME_MAX_CHARACTERS and _NAME.fullmatch(name) is not None
+
+
+class TopicTable:
+    """All topics. ``on_change`` callbacks run after each change, in the turn that made it.
+
+    ``get`` is the hot look-up: the configuration of a name, or None.
+    """
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self._texts: dict[str, bytes] = {}
+        self._version = DataVersion(0, clock.wall_ms())
+        self._file = TableFile(
+            os.path.join(config_directory, "topics.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+        self.get: Callable[[str], TopicConfig | None] = self._topics.get
+        self.on_change: list[Callable[[], None]] = []
+        self.system_names: frozenset[str] = _ALWAYS_SYSTEM
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._topics))
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Read the file and add the system topics. Raises StoreCorrupt."""
+        table = self._file.read(required_key="topicConfigTable")
+        if table is not None:
+            for name, config in _parse(table, self._file.path).items():
+                self._topics[name] = config
+            self._version = read_version(table.get("dataVersion"))
+        for config in _system_topics(self._config):
+            if config.topic_name not in self._topics:
+                self._topics[config.topic_name] = config
+        names = {config.topic_name for config in _system_topics(self._config)}
+        self.system_names = _ALWAYS_SYSTEM | names
+
+    def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Make sure that each stored (topic, queue id) can be read: a crash may have taken a topic
+        that was created a moment before."""
+        wanted: dict[str, int] = {}
+        for topic, queue_id in queues:
+            wanted[topic] = max(wanted.get(topic, 0), queue_id + 1)
+        for topic, count in wanted.items():
+            if topic not in self._topics and topic not in (HALF_TOPIC, OP_HALF_TOPIC):
+                log.warning("topic found in the store alone topic=%s queues=%d", topic, count)
+                self.put(TopicConfig(topic, count, count, _READ_WRITE))
+
+    async def saved(self) -> None:
+        """Wait until all changes so far are on the device. Raises StoreError."""
+        await self._file.saved()
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        await self._file.close()
+
+    # --------------------------------------------------------------------------------- changes
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or replace a topic."""
+        name = config.topic_name
+        if self._topics.get(name) == config:
+            return
+        log.info("topic %s topic=%s", "updated" if name in self._topics else "created", config)
+        self._topics[name] = config
+        self._texts.pop(name, None)
+        self._changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False when there was none."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._texts.pop(topic, None)
+        log.info("topic deleted topic=%s", topic)
+        self._changed()
+        return True
+
+    def create_by_send(
+        self, topic: str, default_topic: str, queue_nums: int, client: str, *, unit: bool = False
+    ) -> TopicConfig | None:
+        """Create ``topic`` after ``default_topic``, for a client that sent to it.
+
+        None when there is no such default, or it lets nobody inherit.
+        """
+        default = self._topics.get(default_topic)
+        if default is None or not default.perm & PERM_INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic_enable:
+            return None
+        queues = max(1, min(queue_nums, default.write_queue_nums))
+        config = TopicConfig(
+            topic,
+            queues,
+            queues,
+            default.perm & ~PERM_INHERIT,
+            default.topic_filter_type,
+            UNIT if unit else 0,
+        )
+        log.info("topic created by a send topic=%s default=%s by=%s", topic, default_topic, client)
+        self.put(config)
+        return config
+
+    def create_retry(self, topic: str, queue_nums: int, *, unit: bool = False) -> TopicConfig:
+        """The retry topic ``topic`` ("%RETRY%group"), created when missing."""
+        flag = UNIT_SUBSCRIPTION if unit else 0
+        return self._ensure(
+            TopicConfig(topic, queue_nums, queue_nums, _READ_WRITE, "SINGLE_TAG", flag)
+        )
+
+    def create_dead_letter(self, topic: str) -> TopicConfig:
+        """The dead-letter topic ``topic`` ("%DLQ%group"), created when missing."""
+        return self._ensure(TopicConfig(topic, 1, 1, _READ_WRITE))
+
+    def is_system(self, topic: str) -> bool:
+        """Whether ``topic`` belongs to the broker itself."""
+        return topic in self.system_names or topic.startswith(SYSTEM_PREFIX)
+
+    # ----------------------------------------------------------------------------------- views
+
+    def snapshot(self) -> TopicConfigTable:
+        """The whole table, as a registration or answer 21 carries it."""
+        permission = self._config.broker_permission
+        topics = dict(self._topics)
+        if permission & _READ_WRITE != _READ_WRITE:
+            topics = {
+                name: msgspec.structs.replace(config, perm=config.perm & permission)
+                for name, config in topics.items()
+            }
+        return TopicConfigTable(self._version, topics)
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._version
+
+    # --------------------------------------------------------------------------------- internals
+
+    def _ensure(self, config: TopicConfig) -> TopicConfig:
+        known = self._topics.get(config.topic_name)
+        if known is not None:
+            return known
+        self.put(config)
+        return config
+
+    def _changed(self) -> None:
+        self._version = next_version(self._version, self._clock)
+        self._file.touch()
+        for callback in self.on_change:
+            callback()
+
+    def _encode(self) -> Iterator[bytes]:
+        yield b'{\n\t"dataVersion":' + pretty(self._version, 1) + b',\n\t"topicConfigTable":{'
+        texts = self._texts
+        separator = b""
+        for name, config in list(self._topics.items()):
+            text = texts.get(name)
+            if text is None:
+                text = texts[name] = pretty_entry(name, _sorted(config), 1)
+            yield separator + text
+            separator = b","
+        yield (b"\n\t}" if separator else b"}") + b"\n}"
+
+
+def next_version(version: DataVersion, clock: Clock) -> DataVersion:
+    """The version of a table after one more change."""
+    return DataVersion(version.counter + 1, clock.wall_ms())
+
+
+def read_version(value: object) -> DataVersion:
+    """The version in a table file; 5.x files carry a third part that is not kept."""
+    if not isinstance(value, Mapping):
+        return DataVersion()
+    return DataVersion(int(value.get("counter", 0)), int(value.get("timestamp", 0)))
+
+
+def _sorted(config: TopicConfig) -> dict[str, Any]:
+    return dict(sorted(msgspec.to_builtins(config).items()))
+
+
+def _parse(table: Mapping[str, Any], path: str) -> dict[str, TopicConfig]:
+    found = table["topicConfigTable"]
+    topics: dict[str, TopicConfig] = {}
+    for name, fields in (found or {}).items():
+        if isinstance(fields, dict) and "topicSynFlag" in fields:  # older releases
+            fields.setdefault("topicSysFlag", fields["topicSynFlag"])
+        try:
+            topics[name] = msgspec.convert(fields, TopicConfig, strict=False)
+        except msgspec.ValidationError as error:
+            raise StoreCorrupt(path, -1, f"topic {name!r}: {error}") from None
+    return topics
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    def named(name: str, queues: int, perm: int = _READ_WRITE) -> TopicConfig:
+        return TopicConfig(name, queues, queues, perm)
+
+    all_may = PERM_INHERIT | _READ_WRITE
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    topics = [
+        named(SELF_TEST_TOPIC, 1),
+        named(BENCHMARK_TOPIC, 1024),
+        named(cluster, 16, all_may if config.cluster_topic_enable else PERM_INHERIT),
+        named(broker, 1, all_may if config.broker_topic_enable else PERM_INHERIT),
+        named(OFFSET_MOVED_TOPIC, 1),
+        named(SCHEDULE_TOPIC, 18),
+        named(f"{cluster}_REPLY_TOPIC", 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.insert(1, named(DEFAULT_TOPIC, config.default_topic_queue_nums, all_may))
+    if config.trace_topic_enable:
+        topics.append(named(config.msg_trace_topic_name, 1))
+    return topics
