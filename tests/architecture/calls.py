@@ -17,7 +17,8 @@ class Ban:
     """Calls that only some files may make.
 
     `calls` are full names; `methods` are attribute names on anything but the files layer, which
-    goes by the name of `files`; `modules` may not even be imported. `allowed` and `folders` are paths inside the package; no folders means everywhere.
+    goes by the name of `files`; `modules` may not even be imported. `allowed` and `folders` are
+    paths inside the package; no folders means everywhere.
     """
 
     reason: str
@@ -69,6 +70,7 @@ STORE_FILES = Ban(
     methods=frozenset({"read_bytes", "read_text", "write_bytes", "write_text", "unlink", "rename"}),
     folders=("store/",),
 )
+FOREVER_S = 60
 BANS = (CLOCK, TASKS, DEVICE, STORE_FILES)
 
 
@@ -149,6 +151,13 @@ def banned_calls(package: Path, files: Iterable[Path], bans: Iterable[Ban] = BAN
     return complaints
 
 
+def lasts_for_ever(call: ast.Call) -> bool:
+    """Whether a sleep stands for work without end: no test that passes ever waits a minute."""
+    argument = call.args[0] if call.args else None
+    seconds = argument.value if isinstance(argument, ast.Constant) else None
+    return isinstance(seconds, int | float) and seconds >= FOREVER_S
+
+
 def lone_sleeps(files: Iterable[Path]) -> list[str]:
     """Sleeps for luck: those outside a loop that looks whether the wait is over."""
     complaints = []
@@ -165,5 +174,6 @@ def lone_sleeps(files: Iterable[Path]) -> list[str]:
             and full_name(node.func, imports) in {"asyncio.sleep", "time.sleep"}
             and node not in polling
             and node.func not in harmless
+            and not lasts_for_ever(node)
         ]
     return complaints

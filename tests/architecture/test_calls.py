@@ -77,6 +77,7 @@ def test_no_test_sleeps_for_luck() -> None:
     ("body", "found"),
     [
         ("    time.sleep(1)", 1),
+        ("    time.sleep(60)", 0),
         ("    while not ready():\n        time.sleep(0.01)", 0),
         (
             "    for _ in range(9):\n        if ready():\n            break\n        time.sleep(1)",
