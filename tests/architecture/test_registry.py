@@ -1,5 +1,11 @@
 """One table of request codes, complete and documented."""
 
+from pathlib import Path
+
+from cometmq.core.clock import VirtualClock
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.net.router import Router
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.registry import REGISTRY, Side
 from scripts.wire_page import BEGIN, END, PAGE, code_table, replace_table
@@ -23,6 +29,10 @@ def served_by(side: Side) -> set[int]:
     return {code for code, spec in REGISTRY.items() if side in spec.side}
 
 
+def handled_by(router: Router) -> set[int]:
+    return set(router._loop_handlers) | set(router._task_handlers)
+
+
 def test_every_code_with_a_name_has_a_row() -> None:
     assert set(RequestCode) - set(REGISTRY) == NOT_YET
 
@@ -31,6 +41,12 @@ def test_every_promised_code_is_served() -> None:
     assert served_by(Side.NAMESRV) >= NAME_SERVER
     assert served_by(Side.BROKER) >= BROKER
     assert served_by(Side.CLIENT) >= CLIENT
+
+
+def test_the_name_server_handles_its_codes(tmp_path: Path) -> None:
+    config = NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json"))
+    server = NameServer(config, VirtualClock())
+    assert handled_by(server.router) == served_by(Side.NAMESRV)
 
 
 def test_a_row_stands_under_its_own_code() -> None:
