@@ -27,7 +27,8 @@ class Party:
 
 @dataclass(slots=True)
 class Board:
-    """The numbers of a run. ``expected`` is how many changes the script is going to make."""
+    """The numbers of a run. ``expected`` is how many changes the script is going to make,
+    ``published_up_to`` the highest change number that was published."""
 
     expected: int
     parties: dict[str, Party]
@@ -35,6 +36,7 @@ class Board:
     committed: int = 0
     published: int = 0
     published_again: int = 0
+    published_up_to: int = 0
     spark_state: str = ""
     events: list[str] = field(default_factory=list)
 

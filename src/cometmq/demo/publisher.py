@@ -39,7 +39,6 @@ class Publisher:
         self._sender = sender
         self._topic = topic
         self._board = board
-        self._highest_sent = 0
 
     async def publish_page(self, *, mark: bool = True) -> int:
         """Send one page of the outbox; gives the number of messages, 0 when nothing waited.
@@ -76,7 +75,8 @@ class Publisher:
             )
 
     def _count(self, page: Sequence[Outgoing]) -> None:
-        new = sum(message.change > self._highest_sent for message in page)
-        self._highest_sent = max(self._highest_sent, page[-1].change)
-        self._board.published += new
-        self._board.published_again += len(page) - new
+        board = self._board
+        new = sum(message.change > board.published_up_to for message in page)
+        board.published_up_to = max(board.published_up_to, page[-1].change)
+        board.published += new
+        board.published_again += len(page) - new

@@ -1,0 +1,127 @@
+"""A platform that subscribes to the changes and keeps its own copy of the tables.
+
+It is a member of its own consumer group; what it acknowledged it does not get again after a
+restart, and what it fails on comes back after a while. Its database is the judge of what is news
+(copy.py), so neither repeats nor late retries do harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.client import Client
+from cometmq.demo.change import Change, decode
+from cometmq.demo.copy import Applied, Copy
+from cometmq.demo.worker import Worker
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.consumer.subscription import Subscription
+    from cometmq.core.clock import Clock
+    from cometmq.demo.board import Party
+
+log = logging.getLogger(__name__)
+
+#: Delay level of the first retries: 1 s, then 5 s.
+RETRY_LEVELS: Final = (1, 2)
+
+_OUTCOMES: Final = {Applied.NEW: "new", Applied.REPEATED: "repeated", Applied.STALE: "stale"}
+
+#: Says whether the platform fails on a change that was given back so many times before.
+Fails = Callable[[Change, int], bool]
+
+
+class Platform:
+    """One platform: its group is ``<name>-platform``, its copy the database at ``path``."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        *,
+        namesrv: str,
+        topic: str,
+        party: Party,
+        clock: Clock,
+        fails: Fails | None = None,
+    ) -> None:
+        self.name = name
+        self.path = path
+        #: Number of the newest change of each row that this platform knows, by table and key.
+        self.known: dict[tuple[str, str], int] = {}
+        self._namesrv = namesrv
+        self._topic = topic
+        self._party = party
+        self._clock = clock
+        self._fails = fails
+        self._client: Client | None = None
+        self._subscription: Subscription | None = None
+        self._consuming: asyncio.Task[None] | None = None
+        self._worker: Worker | None = None
+        self._copy: Copy | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return f"{self.name}-platform"
+
+    async def start(self) -> None:
+        """Open the copy and join the group. Raises ClientError when no broker can be reached."""
+        self._worker = Worker(self.name)
+        self._copy = await self._worker.call(Copy, self.path)
+        self.known = await self._worker.call(self._copy.last_changes)
+        self._client = Client(self._namesrv)
+        await self._client.start()
+        self._subscription = self._client.subscribe(
+            self._topic, group=self.group, filter="insert || update || delete", start="first"
+        )
+        await self._subscription.start()
+        tasks = self._client.session.tasks
+        self._consuming = tasks.spawn(self._subscription.run(self._handle), name=self.group)
+        self._party.running = True
+
+    async def stop(self) -> None:
+        """Leave the group and close the copy; what was not acknowledged comes again."""
+        if self._client is None or self._worker is None or self._copy is None:
+            return
+        self._party.running = False
+        assert self._subscription is not None
+        await self._subscription.close()
+        if self._consuming is not None:
+            await self._consuming
+        await self._client.close()
+        await self._worker.call(self._copy.close)
+        self._worker.close()
+        self._client = self._subscription = self._consuming = self._worker = self._copy = None
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        change = decode(message.body)
+        if self._fails is not None and self._fails(change, message.reconsume_times):
+            self._party.outcomes["failed"] += 1
+            attempt = min(message.reconsume_times, len(RETRY_LEVELS) - 1)
+            await message.retry(delay_level=RETRY_LEVELS[attempt])
+            return
+        assert self._worker is not None
+        assert self._copy is not None
+        applied = await self._worker.call(self._copy.apply, change)
+        if message.reconsume_times:
+            self._party.outcomes["retried"] += 1
+        self._party.outcomes[_OUTCOMES[applied]] += 1
+        if applied is Applied.NEW:
+            self.known[change.table, change.key] = change.change
+            self._party.lags_ms.append(self._clock.wall_ms() - change.at_ms)
+
+
+def fails_at_first(share: float) -> Fails:
+    """Fails once on about ``share`` of the rows, the same ones in every run."""
+    bound = int(share * 1000)
+
+    def fails(change: Change, attempts: int) -> bool:
+        return attempts == 0 and sum(change.key.encode()) * 7919 % 1000 < bound
+
+    return fails
