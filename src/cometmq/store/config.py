@@ -1,0 +1,86 @@
+"""Settings of the store: RocketMQ's keys in snake case, with RocketMQ's defaults.
+
+(upstream: MessageStoreConfig.java)
+"""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass
+from enum import Enum
+
+from cometmq.core.errors import SettingsError
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FlushDiskType(Enum):
+    """What a send waits for: the operating system's memory, or the device."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Everything the store can be told. Sizes are bytes, intervals are milliseconds."""
+
+    store_path_root_dir: str = "store"
+    store_path_commit_log: str = ""
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 6_000_000
+    message_index_enable: bool = True
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    max_message_size: int = 4 << 20
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    sync_flush_timeout: int = 5_000
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1_000
+    flush_consume_queue_thorough_interval: int = 60_000
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_count_on_message_in_disk: int = 8
+    access_message_in_memory_max_ratio: int = 40
+    max_msgs_num_batch: int = 64
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+
+    def __post_init__(self) -> None:
+        if self.mapped_file_size_commit_log < 4096:
+            raise SettingsError("mappedFileSizeCommitLog", "must be at least 4096 bytes")
+        if self.mapped_file_size_consume_queue < 20:
+            raise SettingsError("mappedFileSizeConsumeQueue", "must be at least 20 bytes")
+        if self.max_hash_slot_num < 1 or self.max_index_num < 2:
+            raise SettingsError("maxHashSlotNum", "needs a slot, and maxIndexNum at least 2")
+        delay_levels_ms(self.message_delay_level)
+
+    @property
+    def commit_log_directory(self) -> str:
+        """Where the log files lie."""
+        return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Size of a queue file: whole entries (upstream rounds the setting up)."""
+        return -(-self.mapped_file_size_consume_queue // 20) * 20
+
+
+def delay_levels_ms(text: str) -> tuple[int, ...]:
+    """The delays of levels 1, 2, ... in milliseconds. Raises SettingsError for a bad one."""
+    found: list[int] = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+            raise SettingsError(
+                "messageDelayLevel", f"{word!r} is not a number with one of s, m, h, d"
+            )
+        found.append(int(number) * _UNITS_MS[unit])
+    return tuple(found)

@@ -1,0 +1,332 @@
+"""Consume queues: for each queue of each topic, where its records lie in the log.
+
+Files hold 20-byte entries (layout.py) and are as long as the setting says from the start, sparse,
+zeros behind the last entry, since a Java broker refuses another length. Each queue keeps the
+entries that are not written yet, and a few more, in memory; file handles sit in one bounded LRU,
+so that the number of queues is bound by nothing but memory (upstream: ConsumeQueue.java).
+
+After a crash the files may lack entries or hold too many; only those for records below the
+position that recovery starts from count, the rest is cut off and dispatched again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.filter.tags import java_hash
+from cometmq.message.record import topic_tail
+from cometmq.store.layout import (
+    HOLE,
+    HOLE_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    file_name,
+    file_offset,
+)
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Buffer, Files
+
+logger = logging.getLogger(__name__)
+
+_TAIL_LIMIT_BYTES = 4_000
+_TAIL_KEPT_BYTES = 1_280
+
+
+class QueueFiles:
+    """The files of all queues: handles in an LRU, and which of them still have to be synced."""
+
+    __slots__ = (
+        "_files",
+        "_handles",
+        "_limit",
+        "directory",
+        "file_bytes",
+        "new_directories",
+        "unsynced",
+    )
+
+    def __init__(self, files: Files, directory: str, file_bytes: int, limit: int = 256) -> None:
+        self._files = files
+        self._handles: OrderedDict[str, int] = OrderedDict()
+        self._limit = limit
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.unsynced: set[str] = set()
+        self.new_directories: set[str] = set()
+
+    def _handle(self, path: str, *, create: bool) -> int:
+        handle = self._handles.get(path)
+        if handle is not None:
+            self._handles.move_to_end(path)
+            return handle
+        if create and not self._files.exists(path):
+            directory = os.path.dirname(path)
+            self._files.make_directory(directory)
+            self.new_directories.update((directory, os.path.dirname(directory), self.directory))
+            handle = self._files.open(path, create=True)
+            self._files.resize(handle, self.file_bytes)
+        else:
+            handle = self._files.open(path)
+        self._handles[path] = handle
+        if len(self._handles) > self._limit:
+            self._files.close(self._handles.popitem(last=False)[1])
+        return handle
+
+    def write(self, directory: str, position: int, data: Buffer) -> None:
+        """Write entries at a byte position of a queue, over the ends of files. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            base = position - position % self.file_bytes
+            room = base + self.file_bytes - position
+            path = os.path.join(directory, file_name(base))
+            self._files.pwrite(self._handle(path, create=True), view[:room], position - base)
+            self.unsynced.add(path)
+            position += min(room, len(view))
+            view = view[room:]
+
+    def read(self, directory: str, position: int, size_bytes: int) -> bytes:
+        """Read entries from a byte position to at most the end of that file.
+
+        Nothing when there is no such file.
+        """
+        base = position - position % self.file_bytes
+        size = min(size_bytes, base + self.file_bytes - position)
+        try:
+            handle = self._handle(os.path.join(directory, file_name(base)), create=False)
+        except FileNotFoundError:
+            return b""
+        return self._files.pread(handle, size, position - base)
+
+    def bases(self, directory: str) -> list[int]:
+        """The byte positions at which a queue's files begin, in order."""
+        return [
+            offset
+            for name in self._files.names(directory)
+            if (offset := file_offset(name)) is not None
+        ]
+
+    def cut(self, directory: str, position: int, bases: list[int]) -> None:
+        """Make everything from a byte position on zeros, and drop later files."""
+        for base in bases:
+            if base > position and base > bases[0]:
+                self.drop(directory, base)
+            elif base <= position < base + self.file_bytes:
+                path = os.path.join(directory, file_name(base))
+                handle = self._handle(path, create=False)
+                self._files.resize(handle, position - base)
+                self._files.resize(handle, self.file_bytes)
+                self.unsynced.add(path)
+
+    def drop(self, directory: str, base: int) -> None:
+        """Remove one file of a queue."""
+        path = os.path.join(directory, file_name(base))
+        self.forget(path)
+        self._files.unlink(path)
+
+    def forget(self, path: str) -> None:
+        """Close the handle of a file that goes away."""
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            self._files.close(handle)
+        self.unsynced.discard(path)
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove every queue of a topic."""
+        directory = os.path.join(self.directory, topic)
+        for path in [path for path in self._handles if path.startswith(directory + os.sep)]:
+            self.forget(path)
+        self.unsynced = {path for path in self.unsynced if not path.startswith(directory + os.sep)}
+        self._files.remove_tree(directory)
+
+    def take_unsynced(self) -> tuple[list[str], list[str]]:
+        """The files and directories to sync now; they count as synced unless given back."""
+        paths, directories = sorted(self.unsynced), sorted(self.new_directories)
+        self.unsynced = set()
+        self.new_directories = set()
+        return paths, directories
+
+    def sync_paths(self, paths: list[str], directories: list[str]) -> None:
+        """Sync files and directories through handles of their own, so that a thread may do it."""
+        for path in paths:
+            try:
+                handle = self._files.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                self._files.datasync(handle)
+            finally:
+                self._files.close(handle)
+        for directory in directories:
+            if self._files.exists(directory):
+                self._files.sync_directory(directory)
+
+    def close(self) -> None:
+        """Close every handle."""
+        while self._handles:
+            self._files.close(self._handles.popitem()[1])
+
+
+class ConsumeQueue:
+    """One queue. Offsets count entries.
+
+    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
+    behind until the dispatch), ``min_offset`` is the first whose record the log still has.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_pool",
+        "_written",
+        "delay_ms",
+        "dirty",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "tail",
+        "tail_offset",
+        "topic",
+        "topic_hash",
+        "topic_tail",
+    )
+
+    def __init__(self, pool: QueueFiles, topic: str, queue_id: int, delay_ms: int = 0) -> None:
+        self._pool = pool
+        self._directory = os.path.join(pool.directory, topic, str(queue_id))
+        self.topic = topic
+        self.queue_id = queue_id
+        self.delay_ms = delay_ms
+        self.topic_tail = topic_tail(topic)
+        self.topic_hash = java_hash(topic + "#") & 0xFFFFFFFF
+        self.dirty = False
+        self.min_offset = 0
+        self._start_at(0)
+
+    def _start_at(self, offset: int) -> None:
+        self.next_offset = self.max_offset = self.tail_offset = self._written = offset
+        self.tail = bytearray()
+
+    def load(self, below: int, log_start: int) -> None:
+        """Take what the files hold for records below the physical offset ``below``.
+
+        Whatever follows in the files is zeroed. ``log_start`` is the log's first offset.
+        """
+        pool, directory = self._pool, self._directory
+        bases = pool.bases(directory)
+        if not bases:
+            return
+        per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
+        end = bases[0] // QUEUE_ENTRY_BYTES
+        for base in reversed(bases):
+            first = base // QUEUE_ENTRY_BYTES
+            found = self._search(first, first + per_file, lambda entry: _counts(entry, below))
+            if found > first:
+                end = found
+                break
+        if any(self._entry(end)) or bases[-1] > end * QUEUE_ENTRY_BYTES:
+            pool.cut(directory, end * QUEUE_ENTRY_BYTES, bases)
+        self._start_at(end)
+        self.min_offset = bases[0] // QUEUE_ENTRY_BYTES
+        self.correct_min(log_start)
+
+    def _entry(self, offset: int) -> bytes:
+        return self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+
+    def _search(self, low: int, high: int, keep: Callable[[bytes], bool]) -> int:
+        """First offset in a range of files whose entry fails a test that turns false once."""
+        while low < high:
+            middle = (low + high) // 2
+            if keep(self._entry(middle)):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def last_record_end(self) -> int:
+        """Physical offset behind the last record that has an entry; 0 when none has."""
+        if self.max_offset == self.min_offset:
+            return 0
+        physical_offset, size = _place(self.read(self.max_offset - 1, 1))
+        return 0 if size == HOLE_SIZE else physical_offset + size
+
+    def correct_min(self, log_start: int) -> None:
+        """Move ``min_offset`` to the first entry whose record the log has; drop older files."""
+        if self.min_offset >= self.max_offset:
+            return
+        first = self.read(self.min_offset, 1)
+        if len(first) == QUEUE_ENTRY_BYTES and not _expired(first, log_start):
+            return
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if _expired(self.read(middle, 1), log_start):
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+        file_bytes = self._pool.file_bytes
+        for base in self._pool.bases(self._directory):
+            if base + file_bytes <= min(low * QUEUE_ENTRY_BYTES, self._written * QUEUE_ENTRY_BYTES):
+                self._pool.drop(self._directory, base)
+
+    def fill_to(self, offset: int) -> None:
+        """Put hole entries up to ``offset``; an empty queue begins at that file's first entry."""
+        if self.max_offset == 0 and not self._pool.bases(self._directory):
+            per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
+            self._start_at(offset - offset % per_file)
+            self.min_offset = offset
+        elif self.max_offset < offset:
+            logger.warning(
+                "queue_gap_filled topic=%s queue=%d from=%d to=%d",
+                self.topic, self.queue_id, self.max_offset, offset,
+            )  # fmt: skip
+        self.tail += HOLE * (offset - self.max_offset)
+        self.max_offset = offset
+        self.next_offset = max(self.next_offset, offset)
+
+    def read(self, offset: int, count: int) -> bytearray | bytes:
+        """Entries from ``offset``: at most ``count``, fewer at the end of a file or of the tail."""
+        stop = min(offset + count, self.max_offset)
+        tail_offset = self.tail_offset
+        if offset >= tail_offset:
+            at = (offset - tail_offset) * QUEUE_ENTRY_BYTES
+            return self.tail[at : at + (stop - offset) * QUEUE_ENTRY_BYTES]
+        size = (min(stop, tail_offset) - offset) * QUEUE_ENTRY_BYTES
+        found = self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, size)
+        if stop > tail_offset and len(found) == size:
+            found += self.tail[: (stop - tail_offset) * QUEUE_ENTRY_BYTES]
+        return found
+
+    def write(self) -> None:
+        """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""
+        at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
+        if at < len(self.tail):
+            data = bytes(memoryview(self.tail)[at:])
+            self._pool.write(self._directory, self._written * QUEUE_ENTRY_BYTES, data)
+            self._written = self.max_offset
+        self.dirty = False
+        if len(self.tail) > _TAIL_LIMIT_BYTES:
+            del self.tail[:-_TAIL_KEPT_BYTES]
+            self.tail_offset = self.max_offset - _TAIL_KEPT_BYTES // QUEUE_ENTRY_BYTES
+
+
+def _counts(entry: bytes, below: int) -> bool:
+    if len(entry) < QUEUE_ENTRY_BYTES:
+        return False
+    physical_offset, size = _place(entry)
+    return size > 0 and 0 <= physical_offset < below
+
+
+def _expired(entry: bytes | bytearray, log_start: int) -> bool:
+    physical_offset, size = _place(entry)
+    return physical_offset < log_start or size == HOLE_SIZE
+
+
+def _place(entry: bytes | bytearray) -> tuple[int, int]:
+    physical_offset, size, _ = QUEUE_ENTRY.unpack(entry)
+    return physical_offset, size

@@ -1,0 +1,163 @@
+"""From a record in the log to everything that follows: queue entries, index entries, listeners.
+
+There is one way for live appends and for recovery. A row is what both know of a record:
+
+    (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
+
+-1 means that the record takes no place in its queue (prepared and rollback records).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.flags import TransactionType, takes_queue_slot, transaction_type
+from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.index import BATCH_ROWS
+from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+    from cometmq.store.index import Index
+
+logger = logging.getLogger(__name__)
+
+Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
+Listener: TypeAlias = Callable[[Sequence[Dispatched]], None]
+
+_WRITE_ROWS = 4096
+_UNKNOWN_DELAY_MS = 1_000
+
+
+class Dispatcher:
+    """Puts rows into queues and index.
+
+    ``position`` is the end of what was dispatched; ``problem`` the error that keeps entries in
+    memory since a write failed (the next write tries again).
+    """
+
+    __slots__ = ("_dirty", "_index", "_rows", "last_ms", "listeners", "position", "problem")
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._dirty: list[ConsumeQueue] = []
+        self._rows = 0
+        self.listeners: list[Listener] = []
+        self.position = 0
+        self.last_ms = 0
+        self.problem: OSError | None = None
+
+    def dispatch(self, rows: Sequence[Dispatched], end: int, now_ms: int) -> None:
+        """Dispatch rows in the order of the log, up to the physical offset ``end``."""
+        pack = QUEUE_ENTRY.pack
+        dirty = self._dirty
+        index = self._index
+        for row in rows:
+            queue, queue_offset, phys, size, code, store_ms, keys = row
+            if queue_offset == queue.max_offset:
+                queue.tail += pack(phys, size, code)
+                queue.max_offset = queue_offset + 1
+                if not queue.dirty:
+                    queue.dirty = True
+                    dirty.append(queue)
+            elif queue_offset >= 0:
+                self._out_of_order(row)
+            if keys:
+                index.gather(queue.topic_hash, keys, phys, store_ms)
+        if rows:
+            self.last_ms = rows[-1][5]
+            self._rows += len(rows)
+        self.position = end
+        if self._rows >= _WRITE_ROWS:
+            self.write(now_ms)
+        elif len(index.pending_keys) >= BATCH_ROWS:
+            self._write_index(now_ms)
+        for listener in self.listeners:
+            listener(rows)
+
+    def _out_of_order(self, row: Dispatched) -> None:
+        queue, queue_offset, phys, size, code, _, _ = row
+        if queue_offset < queue.max_offset:
+            # Its entry survived: recovery starts below what the queue already holds.
+            return
+        queue.fill_to(queue_offset)
+        queue.tail += QUEUE_ENTRY.pack(phys, size, code)
+        queue.max_offset = queue_offset + 1
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty.append(queue)
+
+    @property
+    def dirty_count(self) -> int:
+        """Queues with entries that are not in their files yet."""
+        return len(self._dirty)
+
+    def write(self, now_ms: int, limit: int | None = None) -> bool:
+        """Write entries of at most ``limit`` queues, and the gathered index entries.
+
+        Gives whether everything is written. After an error entries stay in memory, and
+        ``problem`` says why.
+        """
+        self._rows = 0
+        dirty = self._dirty
+        count = len(dirty) if limit is None else min(limit, len(dirty))
+        done = 0
+        try:
+            for queue in dirty[:count]:
+                queue.write()
+                done += 1
+            self.problem = None
+        except OSError as error:
+            self._failed(error)
+        del dirty[:done]
+        self._write_index(now_ms)
+        return self.problem is None and not dirty
+
+    def _write_index(self, now_ms: int) -> None:
+        try:
+            self._index.flush_pending(now_ms)
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        if self.problem is None:
+            logger.error("dispatch_write_failed error=%r", str(error))
+        self.problem = error
+
+    def forget(self, topic: str) -> None:
+        """Drop what is still to be written for a topic that goes away."""
+        self._dirty = [queue for queue in self._dirty if queue.topic != topic]
+
+
+def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:
+    """The row of a record read back from the log.
+
+    (upstream: CommitLog.checkMessageAndReturnSize)
+    """
+    found = props.decode(record.properties)
+    code = tag_code(found.get(props.TAGS))
+    if record.topic == SCHEDULE_TOPIC:
+        delay_ms = delay_of(found.get(props.DELAY, ""), delays_ms)
+        code = record.store_ms + delay_ms if delay_ms else code
+    rolled_back = transaction_type(record.sys_flag) is TransactionType.ROLLBACK
+    return (
+        queue,
+        record.queue_offset if takes_queue_slot(record.sys_flag) else -1,
+        record.physical_offset,
+        record.size_bytes,
+        code,
+        record.store_ms,
+        () if rolled_back else props.index_keys(found),
+    )
+
+
+def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:
+    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    level = int(level_text) if level_text.isascii() and level_text.isdigit() else 0
+    if level <= 0:
+        return 0
+    return delays_ms[min(level, len(delays_ms)) - 1] if delays_ms else _UNKNOWN_DELAY_MS

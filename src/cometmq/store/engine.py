@@ -1,0 +1,347 @@
+"""The message store: one log, a queue for each topic and number, an index by key.
+
+Everything here runs on one event loop. Within a turn of the loop ``append`` packs records into a
+buffer and gives each its place; ``commit`` writes them in one go and dispatches them. With
+SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from cometmq.core.errors import MessageIllegal, StoreError, StoreOffline
+from cometmq.core.watermark import Watermark
+from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.message.record import (
+    BLANK_BYTES,
+    CRC_MASK,
+    HEAD,
+    MAGIC_V1,
+    MAX_PROPERTIES_BYTES,
+    PREFIX,
+    head_of,
+    host_flags,
+)
+from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
+from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.dispatch import Dispatched, Dispatcher, Listener
+from cometmq.store.files import Files, PosixFiles
+from cometmq.store.flush import Flusher
+from cometmq.store.layout import SCHEDULE_TOPIC
+from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, read
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.index import Index
+    from cometmq.store.recovery import RecoveryReport
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = Struct(">H")
+_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOST = bytes(8)
+_CLOCK_AHEAD_MS = 1_000
+
+
+class MessageStore:
+    """See the module. Made by :func:`cometmq.store.opening.open_store` (``MessageStore.open``)."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        files: Files,
+        log: CommitLog,
+        pool: QueueFiles,
+        index: Index,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.files = files
+        self.log = log
+        self.pool = pool
+        self.index = index
+        self.dispatcher = Dispatcher(index)
+        self.durable: Watermark[object] = Watermark()
+        self.on_durable: Callable[[list[object]], None] = _ignore
+        self.on_sync_failed: Callable[[list[object], StoreError], None] = _ignore_failure
+        self.store_host = _NO_HOST
+        self.refusal: StoreError | None = None
+        self.report: RecoveryReport | None = None
+        self.flusher = Flusher(log, clock, self._synced, self._sync_failed)
+        self.delays_ms = delay_levels_ms(config.message_delay_level)
+        self.put_failures = 0
+        self.last_ms = 0
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.known: dict[str, set[int]] = {}
+        self.load_below = 0
+        self.lock_handle = -1
+        self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._rows: list[Dispatched] = []
+        self._waiting: deque[tuple[int, list[Dispatched]]] = deque()
+        self._now_ms = 0
+        hot_ratio = config.access_message_in_memory_max_ratio
+        self._limits = ReadLimits(
+            config.max_transfer_bytes_on_message_in_memory,
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+            files.memory_bytes() * hot_ratio // 100,
+        )
+
+    @staticmethod
+    def open(config: StoreConfig, clock: Clock, files: Files | None = None) -> MessageStore:
+        """Open a store directory, or make one; recovers what a crash left.
+
+        Raises StoreLocked (in use), StoreFull (no room for the first file), StoreCorrupt (files
+        contradict each other, or have other sizes than the settings say).
+        """
+        from cometmq.store.opening import open_store
+
+        return open_store(config, clock, files or PosixFiles())
+
+    # --- places ------------------------------------------------------------------------------
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made (in memory) when there is none. Raises MessageIllegal for a bad name."""
+        found = self.queues.get((topic, queue_id))
+        return found if found is not None else self._load_queue(topic, queue_id)
+
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, when messages were ever put into it."""
+        found = self.queues.get((topic, queue_id))
+        if found is None and queue_id in self.known.get(topic, ()):
+            found = self._load_queue(topic, queue_id)
+        return found
+
+    def _load_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        delay_ms = 0
+        if topic == SCHEDULE_TOPIC and self.delays_ms:
+            delay_ms = self.delays_ms[min(queue_id, len(self.delays_ms) - 1)]
+        try:
+            queue = ConsumeQueue(self.pool, topic, queue_id, delay_ms)
+        except ValueError as error:
+            raise MessageIllegal(str(error)) from None
+        if queue_id in self.known.setdefault(topic, set()):
+            queue.load(self.load_below, self.log.segments.start)
+        self.known[topic].add(queue_id)
+        self.queues[topic, queue_id] = queue
+        return queue
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic with the ids of its queues."""
+        return {topic: sorted(ids) for topic, ids in self.known.items()}
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic; its records leave the log with its files."""
+        self.commit()
+        for queue_id in self.known.pop(topic, ()):
+            self.queues.pop((topic, queue_id), None)
+        self.dispatcher.forget(topic)
+        self.pool.remove_topic(topic)
+
+    @property
+    def written_offset(self) -> int:
+        """End of what the operating system has."""
+        return self.log.written
+
+    @property
+    def durable_offset(self) -> int:
+        """End of what the device has."""
+        return self.log.durable
+
+    @property
+    def dispatched_offset(self) -> int:
+        """End of what queues and index have."""
+        return self.dispatcher.position
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Called after each dispatch with its rows (see dispatch.py)."""
+        return self.dispatcher.listeners
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        queue: ConsumeQueue,
+        body: bytes | memoryview,
+        properties: bytes,
+        *,
+        flag: int,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+        tag_code: int = 0,
+        keys: tuple[str, ...] = (),
+        store_host: bytes | None = None,
+    ) -> tuple[int, int]:
+        """Take a message into the turn's buffer; gives its physical and its queue offset.
+
+        ``keys`` are what it can be found by, ``tag_code`` the hash of its tag (a delayed message
+        gets its time of delivery instead). Raises MessageIllegal, or StoreFull and StoreOffline
+        while the store refuses writes.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        rows = self._rows
+        if not rows:
+            self._stamp()
+        now_ms = self._now_ms
+        host = store_host or self.store_host
+        head = HEAD
+        if sys_flag & _HOST_BITS or len(born_host) != 8 or len(host) != 8:
+            sys_flag = sys_flag & ~_HOST_BITS | host_flags(born_host, host)
+            head = head_of(sys_flag)
+        tail = queue.topic_tail
+        body_bytes = len(body)
+        size = head.size + body_bytes + len(tail) + 2 + len(properties)
+        log = self.log
+        phys = log.position
+        if phys + size + BLANK_BYTES > log.limit:
+            phys = self._roll(size)
+        slot = -1 if sys_flag & 0x4 else queue.next_offset
+        try:
+            packed = head.pack(
+                size, MAGIC_V1, crc32(body) & CRC_MASK, queue.queue_id, flag,
+                slot if slot >= 0 else 0, phys, sys_flag, born_ms, born_host, now_ms, host,
+                reconsume_times, prepared_offset, body_bytes,
+            )  # fmt: skip
+        except StructError as error:
+            raise MessageIllegal(
+                f"a number of the message does not fit its field: {error}"
+            ) from None
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise MessageIllegal(
+                f"properties are {len(properties)} bytes long, the limit is {MAX_PROPERTIES_BYTES}"
+            )
+        log.parts += (packed, body, tail, _LENGTH.pack(len(properties)), properties)
+        log.position = phys + size
+        if slot >= 0:
+            queue.next_offset = slot + 1
+            if queue.delay_ms:
+                tag_code = now_ms + queue.delay_ms
+        rows.append((queue, slot, phys, size, tag_code, now_ms, keys))
+        return phys, slot
+
+    def _stamp(self) -> None:
+        """Fix the turn's store time: never before that of the turn before."""
+        now_ms = self.clock.wall_ms()
+        if now_ms < self.last_ms:
+            if self.last_ms - now_ms > _CLOCK_AHEAD_MS:
+                logger.warning("store_time_ahead ahead_ms=%d", self.last_ms - now_ms)
+            now_ms = self.last_ms
+        self.last_ms = self._now_ms = now_ms
+
+    def _roll(self, size_bytes: int) -> int:
+        file_bytes = self.log.segments.file_bytes
+        if size_bytes + BLANK_BYTES > file_bytes:
+            raise MessageIllegal(
+                f"the record would be {size_bytes} bytes long, a log file has {file_bytes} "
+                "(mappedFileSizeCommitLog)"
+            )
+        return self.log.roll()
+
+    def commit(self) -> None:
+        """End the turn: write what was appended, dispatch it (with SYNC_FLUSH: once durable).
+
+        Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
+        and its queue offsets are given again.
+        """
+        rows = self._rows
+        if not rows:
+            return
+        self._rows = []
+        try:
+            self.log.commit()
+        except StoreError as error:
+            self.put_failures += len(rows)
+            for row in reversed(rows):
+                if row[1] >= 0:
+                    row[0].next_offset = row[1]
+            if isinstance(error, StoreOffline):
+                self.refusal = error
+            raise
+        if self._waits:
+            self._waiting.append((self.log.written, rows))
+        else:
+            self.dispatcher.dispatch(rows, self.log.written, self._now_ms)
+
+    def sync(self) -> None:
+        """Make what is written durable; parked tokens come back through ``on_durable``."""
+        self.flusher.sync()
+
+    def _synced(self, offset: int) -> None:
+        self.log.durable = max(self.log.durable, offset)
+        while self._waiting and self._waiting[0][0] <= offset:
+            end, rows = self._waiting.popleft()
+            self.dispatcher.dispatch(rows, end, self.last_ms)
+        tokens = self.durable.advance(offset)
+        if tokens:
+            self.on_durable(tokens)
+
+    def _sync_failed(self, error: OSError) -> None:
+        # The kernel may have dropped the pages it could not write, so a second try proves nothing.
+        self.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
+        tokens = self.durable.drain()
+        if tokens:
+            self.on_sync_failed(tokens, self.refusal)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int = 1 << 30,
+        codes: frozenset[int] | None = None,
+    ) -> ReadResult:
+        """Messages of a queue from ``offset`` on; ``codes`` keeps entries with these tag codes.
+
+        A ``cold`` result has to be loaded with :meth:`load` before its chunks are there.
+        """
+        queue = self.queues.get((topic, queue_id)) or self.find_queue(topic, queue_id)
+        if queue is None:
+            return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return read(queue, self.log, offset, max_count, max_bytes, codes, self._limits)
+
+    def message_at(self, physical_offset: int) -> memoryview | None:
+        """The bytes of the record at a physical offset; None when no visible record begins there.
+
+        For an offset that anybody may have sent: what stands there is checked, not believed.
+        """
+        if not self.log.segments.start <= physical_offset < self.dispatcher.position:
+            return None
+        head = self.log.view(physical_offset, HEAD.size)
+        if head is None:
+            return None
+        size, magic = PREFIX.unpack_from(head)
+        if magic != MAGIC_V1 or int.from_bytes(head[28:36], "big") != physical_offset:
+            return None
+        return self.log.view(physical_offset, size)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def path(self, *names: str) -> str:
+        """A path in the store directory."""
+        return os.path.join(self.config.store_path_root_dir, *names)
+
+
+def _ignore(tokens: list[object]) -> None:
+    logger.warning("durable_tokens_unclaimed count=%d", len(tokens))
+
+
+def _ignore_failure(tokens: list[object], error: StoreError) -> None:
+    logger.warning("failed_tokens_unclaimed count=%d error=%r", len(tokens), str(error))

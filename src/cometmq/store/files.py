@@ -1,0 +1,266 @@
+"""The only module that touches store files: open, map, write, sync, rename, unlink.
+
+Everything above takes a ``Files``, so that a test can put a layer in its place that loses unsynced
+writes, tears them or fails. Errors are plain ``OSError``; callers give them a meaning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import shutil
+from dataclasses import dataclass
+from struct import Struct
+from typing import Protocol
+
+_FLOCK = Struct("hhqqi")
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """Room on a device, as an unprivileged process sees it."""
+
+    total_bytes: int
+    used_bytes: int
+    free_bytes: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Used share between 0 and 1, as ``df`` computes it."""
+        usable = self.used_bytes + self.free_bytes
+        return self.used_bytes / usable if usable else 1.0
+
+
+class Files(Protocol):
+    """File operations of the store. Handles are file descriptors."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; ``create`` makes a missing file."""
+        ...
+
+    def close(self, handle: int) -> None:
+        """Give a handle back."""
+        ...
+
+    def size(self, handle: int) -> int:
+        """Length in bytes."""
+        ...
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        """Write all of ``data``."""
+        ...
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        """Read; the answer is shorter only at the end of the file."""
+        ...
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill ``buffer``; gives the bytes read, fewer only at the end of the file."""
+        ...
+
+    def datasync(self, handle: int) -> None:
+        """Return once the file's bytes and size are on the device."""
+        ...
+
+    def allocate(self, handle: int, size_bytes: int) -> None:
+        """Grow to ``size_bytes`` of zeros that are sure to have room on the device."""
+        ...
+
+    def resize(self, handle: int, size_bytes: int) -> None:
+        """Cut or grow; what is added reads as zeros and takes no room yet."""
+        ...
+
+    def map(self, handle: int, size_bytes: int) -> memoryview:
+        """A read-only view of the first ``size_bytes``."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a directory; none when it does not exist."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is something at ``path``."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Return once the names in a directory are on the device."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Put ``source`` in the place of ``target``."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Take a file away; a missing one is fine."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Take a directory away with all it holds; a missing one is fine."""
+        ...
+
+    def lock(self, path: str) -> int:
+        """Hold an exclusive lock until the handle is closed; BlockingIOError when taken."""
+        ...
+
+    def disk_space(self, path: str) -> DiskSpace:
+        """Room on the device that holds ``path``."""
+        ...
+
+    def boot_id(self) -> str:
+        """A text that changes when the machine restarts; empty where there is none."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Physical memory of the machine."""
+        ...
+
+
+class PosixFiles:
+    """The real thing."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return os.open(path, flags, 0o644)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        written = os.pwrite(handle, data, offset)
+        if written != len(data):
+            view = memoryview(data)
+            while written < len(view):
+                written += os.pwrite(handle, view[written:], offset + written)
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        found = os.pread(handle, size_bytes, offset)
+        while len(found) < size_bytes:
+            more = os.pread(handle, size_bytes - len(found), offset + len(found))
+            if not more:
+                break
+            found += more
+        return found
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        view = memoryview(buffer)
+        done = 0
+        while done < len(view):
+            count = os.preadv(handle, [view[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def datasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def allocate(self, handle: int, size_bytes: int) -> None:
+        os.posix_fallocate(handle, 0, size_bytes)
+
+    def resize(self, handle: int, size_bytes: int) -> None:
+        os.ftruncate(handle, size_bytes)
+
+    def map(self, handle: int, size_bytes: int) -> memoryview:
+        return memoryview(mmap.mmap(handle, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def lock(self, path: str) -> int:
+        handle = self.open(path, create=True)
+        # Bound to this handle, so a second store of the same process is refused too, and still
+        # seen by a Java broker, which locks the first byte.
+        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        try:
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def disk_space(self, path: str) -> DiskSpace:
+        found = os.statvfs(path)
+        unit = found.f_frsize
+        return DiskSpace(
+            found.f_blocks * unit, (found.f_blocks - found.f_bfree) * unit, found.f_bavail * unit
+        )
+
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def memory_bytes(self) -> int:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool) -> None:
+    """Replace a small file whole: after a crash it is the old or the new one.
+
+    ``durable`` also waits until the new one is on the device.
+    """
+    draft = path + ".tmp"
+    handle = files.open(draft, create=True)
+    try:
+        files.resize(handle, 0)
+        files.pwrite(handle, data, 0)
+        if durable:
+            files.datasync(handle)
+    finally:
+        files.close(handle)
+    files.rename(draft, path)
+    if durable:
+        files.sync_directory(os.path.dirname(path))
+
+
+def read_file(files: Files, path: str) -> bytes | None:
+    """A small file whole; None when it does not exist."""
+    if not files.exists(path):
+        return None
+    handle = files.open(path)
+    try:
+        return files.pread(handle, files.size(handle), 0)
+    finally:
+        files.close(handle)

@@ -1,0 +1,154 @@
+"""Bringing the log to the device: one sync at a time for everybody who waits.
+
+Who needs durability asks for a sync after a write. If the device has been quick lately, it is done
+at once, on the loop; otherwise one thread does it while the loop goes on, and whatever was
+written meanwhile shares the next one (docs/decisions/0002-sync-flush.md has the numbers).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.mapped import LogFile
+
+logger = logging.getLogger(__name__)
+
+INLINE_BOUND_NS = 200_000
+_SAMPLES = 100
+
+
+class Latency:
+    """The last hundred sync times, and whether all but the worst are under the bound."""
+
+    __slots__ = ("_recent", "_slow")
+
+    def __init__(self) -> None:
+        self._recent: deque[bool] = deque(maxlen=_SAMPLES)
+        self._slow = 0
+
+    def add(self, duration_ns: int) -> None:
+        """Count one sync."""
+        slow = duration_ns > INLINE_BOUND_NS
+        if len(self._recent) == _SAMPLES:
+            self._slow -= self._recent[0]
+        self._recent.append(slow)
+        self._slow += slow
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the p99 of the recent syncs is under the bound (not before ten of them)."""
+        return len(self._recent) >= 10 and self._slow <= len(self._recent) // _SAMPLES
+
+
+class Flusher:
+    """Syncs the log. ``on_synced`` gets the new durable offset, ``on_failed`` the OSError."""
+
+    __slots__ = (
+        "_again",
+        "_clock",
+        "_executor",
+        "_latency",
+        "_log",
+        "_on_failed",
+        "_on_synced",
+        "_running",
+        "inline_count",
+        "threaded_count",
+    )
+
+    def __init__(
+        self,
+        log: CommitLog,
+        clock: Clock,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-flush")
+        self._latency = Latency()
+        self._running = False
+        self._again = False
+        self.inline_count = 0
+        self.threaded_count = 0
+
+    def sync(self) -> None:
+        """See to it that what is written now becomes durable; ``on_synced`` tells when."""
+        log = self._log
+        if self._running:
+            self._again = True
+            return
+        if log.failure is not None or log.durable >= log.written:
+            return
+        if self._latency.is_quick:
+            self.sync_now()
+        else:
+            self._start_thread()
+
+    def sync_now(self) -> None:
+        """Sync on the calling thread."""
+        target, files = self._log.written, self._log.unsynced_files()
+        self.inline_count += 1
+        try:
+            duration_ns = self._sync_files(files)
+        except OSError as error:
+            self._on_failed(error)
+            return
+        self._latency.add(duration_ns)
+        self._on_synced(target)
+
+    def sync_in_thread(self) -> None:
+        """Sync without holding the loop, whatever the device's speed."""
+        if self._running or self._log.failure is not None or self._log.durable >= self._log.written:
+            return
+        self._start_thread()
+
+    def _start_thread(self) -> None:
+        target, files = self._log.written, self._log.unsynced_files()
+        self._running = True
+        self.threaded_count += 1
+        for file in files:
+            file.pin()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, self._sync_files, files)
+
+        def finished(done: asyncio.Future[int]) -> None:
+            for file in files:
+                file.unpin()
+            self._finish(done, target)
+
+        future.add_done_callback(finished)
+
+    def _finish(self, done: asyncio.Future[int], target: int) -> None:
+        self._running = False
+        again, self._again = self._again, False
+        if done.cancelled():
+            return
+        error = done.exception()
+        if isinstance(error, OSError):
+            self._on_failed(error)
+            return
+        self._latency.add(done.result())
+        self._on_synced(target)
+        if again:
+            self.sync()
+
+    def _sync_files(self, files: list[LogFile]) -> int:
+        begin_ns = self._clock.monotonic_ns()
+        for file in files:
+            file.sync()
+        return self._clock.monotonic_ns() - begin_ns
+
+    def close(self) -> None:
+        """Wait for a sync under way."""
+        self._executor.shutdown()

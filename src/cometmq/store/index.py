@@ -1,0 +1,221 @@
+"""The index as a whole: files in the order of time, entries gathered and written in batches.
+
+Keys are gathered row by row while records are dispatched and become entries together: hashes and
+chains are computed for all of them at once (a key alone costs 11 us, one of 256 about 0.3 us).
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.filter.tags import java_hash
+from cometmq.store.indexfile import IndexFile, Ints
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files
+
+logger = logging.getLogger(__name__)
+
+BATCH_ROWS = 256
+_SCALAR_ROWS = 8
+_INT_MIN = -0x8000_0000
+_POWER_LIMIT = 256
+_POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POWER_LIMIT)], np.uint32)
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The hash of one key: never negative (upstream: IndexFile.indexKeyHashMethod)."""
+    value = java_hash(f"{topic}#{key}")
+    return 0 if value == _INT_MIN else abs(value)
+
+
+def hash_keys(prefixes: list[int], keys: list[str]) -> Ints:
+    """The hashes of many keys, from the hashes of their ``topic#`` and the keys."""
+    joined = "".join(keys)
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    longest = int(lengths.max())
+    starts = np.fromiter(prefixes, np.uint32, len(keys))
+    if not joined.isascii() or longest >= _POWER_LIMIT or not lengths.min():
+        own = np.array([java_hash(key) & 0xFFFFFFFF for key in keys], np.uint32)
+        shift = [pow(31, _units(key), 1 << 32) for key in keys]
+        values = starts * np.array(shift, np.uint32) + own
+    else:
+        units = np.frombuffer(joined.encode(), np.uint8)
+        ends = np.cumsum(lengths)
+        if len(units) == longest * len(keys):
+            weighted = units.reshape(len(keys), longest) * _POWERS[longest - 1 :: -1][:longest]
+            own = weighted.sum(axis=1, dtype=np.uint32)
+        else:
+            exponents = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
+            own = np.add.reduceat(units * _POWERS[exponents], ends - lengths, dtype=np.uint32)
+        values = starts * _POWERS[lengths] + own
+    signed = np.abs(values.view(np.int32).astype(np.int64))
+    signed[signed == -_INT_MIN] = 0
+    return signed
+
+
+def _units(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
+
+
+class Index:
+    """All index files. What is gathered waits in four columns."""
+
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_enabled",
+        "_files",
+        "files",
+        "pending_keys",
+        "pending_ms",
+        "pending_phys",
+        "pending_prefixes",
+    )
+
+    def __init__(self, files: Files, config: StoreConfig) -> None:
+        self._files = files
+        self._config = config
+        self._enabled = config.message_index_enable
+        self._directory = os.path.join(config.store_path_root_dir, "index")
+        self.files: list[IndexFile] = []
+        self.pending_keys: list[str] = []
+        self.pending_prefixes: list[int] = []
+        self.pending_phys: list[int] = []
+        self.pending_ms: list[int] = []
+
+    def gather(self, prefix: int, keys: tuple[str, ...], phys: int, store_ms: int) -> None:
+        """Take note of a record's keys; ``prefix`` is the hash of its ``topic#``."""
+        if self._enabled:
+            for key in keys:
+                self.pending_keys.append(key)
+                self.pending_prefixes.append(prefix)
+                self.pending_phys.append(phys)
+                self.pending_ms.append(store_ms)
+
+    def load(self, below: int, *, clean: bool) -> None:
+        """Open the files and keep entries of records below the physical offset ``below``.
+
+        ``clean`` says that the slots in the newest file are right. A file that cannot be read is
+        set aside: the log is the truth, and the index never keeps a store from starting.
+        """
+        for name in self._files.names(self._directory):
+            path = os.path.join(self._directory, name)
+            if len(name) != 17 or not name.isdigit():
+                continue
+            file = IndexFile(
+                self._files, path, self._config.max_hash_slot_num, self._config.max_index_num
+            )
+            if file.count > 1 and file.begin_phys >= below:
+                file.close()
+                self._files.unlink(path)
+                logger.info("index_file_dropped path=%s reason=beyond_recovery_start", path)
+                continue
+            self.files.append(file)
+        for file in self.files[:-1]:
+            if file.end_phys >= below:
+                file.recover(below)
+                file.seal()
+        if self.files:
+            newest = self.files[-1]
+            if clean and newest.end_phys < below:
+                newest.load_slots()
+            else:
+                newest.recover(below)
+
+    def flush_pending(self, now_ms: int) -> None:
+        """Turn what was gathered into entries; ``now_ms`` names a new file. Raises OSError.
+
+        On an error the rest stays gathered.
+        """
+        while self.pending_keys:
+            file = self._writable(now_ms)
+            rows = min(len(self.pending_keys), file.room)
+            if rows <= _SCALAR_ROWS:
+                self._put_scalar(file, rows)
+            else:
+                hashes = hash_keys(self.pending_prefixes[:rows], self.pending_keys[:rows])
+                phys: npt.NDArray[np.int64] = np.array(self.pending_phys[:rows], np.int64)
+                file.put(hashes, phys, np.array(self.pending_ms[:rows], np.int64))
+            del self.pending_keys[:rows]
+            del self.pending_prefixes[:rows]
+            del self.pending_phys[:rows]
+            del self.pending_ms[:rows]
+
+    def _put_scalar(self, file: IndexFile, rows: int) -> None:
+        for row in range(rows):
+            key = self.pending_keys[row]
+            value = self.pending_prefixes[row] * pow(31, _units(key), 1 << 32) + java_hash(key)
+            value &= 0xFFFFFFFF
+            signed = value - (1 << 32) if value & 0x8000_0000 else value
+            key_hash = 0 if signed == _INT_MIN else abs(signed)
+            file.put_one(key_hash, self.pending_phys[row], self.pending_ms[row])
+        file.write_header()
+
+    def _writable(self, now_ms: int) -> IndexFile:
+        if self.files and self.files[-1].room > 0:
+            return self.files[-1]
+        if self.files:
+            self.files[-1].seal()
+        last = os.path.basename(self.files[-1].path) if self.files else ""
+        name = _file_name(now_ms)
+        while name <= last:
+            now_ms += 1
+            name = _file_name(now_ms)
+        self._files.make_directory(self._directory)
+        path = os.path.join(self._directory, name)
+        file = IndexFile(
+            self._files, path, self._config.max_hash_slot_num, self._config.max_index_num
+        )
+        file.start_empty()
+        self.files.append(file)
+        logger.info("index_file_added path=%s", path)
+        return file
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records with this key (or one of the same hash), newest first."""
+        key_hash = index_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                found += file.query(key_hash, max_count - len(found), begin_ms, end_ms)
+            if file.begin_ms < begin_ms or len(found) >= max_count:
+                break
+        return found
+
+    @property
+    def end_phys(self) -> int:
+        """Physical offset of the last indexed record."""
+        return self.files[-1].end_phys if self.files else 0
+
+    @property
+    def end_ms(self) -> int:
+        """Store time of the last indexed record."""
+        return self.files[-1].end_ms if self.files else 0
+
+    def drop_before(self, log_start: int) -> None:
+        """Remove the files whose records the log no longer has, but never the newest."""
+        while len(self.files) > 1 and self.files[0].end_phys < log_start:
+            file = self.files.pop(0)
+            file.close()
+            self._files.unlink(file.path)
+            logger.info("index_file_dropped path=%s reason=expired", file.path)
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+def _file_name(now_ms: int) -> str:
+    # Java names them in local time.
+    moment = datetime.fromtimestamp(now_ms // 1000)
+    return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"

@@ -1,0 +1,37 @@
+"""Names and fixed layouts of store files; pure, so that other tools may read them.
+
+    commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
+    consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
+    index/yyyyMMddHHmmssSSS                          hash index, see indexfile.py
+    checkpoint, abort, lock                          see checkpoint.py
+    cometmq-positions.json                           ours, see checkpoint.py
+
+A queue entry, big-endian:
+
+    0    8    physical offset of the record
+    8    4    size of the record
+    12   8    tag code: Java hash of the tag; for delayed messages the time of delivery, ms
+
+Entries that never held a record (before the first one) are {0, 0x7FFFFFFF, 0}.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+QUEUE_ENTRY = Struct(">qiq")
+QUEUE_ENTRY_BYTES = QUEUE_ENTRY.size
+HOLE_SIZE = 0x7FFFFFFF
+HOLE = QUEUE_ENTRY.pack(0, HOLE_SIZE, 0)
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+def file_name(offset: int) -> str:
+    """The name of the file that begins at byte ``offset``: 20 digits."""
+    return f"{offset:020d}"
+
+
+def file_offset(name: str) -> int | None:
+    """The offset in a file's name; None when the name is not one of ours."""
+    return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None

@@ -1,0 +1,145 @@
+"""Reading a queue for a consumer: decide what to send, without copying a byte of it.
+
+``read`` looks at queue entries only and gives ranges of the log. Hot ranges come as views of the
+files' maps; cold ones (far behind the end, so perhaps not in memory) are loaded in a thread,
+because a page fault would hold the whole process (upstream: DefaultMessageStore.getMessage).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
+
+MAX_SCANNED_ENTRIES = 800
+_iter_entries = QUEUE_ENTRY.iter_unpack
+
+
+class ReadStatus(Enum):
+    """Why a read gave what it gave; the names are upstream's GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class ReadResult(msgspec.Struct, gc=False):
+    """What a read found. ``ranges`` are (physical offset, size); ``chunks`` their bytes, in order.
+
+    With ``cold`` set, ``chunks`` is empty until the store's ``load`` has filled it.
+    """
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    chunks: list[memoryview]
+    count: int
+    size_bytes: int
+    cold: bool
+    ranges: list[tuple[int, int]]
+
+
+class ReadLimits(msgspec.Struct, frozen=True, gc=False):
+    """How much one read gives, for hot and for cold bytes; ``hot_bytes`` parts the two."""
+
+    hot_max_bytes: int
+    hot_max_count: int
+    cold_max_bytes: int
+    cold_max_count: int
+    hot_bytes: int
+
+
+def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int) -> ReadResult:
+    """A result without messages."""
+    return ReadResult(status, next_offset, min_offset, max_offset, [], 0, 0, False, [])
+
+
+def read(
+    queue: ConsumeQueue,
+    log: CommitLog,
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+    limits: ReadLimits,
+) -> ReadResult:
+    """At most ``max_count`` messages and ``max_bytes`` from ``offset`` on; at least one.
+
+    With ``codes``, only entries with one of these tag codes. ``next_offset`` is behind the last
+    entry that was looked at.
+    """
+    low, high = queue.min_offset, queue.max_offset
+    if not low <= offset < high:
+        return _outside(offset, low, high)
+    log_start = log.segments.start
+    entries = queue.read(
+        offset, max_count if codes is None else max(MAX_SCANNED_ENTRIES, max_count)
+    )
+    ranges: list[tuple[int, int]] = []
+    start = stop = -1
+    scanned = count = total = 0
+    removed = cold = False
+    for phys, size, code in _iter_entries(entries):
+        if codes is not None and code not in codes:
+            scanned += 1
+            continue
+        if size == HOLE_SIZE or phys < log_start:
+            removed = True
+            scanned += 1
+            continue
+        if count:
+            if total + size > max_bytes or count >= max_count:
+                break
+        else:
+            cold = log.written - phys > limits.hot_bytes
+            max_bytes = min(max_bytes, limits.cold_max_bytes if cold else limits.hot_max_bytes)
+            max_count = min(max_count, limits.cold_max_count if cold else limits.hot_max_count)
+        if phys != stop:
+            if count:
+                ranges.append((start, stop - start))
+            start = phys
+        stop = phys + size
+        scanned += 1
+        count += 1
+        total += size
+    if not count:
+        return empty(_nothing_found(scanned, removed), offset + scanned, low, high)
+    ranges.append((start, stop - start))
+    chunks = [] if cold else _views(log, ranges)
+    return ReadResult(
+        ReadStatus.FOUND, offset + scanned, low, high, chunks, count, total, cold, ranges
+    )
+
+
+def _views(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview]:
+    return [view for start, size in ranges if (view := log.view(start, size)) is not None]
+
+
+def _nothing_found(scanned: int, removed: bool) -> ReadStatus:
+    if not scanned:
+        return ReadStatus.OFFSET_FOUND_NULL
+    return ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
+
+
+def _outside(offset: int, low: int, high: int) -> ReadResult:
+    if high == 0:
+        return empty(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return empty(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return empty(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return empty(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
