@@ -1,5 +1,68 @@
 """CometMQ: Apache RocketMQ rebuilt in Python: broker, name server, clients, tools, Spark.
 
 The folders are the rooms of the house; `docs/architecture.md` says what each is for and which may
-import which.
+import which. What users of the client need stands here and is loaded when it is first named, so
+that a server does not pay for it.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client as Client
+    from cometmq.client.config import ClientConfig as ClientConfig
+    from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
+    from cometmq.client.consumer.subscription import Subscription as Subscription
+    from cometmq.client.producer import SendResult as SendResult
+    from cometmq.client.producer import SendStatus as SendStatus
+    from cometmq.core.errors import BrokerRefused as BrokerRefused
+    from cometmq.core.errors import ClientError as ClientError
+    from cometmq.core.errors import CometError as CometError
+    from cometmq.core.errors import MessageIllegal as MessageIllegal
+    from cometmq.core.errors import NotConnected as NotConnected
+    from cometmq.core.errors import RequestTimedOut as RequestTimedOut
+    from cometmq.core.errors import RouteNotFound as RouteNotFound
+    from cometmq.core.errors import SettingsError as SettingsError
+    from cometmq.message.model import Message as Message
+    from cometmq.message.model import MessageQueue as MessageQueue
+    from cometmq.message.model import StoredMessage as StoredMessage
+
+_ERRORS = (
+    "BrokerRefused",
+    "ClientError",
+    "CometError",
+    "MessageIllegal",
+    "NotConnected",
+    "RequestTimedOut",
+    "RouteNotFound",
+    "SettingsError",
+)
+_HOMES = {
+    "Client": "cometmq.client.client",
+    "ClientConfig": "cometmq.client.config",
+    "Message": "cometmq.message.model",
+    "MessageQueue": "cometmq.message.model",
+    "ReceivedMessage": "cometmq.client.consumer.received",
+    "SendResult": "cometmq.client.producer",
+    "SendStatus": "cometmq.client.producer",
+    "StoredMessage": "cometmq.message.model",
+    "Subscription": "cometmq.client.consumer.subscription",
+    **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cometmq' has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -16,13 +16,14 @@ from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
 from cometmq.message.compression import compress
 from cometmq.message.flags import COMPRESSED
+from cometmq.message.model import Message
 from cometmq.message.record import MAX_TOPIC_BYTES
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import SendMessageV2
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
-    from cometmq.message.model import Message, MessageQueue
+    from cometmq.message.model import MessageQueue, StoredMessage
 
 #: Larger bodies are compressed in a thread: this much takes about a millisecond.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024
@@ -126,28 +127,12 @@ def _property_text(pairs: dict[str, str]) -> str:
     return text
 
 
-def pack_single(
-    message: Message,
-    unique_key: str,
-    config: ClientConfig,
-    born_ms: int,
-    *,
-    extra: dict[str, str] | None = None,
-) -> Packed:
-    """A request for one message. ``extra`` are reserved properties to add.
-
-    Raises MessageIllegal.
-    """
+def pack_single(message: Message, unique_key: str, config: ClientConfig, born_ms: int) -> Packed:
+    """A request for one message. Raises MessageIllegal."""
     check_message(message, config.max_message_bytes)
     pairs = message.to_properties()
     pairs[properties.UNIQ_KEY] = unique_key
-    if extra:
-        pairs.update(extra)
-    body, sys_flag = message.body, 0
-    if len(body) >= config.compress_over_bytes:
-        smaller = compress(body, config.compress_level)
-        if len(smaller) < len(body):
-            body, sys_flag = smaller, COMPRESSED
+    body, sys_flag = _maybe_compress(message.body, config)
     return Packed(
         message.topic,
         RequestCode.SEND_MESSAGE_V2,
@@ -159,6 +144,50 @@ def pack_single(
         (message,),
         (unique_key,),
     )
+
+
+def pack_retry(
+    message: StoredMessage,
+    retry_topic: str,
+    unique_key: str,
+    config: ClientConfig,
+    born_ms: int,
+    *,
+    reconsume_times: int,
+    max_reconsume_times: int,
+    delay_level: int,
+) -> Packed:
+    """A request that stores a consumed message again, in ``retry_topic``: what it keeps and what
+    its header says is what the Java client sends there. Raises MessageIllegal."""
+    pairs = dict(message.properties)
+    for name in (properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID):
+        pairs.pop(name, None)
+    pairs.setdefault(properties.RETRY_TOPIC, message.topic)
+    pairs.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
+    pairs.setdefault(properties.UNIQ_KEY, unique_key)
+    pairs[properties.DELAY] = str(delay_level)
+    body, sys_flag = _maybe_compress(message.body, config)
+    return Packed(
+        retry_topic,
+        RequestCode.SEND_MESSAGE_V2,
+        body,
+        _property_text(pairs),
+        sys_flag,
+        message.flag,
+        born_ms,
+        (Message(retry_topic, message.body, message.tag, message.keys),),
+        (pairs[properties.UNIQ_KEY],),
+        reconsume_times,
+        max_reconsume_times,
+    )
+
+
+def _maybe_compress(body: bytes, config: ClientConfig) -> tuple[bytes, int]:
+    if len(body) >= config.compress_over_bytes:
+        smaller = compress(body, config.compress_level)
+        if len(smaller) < len(body):
+            return smaller, COMPRESSED
+    return body, 0
 
 
 def pack_batch(

@@ -33,7 +33,7 @@ from cometmq.protocol.headers import SendMessageResponse
 if TYPE_CHECKING:
     from cometmq.client.outgoing import Packed
     from cometmq.client.session import Session
-    from cometmq.message.model import Message
+    from cometmq.message.model import Message, StoredMessage
     from cometmq.protocol.frame import Response
 
 log = logging.getLogger(__name__)
@@ -159,6 +159,30 @@ class Producer:
             for at, result in zip(positions, sent, strict=True):
                 results[at] = result
         return [result for result in results if result is not None]
+
+    async def send_to_retry(
+        self,
+        message: StoredMessage,
+        retry_topic: str,
+        *,
+        reconsume_times: int,
+        max_reconsume_times: int,
+        delay_level: int,
+    ) -> SendResult:
+        """Store a consumed message again in its group's retry topic; with no attempt left the
+        broker makes it a dead letter. Raises as :meth:`send`."""
+        key = self._session.unique_keys.next(self._clock.wall_ms())
+        packed = outgoing.pack_retry(
+            message,
+            retry_topic,
+            key,
+            self._config,
+            self._clock.wall_ms(),
+            reconsume_times=reconsume_times,
+            max_reconsume_times=max_reconsume_times,
+            delay_level=delay_level,
+        )
+        return (await self._deliver(packed, None, None, 0))[0]
 
     # ------------------------------------------------------------------ attempts
 

@@ -1,0 +1,234 @@
+"""The client as users hold it: send, subscribe, read, over shared connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from cometmq.client.config import ClientConfig, parse_name_servers
+from cometmq.client.consumer.options import Mode, Start, make_options
+from cometmq.client.consumer.subscription import Subscription
+from cometmq.client.producer import OrderKey, Producer, SendResult
+from cometmq.client.pull import Puller
+from cometmq.client.session import Session
+from cometmq.core.errors import SettingsError
+from cometmq.message.model import Message, MessageQueue
+
+if TYPE_CHECKING:
+    from cometmq.client.hooks import SendHook
+    from cometmq.core.clock import Clock
+
+
+class Client:
+    """A RocketMQ client: ``async with Client("127.0.0.1:9876") as client: ...``.
+
+    ``name_servers`` is one address, several parted by ``;``, or a sequence; ``settings`` are fields
+    of ClientConfig. Raises SettingsError for one that does not exist.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str],
+        *,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is None:
+            try:
+                config = ClientConfig(parse_name_servers(name_servers), **settings)
+            except TypeError as error:
+                raise SettingsError(", ".join(settings), str(error)) from None
+        self.config = config
+        self._clock = clock
+        self._session: Session | None = None
+        self._producer: Producer | None = None
+        self._puller: Puller | None = None
+        self._subscriptions: list[Subscription] = []
+
+    async def __aenter__(self) -> Client:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the client; nothing is connected before it is needed."""
+        if self._session is None:
+            self._session = Session(self.config, clock=self._clock)
+            self._session.start()
+
+    async def close(self) -> None:
+        """Leave all groups, close all connections."""
+        for subscription in self._subscriptions:
+            await subscription.close()
+        self._subscriptions.clear()
+        if self._session is not None:
+            await self._session.close()
+            self._session = self._producer = self._puller = None
+
+    @property
+    def session(self) -> Session:
+        """What producers, consumers and admin calls share.
+
+        Raises RuntimeError outside of ``async with``.
+        """
+        if self._session is None:
+            raise RuntimeError("the client is not open: use `async with Client(...)`, or start()")
+        return self._session
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this client."""
+        return self.session.client_id
+
+    @property
+    def producer(self) -> Producer:
+        """Sends ready-made messages; :meth:`send` is the short form."""
+        if self._producer is None:
+            self._producer = Producer(self.session)
+        return self._producer
+
+    @property
+    def puller(self) -> Puller:
+        """Reads queues at offsets of one's own, without a group."""
+        if self._puller is None:
+            self._puller = Puller(self.session)
+        return self._puller
+
+    @property
+    def send_hooks(self) -> list[SendHook]:
+        """Called round every attempt to send."""
+        return self.producer.hooks
+
+    @overload
+    async def send(
+        self,
+        topic: Message,
+        body: None = None,
+        *,
+        order_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult: ...
+    @overload
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        order_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult: ...
+    async def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        order_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult:
+        """Send a message, or a body to a topic, and wait until a broker has stored it.
+
+        ``keys`` find it later, ``tag`` is what consumers filter by, messages with one
+        ``order_key`` stay in order. Raises as Producer.send.
+        """
+        message = _message(topic, body, tag, keys, properties, delay_level)
+        return await self.producer.send(
+            message, order_key=order_key, queue=queue, timeout_ms=timeout_ms
+        )
+
+    async def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: MessageQueue | None = None,
+    ) -> None:
+        """Send without waiting for an answer: fast, and lost without notice when a broker fails.
+        Raises as Producer.send_oneway."""
+        message = _message(topic, body, tag, keys, properties, 0)
+        await self.producer.send_oneway(message, order_key=order_key, queue=queue)
+
+    async def send_many(
+        self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
+    ) -> list[SendResult]:
+        """Send messages in as few batches as the limits allow. Raises as Producer.send_many."""
+        return await self.producer.send_many(messages, order_key=order_key, timeout_ms=timeout_ms)
+
+    def subscribe(
+        self,
+        topics: str | Mapping[str, str],
+        *,
+        group: str,
+        filter: str = "*",  # the name that users of message queues expect
+        concurrency: int = 8,
+        ordered: bool = False,
+        mode: Mode = "clustering",
+        start: Start = "last",
+        max_reconsume_times: int = -1,
+    ) -> Subscription:
+        """Consume as a member of ``group``: a topic whose tags match ``filter``
+        (``insert || update``), or filters by topic.
+
+        ``ordered`` gives the messages of each queue one by one; ``mode="broadcasting"`` gives every
+        member every message; ``start`` is where a new group begins; a message that fails more than
+        ``max_reconsume_times`` becomes a dead letter. Raises SettingsError and MessageIllegal for
+        what cannot be.
+        """
+        options = make_options(
+            topics,
+            group=group,
+            expression=filter,
+            version=self.session.clock.wall_ms(),
+            concurrency=concurrency,
+            ordered=ordered,
+            mode=mode,
+            start=start,
+            max_reconsume_times=max_reconsume_times,
+        )
+        subscription = Subscription(self.session, self.producer, options)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def queues(
+        self, topic: str, purpose: Literal["read", "write"] = "read"
+    ) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that may be read or written. Raises RouteNotFound."""
+        if purpose == "write":
+            return await self.session.publish_queues(topic)
+        return await self.session.subscribe_queues(topic)
+
+
+def _message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str,
+    keys: Iterable[str],
+    properties: Mapping[str, str] | None,
+    delay_level: int,
+) -> Message:
+    if isinstance(topic, Message):
+        return topic
+    if body is None:
+        raise TypeError("send(topic, body): the body is missing")
+    if isinstance(keys, str):
+        keys = (keys,)
+    return Message(
+        topic, body, tag, tuple(keys), delay_level=delay_level, properties=properties or {}
+    )

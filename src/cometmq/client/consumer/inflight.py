@@ -1,0 +1,158 @@
+"""The messages of one assigned queue between pull and acknowledgement. Pure.
+
+Messages arrive in offset order, are handed out, and are settled in any order. What may be committed
+is the first offset that is not settled: after a crash everything from there on comes again
+(upstream: ProcessQueue.java).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue, StoredMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of one queue may be held before its pulls pause."""
+
+    messages: int
+    size_bytes: int
+    span: int
+
+
+class InFlight:
+    """Messages of ``queue`` from ``next_offset`` on. Times are monotonic milliseconds."""
+
+    __slots__ = (
+        "_held",
+        "_order",
+        "_ready",
+        "_taken",
+        "dropped",
+        "next_offset",
+        "queue",
+        "size_bytes",
+    )
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        #: Where the next pull begins.
+        self.next_offset = next_offset
+        #: True once the queue belongs to another member: nothing of it is handed out or committed.
+        self.dropped = False
+        self.size_bytes = 0
+        self._held: dict[int, int] = {}
+        self._order: deque[int] = deque()
+        self._ready: deque[StoredMessage] = deque()
+        self._taken: dict[int, tuple[StoredMessage, int]] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<InFlight {self.queue.topic}-{self.queue.queue_id} ready {len(self._ready)} "
+            f"taken {len(self._taken)} committable {self.committable}>"
+        )
+
+    @property
+    def count(self) -> int:
+        """Messages that are not settled."""
+        return len(self._held)
+
+    @property
+    def ready_count(self) -> int:
+        """Messages that wait to be handed out."""
+        return len(self._ready)
+
+    @property
+    def taken_count(self) -> int:
+        """Messages that are handed out and not settled."""
+        return len(self._taken)
+
+    @property
+    def span(self) -> int:
+        """Distance from the oldest message that is not settled to the newest."""
+        return self._order[-1] - self._order[0] if self._order else 0
+
+    @property
+    def committable(self) -> int:
+        """Everything before this offset is done with."""
+        return self._order[0] if self._order else self.next_offset
+
+    def add(self, messages: Sequence[StoredMessage], next_offset: int) -> None:
+        """Take what a pull found (in offset order) and where the next one begins.
+
+        Messages before the place where this pull began were added already and are left out.
+        """
+        for message in messages:
+            offset = message.queue_offset
+            if offset < self.next_offset:
+                continue
+            self._order.append(offset)
+            self._held[offset] = message.size_bytes
+            self.size_bytes += message.size_bytes
+            self._ready.append(message)
+        self.next_offset = max(next_offset, self.next_offset)
+
+    def reset(self, next_offset: int) -> None:
+        """Forget everything; pulls go on at ``next_offset``. What is handed out may still be
+        settled, without effect."""
+        self._held.clear()
+        self._order.clear()
+        self._ready.clear()
+        self._taken.clear()
+        self.size_bytes = 0
+        self.next_offset = next_offset
+
+    def take(self, now_ms: int) -> StoredMessage | None:
+        """Hand out the oldest message that is ready."""
+        if not self._ready:
+            return None
+        message = self._ready.popleft()
+        self._taken[message.queue_offset] = (message, now_ms)
+        return message
+
+    def settle(self, message: StoredMessage) -> bool:
+        """A message is done with; False when it was settled before or forgotten."""
+        offset = message.queue_offset
+        size = self._held.pop(offset, None)
+        if size is None:
+            return False
+        self._taken.pop(offset, None)
+        self.size_bytes -= size
+        order, held = self._order, self._held
+        while order and order[0] not in held:
+            order.popleft()
+        return True
+
+    def give_back(self, message: StoredMessage, *, failed: bool) -> bool:
+        """Make a message that is handed out ready again, before all others; counted as another
+        attempt when it ``failed``. False when it was settled or forgotten."""
+        if self._taken.pop(message.queue_offset, None) is None:
+            return False
+        if failed:
+            message = structs.replace(message, reconsume_times=message.reconsume_times + 1)
+        at = 0
+        while at < len(self._ready) and self._ready[at].queue_offset < message.queue_offset:
+            at += 1
+        self._ready.insert(at, message)
+        return True
+
+    def is_full(self, limits: Limits) -> bool:
+        """Whether pulls must pause."""
+        return (
+            len(self._held) >= limits.messages
+            or self.size_bytes >= limits.size_bytes
+            or self.span > limits.span
+        )
+
+    def stuck(self, now_ms: int, timeout_ms: int) -> list[StoredMessage]:
+        """Messages that were handed out ``timeout_ms`` ago or earlier."""
+        return [
+            message for message, taken_ms in self._taken.values() if taken_ms + timeout_ms <= now_ms
+        ]

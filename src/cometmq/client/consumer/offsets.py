@@ -1,0 +1,185 @@
+"""Where a group stands in each queue: on the broker, or in a file of one's own for broadcasting.
+
+The file (upstream: LocalFileOffsetStore.java) is ``<dir>/<client>/<group>/offsets.json``:
+``{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:offset, ..}}``, replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from cometmq.core.errors import BrokerRefused, ClientError
+from cometmq.message.model import MessageQueue
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import QueueKey
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, object_map, parse_json
+from cometmq.protocol.fields import from_ext
+
+if TYPE_CHECKING:
+    from cometmq.client.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Keeps the committed offset of each queue of a group."""
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        """The stored offset; None when the group never stored one. Raises ClientError."""
+        ...
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """Everything before ``offset`` is done with; stored by the next :meth:`persist`."""
+        ...
+
+    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Store what changed, of all queues or of ``queues``; failures are logged and tried again
+        by the next call."""
+        ...
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue belongs to somebody else."""
+        ...
+
+
+class RemoteOffsets:
+    """Offsets of a clustering group, kept by the broker of each queue."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._current: dict[MessageQueue, int] = {}
+        self._stored: dict[MessageQueue, int] = {}
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        header = h.QueryConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self._session.master_of(queue)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        response = await self._session.remoting.request(
+            address, code, header, timeout_ms=self._session.config.request_timeout_ms
+        )
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        offset = from_ext(h.QueueOffsetResponse, response.ext).offset
+        self._current[queue] = self._stored[queue] = offset
+        return offset
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        self._current[queue] = offset
+
+    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        due = [
+            (queue, self._current[queue])
+            for queue in (list(self._current) if queues is None else queues)
+            if queue in self._current and self._stored.get(queue) != self._current[queue]
+        ]
+        await asyncio.gather(*(self._store(queue, offset) for queue, offset in due))
+
+    async def _store(self, queue: MessageQueue, offset: int) -> None:
+        header = h.UpdateConsumerOffset(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+        )
+        try:
+            await self._session.remoting.call(
+                await self._session.master_of(queue),
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                header,
+                timeout_ms=self._session.config.request_timeout_ms,
+            )
+        except ClientError as error:
+            log.warning("offset_not_stored queue=%s offset=%d error=%s", queue, offset, error)
+        else:
+            self._stored[queue] = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        self._current.pop(queue, None)
+        self._stored.pop(queue, None)
+
+
+class LocalOffsets:
+    """Offsets of a broadcasting consumer in its own file at ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table: dict[MessageQueue, int] | None = None
+        self._dirty = False
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        if self._table is None:
+            self._table = await asyncio.to_thread(_read_table, self._path)
+        return self._table.get(queue)
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        if self._table is None:
+            self._table = {}
+        if self._table.get(queue) != offset:
+            self._table[queue] = offset
+            self._dirty = True
+
+    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        del queues  # the file is written as a whole
+        if self._table is None or not self._dirty:
+            return
+        self._dirty = False
+        try:
+            await asyncio.to_thread(_write_table, self._path, dict(self._table))
+        except OSError as error:
+            self._dirty = True
+            log.warning("offset_file_not_written path=%s error=%s", self._path, error)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """A broadcasting consumer keeps every queue it ever read."""
+
+
+def offsets_path(offsets_dir: Path, ip: str, instance_name: str, group: str) -> Path:
+    """The file of one group; a client that starts again finds it by the same parts."""
+    return offsets_dir / f"{ip}@{instance_name}" / group / "offsets.json"
+
+
+class _OffsetFile(msgspec.Struct, rename="camel", frozen=True):
+    offset_table: dict[str, int]
+
+
+def _read_table(path: Path) -> dict[MessageQueue, int]:
+    backup = path.with_suffix(".json.bak")
+    for candidate in (path, backup):
+        if not candidate.exists():
+            continue
+        try:
+            table = parse_json(candidate.read_bytes(), _OffsetFile).offset_table
+            keys = {parse_json(key.encode(), QueueKey): offset for key, offset in table.items()}
+        except Exception as error:
+            log.warning("offset_file_unreadable path=%s error=%s", candidate, error)
+            continue
+        return {
+            MessageQueue(key.topic, key.broker_name, key.queue_id): offset
+            for key, offset in keys.items()
+        }
+    return {}
+
+
+def _write_table(path: Path, table: dict[MessageQueue, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pairs = [
+        (QueueKey(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id), at)
+        for queue, at in sorted(table.items())
+    ]
+    fresh = path.with_suffix(".json.tmp")
+    fresh.write_bytes(encode_json({"offsetTable": object_map(pairs)}))
+    if path.exists():
+        path.replace(path.with_suffix(".json.bak"))
+    fresh.replace(path)

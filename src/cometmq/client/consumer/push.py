@@ -1,0 +1,313 @@
+"""One member of a consumer group: reads its queues ahead and keeps them within bounds.
+
+Each assigned queue has a loop of long polls that fills an InFlight; the dispatch hands messages
+out; the settler takes them back; offsets follow what is settled (upstream:
+DefaultMQPushConsumerImpl.java).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.concurrent import ConcurrentSettler
+from cometmq.client.consumer.dispatch import Dispatch
+from cometmq.client.consumer.inflight import InFlight, Limits
+from cometmq.client.consumer.offsets import LocalOffsets, RemoteOffsets, offsets_path
+from cometmq.client.consumer.orderly import OrderlySettler, QueueLocks
+from cometmq.client.consumer.rebalance import Plan, Rebalancer
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.pull import Puller, PullResult, PullStatus
+from cometmq.core.errors import BrokerRefused, CometError
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from cometmq.client.consumer.offsets import OffsetStore
+    from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.producer import Producer
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.bodies import ConsumerData
+
+log = logging.getLogger(__name__)
+
+#: How long a stop, or giving up an ordered queue, waits for messages in work.
+_DRAIN_MS: Final = 10_000
+_DRAIN_STEP_MS: Final = 10
+_STUCK_CHECK_MS: Final = 60_000
+#: The broker has not seen this member's subscription: a heartbeat tells it.
+_SUBSCRIPTION_CODES: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One assigned queue and the task that pulls it."""
+
+    inflight: InFlight
+    loop: asyncio.Task[None]
+
+
+class PushConsumer:
+    """A member of ``options.group``. Start it, take messages, close it."""
+
+    def __init__(self, session: Session, producer: Producer, options: SubscribeOptions) -> None:
+        self.group = options.group
+        self._session = session
+        self._config = session.config
+        self._clock = session.clock
+        self._options = options
+        self._puller = Puller(session)
+        self._offsets = self._make_offsets()
+        self._locks = QueueLocks(session, self.group) if self._is_locking() else None
+        self._dispatch = Dispatch(
+            session.clock,
+            concurrency=options.concurrency,
+            per_queue=1 if options.ordered else options.concurrency,
+            may_give=self._may_give,
+        )
+        self._settler: ConcurrentSettler | OrderlySettler = (
+            OrderlySettler(session, options, self._offsets, self._dispatch, producer)
+            if options.ordered
+            else ConcurrentSettler(session, options, self._offsets, self._dispatch)
+        )
+        self._rebalancer = Rebalancer(session, options, self)
+        self._limits = Limits(
+            self._config.max_queue_messages,
+            self._config.max_queue_bytes,
+            self._config.max_queue_span,
+        )
+        self._reading: dict[MessageQueue, _Reading] = {}
+        self._releasing: set[MessageQueue] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    async def start(self) -> None:
+        """Join the group. Raises ValueError when this client is in it already."""
+        for topic in self._options.filters:
+            await self._session.refresh(topic)
+        await self._session.add_member(self)
+        spawn = self._session.tasks.spawn
+        self._loops.append(spawn(self._rebalancer.run(), name=f"rebalance {self.group}"))
+        self._loops.append(spawn(self._persist_offsets(), name=f"offsets {self.group}"))
+        if self._locks is not None:
+            self._loops.append(spawn(self._renew_locks(), name=f"locks {self.group}"))
+        elif not self._options.broadcasting and not self._options.ordered:
+            self._loops.append(spawn(self._release_stuck(), name=f"stuck {self.group}"))
+
+    async def take(self) -> ReceivedMessage | None:
+        """The next message; None once the consumer is closed."""
+        taken = await self._dispatch.take()
+        return None if taken is None else ReceivedMessage(self._settler, *taken)
+
+    async def close(self) -> None:
+        """Stop giving messages, wait a while for those in work, store offsets, leave the group."""
+        if self._closed:
+            return
+        self._closed = True
+        self._dispatch.close()
+        for task in self._loops:
+            task.cancel()
+        for reading in self._reading.values():
+            reading.loop.cancel()
+        await self._drain(lambda: self._settler.working == 0)
+        for reading in self._reading.values():
+            self._offsets.update(reading.inflight.queue, reading.inflight.committable)
+            reading.inflight.dropped = True
+        await self._offsets.persist()
+        if self._locks is not None:
+            for queue in list(self._reading):
+                await self._locks.release(queue)
+        self._reading.clear()
+        await self._session.remove_member(self)
+
+    # ------------------------------------------------------------------ session.Member
+
+    def describe(self) -> ConsumerData:
+        return self._options.describe()
+
+    def topics(self) -> frozenset[str]:
+        return self._options.topics
+
+    def rebalance_soon(self) -> None:
+        self._rebalancer.soon()
+
+    # ------------------------------------------------------------------ rebalance.Assignee
+
+    def assigned(self, topic: str | None = None) -> list[MessageQueue]:
+        """The queues read now, of one topic or of all."""
+        return [queue for queue in self._reading if topic is None or queue.topic == topic]
+
+    async def apply(self, change: Plan) -> bool:
+        for queue in change.drop:
+            reading = self._reading.pop(queue)
+            reading.loop.cancel()
+            reading.inflight.dropped = True
+            self._releasing.add(queue)
+            self._session.tasks.spawn(self._give_up(reading.inflight), name=f"give up {queue}")
+        wanted = [queue for queue in change.add if queue not in self._releasing]
+        complete = len(wanted) == len(change.add)
+        ready = set(wanted) if self._locks is None else await self._locks.acquire(wanted)
+        for queue in wanted:
+            if queue not in ready:
+                complete = False  # another member still has it
+                continue
+            try:
+                offset = await self._first_offset(queue)
+            except CometError as error:
+                log.warning("queue_not_started queue=%s error=%s", queue, error)
+                complete = False
+                continue
+            if self._closed:
+                return True
+            inflight = InFlight(queue, offset)
+            loop = self._session.tasks.spawn(self._pull(inflight), name=f"pull {queue}")
+            self._reading[queue] = _Reading(inflight, loop)
+        return complete
+
+    async def _give_up(self, inflight: InFlight) -> None:
+        """Hand a dropped queue over: what was done before is stored before it is let go."""
+        queue = inflight.queue
+        try:
+            if self._locks is not None:
+                await self._drain(lambda: inflight.taken_count == 0)
+            await self._offsets.persist([queue])
+            self._offsets.forget(queue)
+            if self._locks is not None:
+                await self._locks.release(queue)
+        finally:
+            self._releasing.discard(queue)
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Where to begin: the stored offset, else what the options say."""
+        stored = await self._offsets.load(queue)
+        if stored is not None:
+            return stored
+        start_ms = self._options.start_ms()
+        if queue.topic == self._options.retry_topic or self._options.start == "first":
+            return 0
+        if start_ms is not None:
+            return await self._puller.search_offset(queue, start_ms)
+        return await self._puller.max_offset(queue)
+
+    # ------------------------------------------------------------------ pulling
+
+    async def _pull(self, inflight: InFlight) -> None:
+        """Read one queue until it is dropped."""
+        queue = inflight.queue
+        epoch = self._locks.epoch(queue) if self._locks is not None else 0
+        while not inflight.dropped:
+            if inflight.is_full(self._limits):
+                await self._clock.sleep_ms(self._config.pull_flow_pause_ms)
+                continue
+            try:
+                if self._locks is not None:
+                    if not self._locks.held(queue) and not await self._locks.acquire([queue]):
+                        await self._clock.sleep_ms(self._config.pull_error_pause_ms)
+                        continue
+                    if self._locks.epoch(queue) != epoch:
+                        # Somebody else may have read the queue in between.
+                        epoch = self._locks.epoch(queue)
+                        inflight.reset(await self._first_offset(queue))
+                self._take_in(inflight, await self._pull_once(inflight))
+            except CometError as error:
+                await self._pull_failed(inflight, error)
+
+    async def _pull_once(self, inflight: InFlight) -> PullResult:
+        queue = inflight.queue
+        wanted = self._options.filter_of(queue.topic)
+        return await self._puller.pull(
+            queue,
+            inflight.next_offset,
+            group=self.group,
+            max_messages=self._config.pull_batch_messages,
+            subscription=wanted.expression,
+            sub_version=self._options.version,
+            commit_offset=None if self._options.broadcasting else inflight.committable,
+            suspend_ms=self._config.pull_suspend_ms,
+            subscription_known=True,
+        )
+
+    def _take_in(self, inflight: InFlight, result: PullResult) -> None:
+        if inflight.dropped:
+            return
+        if result.status is PullStatus.OFFSET_MOVED:
+            log.warning(
+                "offset_moved queue=%s from=%d to=%d min=%d max=%d",
+                inflight.queue,
+                inflight.next_offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+            inflight.reset(result.next_offset)
+        else:
+            # A broker filters by hash, which two tags can share.
+            accepts = self._options.filter_of(inflight.queue.topic).accepts
+            matching = [message for message in result.messages if accepts(message.tag)]
+            inflight.add(matching, result.next_offset)
+            self._dispatch.offer(inflight)
+        self._offsets.update(inflight.queue, inflight.committable)
+
+    async def _pull_failed(self, inflight: InFlight, error: CometError) -> None:
+        log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
+        if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
+            await self._session.heartbeat()
+        await self._clock.sleep_ms(self._config.pull_error_pause_ms)
+        if not isinstance(error, BrokerRefused):
+            await self._session.refresh(inflight.queue.topic)
+
+    # ------------------------------------------------------------------ periods
+
+    async def _persist_offsets(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._config.offset_persist_interval_ms)
+            await self._offsets.persist()
+
+    async def _renew_locks(self) -> None:
+        assert self._locks is not None
+        while True:
+            await self._clock.sleep_ms(self._config.lock_renewal_interval_ms)
+            held = await self._locks.acquire(self._reading)
+            for queue, reading in list(self._reading.items()):
+                if queue in held:
+                    self._dispatch.offer(reading.inflight)
+                else:
+                    log.warning("lock_lost queue=%s", queue)
+                    reading.inflight.reset(reading.inflight.committable)
+
+    async def _release_stuck(self) -> None:
+        assert isinstance(self._settler, ConcurrentSettler)
+        timeout_ms = self._config.consume_timeout_ms
+        while True:
+            await self._clock.sleep_ms(min(_STUCK_CHECK_MS, timeout_ms))
+            now_ms = self._clock.monotonic_ms()
+            for reading in list(self._reading.values()):
+                for message in reading.inflight.stuck(now_ms, timeout_ms):
+                    await self._settler.send_back_stuck(reading.inflight, message)
+
+    # ------------------------------------------------------------------ parts
+
+    def _make_offsets(self) -> OffsetStore:
+        if not self._options.broadcasting:
+            return RemoteOffsets(self._session, self.group)
+        config = self._config
+        return LocalOffsets(
+            offsets_path(config.offsets_dir, self._session.ip, config.instance_name, self.group)
+        )
+
+    def _is_locking(self) -> bool:
+        return self._options.ordered and not self._options.broadcasting
+
+    def _may_give(self, inflight: InFlight) -> bool:
+        return self._locks is None or self._locks.held(inflight.queue)
+
+    async def _drain(self, is_done: Callable[[], bool]) -> None:
+        deadline_ms = self._clock.monotonic_ms() + _DRAIN_MS
+        while not is_done() and self._clock.monotonic_ms() < deadline_ms:
+            await self._clock.sleep_ms(_DRAIN_STEP_MS)

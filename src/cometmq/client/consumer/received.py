@@ -1,0 +1,155 @@
+"""A message in a consumer's hands: what it says, and how it is acknowledged or given back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from cometmq.message import properties as props
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.message.model import MessageQueue, StoredMessage
+
+log = logging.getLogger(__name__)
+
+
+class Settler(Protocol):
+    """What happens to a message when its consumer is done with it."""
+
+    def begin(self) -> None:
+        """The consumer works on a message now."""
+        ...
+
+    def end(self) -> None:
+        """It no longer does, whatever came of it."""
+        ...
+
+    def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
+        """Never give it again."""
+        ...
+
+    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+        """Give it again later; 0 leaves the delay to the broker. Does not raise ClientError."""
+        ...
+
+    def returned(self, inflight: InFlight, message: StoredMessage) -> None:
+        """Nobody worked on it to an end: give it again as if it had not been given."""
+        ...
+
+
+class ReceivedMessage:
+    """One message of a subscription. It stays the subscription's until :meth:`ack`,
+    :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
+    nothing."""
+
+    __slots__ = ("_inflight", "_settled", "_settler", "stored", "topic")
+
+    def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
+        self._settler = settler
+        self._inflight = inflight
+        self._settled = False
+        #: The message as the broker stored it.
+        self.stored = stored
+        #: Where it was first sent; a retried message is stored in its group's retry topic.
+        self.topic = stored.properties.get(props.RETRY_TOPIC) or stored.topic
+
+    def __repr__(self) -> str:
+        return f"<ReceivedMessage {self.message_id} of {self.topic!r} tag {self.tag!r}>"
+
+    @property
+    def body(self) -> bytes:
+        """The body as its sender gave it."""
+        return self.stored.body
+
+    @property
+    def tag(self) -> str:
+        """The tag, or an empty text."""
+        return self.stored.tag
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The index keys that its sender gave."""
+        return self.stored.keys
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, reserved ones included."""
+        return self.stored.properties
+
+    @property
+    def message_id(self) -> str:
+        """The sender's unique key: the same in every copy that retries make."""
+        return self.stored.message_id
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was read from."""
+        return self._inflight.queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset there."""
+        return self.stored.queue_offset
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was given back before."""
+        return self.stored.reconsume_times
+
+    @property
+    def born_ms(self) -> int:
+        """When it was sent, by its sender's clock, in milliseconds since the epoch."""
+        return self.stored.born_ms
+
+    @property
+    def store_ms(self) -> int:
+        """When it was stored, by its broker's clock, in milliseconds since the epoch."""
+        return self.stored.store_ms
+
+    @asynccontextmanager
+    async def processing(self) -> AsyncIterator[ReceivedMessage]:
+        """Leaving the block acknowledges the message. An Exception in it is logged, sends the
+        message to be retried, and goes no further. When the block is cancelled the message is
+        given again, here or to another member."""
+        self._settler.begin()
+        try:
+            yield self
+        except Exception as error:
+            log.warning(
+                "processing_failed topic=%s message=%s attempt=%d error=%r",
+                self.topic,
+                self.message_id,
+                self.reconsume_times + 1,
+                error,
+                exc_info=error,
+            )
+            await self.retry()
+        except BaseException:
+            self._give_back()
+            raise
+        else:
+            self.ack()
+        finally:
+            self._settler.end()
+
+    def ack(self) -> None:
+        """Done: never give it again."""
+        if not self._settled:
+            self._settled = True
+            self._settler.succeeded(self._inflight, self.stored)
+
+    async def retry(self, delay_level: int = 0) -> None:
+        """Give it again later: after the time of ``delay_level``, or one that grows with its
+        attempts when 0. After its last attempt it becomes a dead letter; a negative level makes
+        it one at once."""
+        if not self._settled:
+            self._settled = True
+            await self._settler.failed(self._inflight, self.stored, delay_level)
+
+    def _give_back(self) -> None:
+        if not self._settled:
+            self._settled = True
+            self._settler.returned(self._inflight, self.stored)

@@ -1,0 +1,90 @@
+"""What ``client.subscribe`` gives: messages to iterate over, or a handler to run on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from cometmq.client.consumer.push import PushConsumer
+from cometmq.client.consumer.received import ReceivedMessage
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.producer import Producer
+    from cometmq.client.session import Session
+
+Handler = Callable[[ReceivedMessage], Awaitable[Any]]
+
+
+class Subscription:
+    """A membership in a consumer group. It joins when it is first used.
+
+    Iterate over it (several tasks may share the iteration), or :meth:`run` a handler. At most
+    ``concurrency`` messages are in the callers' hands; the next one is given when one of them is
+    settled. Offsets are committed up to the oldest message that is not settled. Use it as an async
+    context manager, or :meth:`close` it, to leave the group before the client closes.
+    """
+
+    def __init__(self, session: Session, producer: Producer, options: SubscribeOptions) -> None:
+        self.options = options
+        self._session = session
+        self._consumer = PushConsumer(session, producer, options)
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Subscription:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        if self._starting is None or not self._starting.done():
+            await self.start()
+        message = await self._consumer.take()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    async def start(self) -> None:
+        """Join the group now. Raises ValueError when this client is in it already."""
+        if self._closed:
+            return
+        if self._starting is None:
+            name = f"join {self.options.group}"
+            self._starting = self._session.tasks.spawn(self._consumer.start(), name=name)
+        await asyncio.shield(self._starting)
+
+    async def run(self, handler: Handler) -> None:
+        """Call ``handler`` with every message, ``concurrency`` of them at a time, until the
+        subscription is closed. A handler that returns acknowledges its message; one that raises
+        sends it to be retried."""
+        name = f"handler {self.options.group}"
+        workers = [
+            self._session.tasks.spawn(self._work(handler), name=f"{name} {number}")
+            for number in range(self.options.concurrency)
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, handler: Handler) -> None:
+        async for message in self:
+            async with message.processing():
+                await handler(message)
+
+    async def close(self) -> None:
+        """Leave the group: give no more messages, wait up to 10 s for those in work, store
+        offsets. Iterations and handlers end."""
+        self._closed = True
+        if self._starting is not None:
+            await asyncio.wait((self._starting,))
+        await self._consumer.close()

@@ -1,0 +1,247 @@
+"""Reading a queue at an offset of one's own: single pulls, offsets, and whole ranges.
+
+A broker suggests which of its replicas to read a queue from next; the suggestion is kept here
+(upstream: PullAPIWrapper.java, MQAdminImpl.java).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected
+from cometmq.message.model import MessageQueue, StoredMessage, from_record
+from cometmq.message.record import iter_decode
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fields import from_ext
+from cometmq.protocol.route import MASTER_ID
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from cometmq.client.session import Session
+    from cometmq.protocol.frame import Response
+
+#: A group that every broker knows, for reading without being a member of anything.
+READER_GROUP: Final = "TOOLS_CONSUMER"
+
+_COMMIT: Final = 1
+_SUSPEND: Final = 2
+_SUBSCRIPTION: Final = 4
+
+
+class PullStatus(Enum):
+    """What came of a pull."""
+
+    FOUND = ResponseCode.SUCCESS.value
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND.value
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY.value
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED.value
+
+
+_STATUS: Final = {status.value: status for status in PullStatus}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """``messages`` lie in ``[offset asked, next_offset)``; the queue holds
+    ``[min_offset, max_offset)``."""
+
+    status: PullStatus
+    messages: list[StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class OffsetsLost(ClientError):
+    """Offsets of a range are no longer in ``queue``, or not yet: it holds
+    ``[min_offset, max_offset)``."""
+
+    def __init__(self, queue: MessageQueue, offset: int, min_offset: int, max_offset: int) -> None:
+        self.queue = queue
+        self.offset = offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        super().__init__(
+            f"offset {offset} of queue {queue.queue_id} of {queue.topic!r} on "
+            f"{queue.broker_name}: the queue holds {min_offset} to {max_offset}"
+        )
+
+
+class Puller:
+    """Reads queues for one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._config = session.config
+        self._suggested: dict[MessageQueue, int] = {}
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        group: str = READER_GROUP,
+        max_messages: int = 32,
+        subscription: str = "*",
+        expression_type: str = "TAG",
+        sub_version: int = 0,
+        commit_offset: int | None = None,
+        suspend_ms: int = 0,
+        subscription_known: bool = False,
+    ) -> PullResult:
+        """Ask for up to ``max_messages`` from ``offset`` on.
+
+        With ``suspend_ms`` the broker may hold the request so long when there is nothing.
+        ``commit_offset`` is stored for ``group`` on the way. ``subscription_known`` means that
+        heartbeats carry the subscription, so that the broker uses that one. Raises NotConnected,
+        RequestTimedOut, BrokerRefused.
+        """
+        replica = self._session.pull_address(queue.broker_name, self._suggested.get(queue, 0))
+        if replica is None:
+            replica = MASTER_ID, await self._session.master_of(queue)
+        broker_id, address = replica
+        commits = commit_offset is not None and broker_id == MASTER_ID
+        header = h.PullMessage(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_messages,
+            sys_flag=(_COMMIT if commits else 0)
+            | (_SUSPEND if suspend_ms else 0)
+            | (0 if subscription_known else _SUBSCRIPTION),
+            commit_offset=commit_offset if commits and commit_offset is not None else -1,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=sub_version,
+            subscription=subscription,
+            expression_type=expression_type,
+        )
+        response = await self._session.remoting.request(
+            address, RequestCode.PULL_MESSAGE, header, timeout_ms=self._config.pull_timeout_ms
+        )
+        status = _STATUS.get(response.code)
+        if status is None:
+            code = RequestCode.PULL_MESSAGE
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        return self._read(queue, status, response)
+
+    def _read(self, queue: MessageQueue, status: PullStatus, response: Response) -> PullResult:
+        fields = from_ext(h.PullMessageResponse, response.ext)
+        if fields.suggest_which_broker_id:
+            self._suggested[queue] = fields.suggest_which_broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+        broker = queue.broker_name
+        return PullResult(
+            status,
+            [from_record(record, broker) for record in iter_decode(response.body)],
+            fields.next_begin_offset,
+            fields.min_offset,
+            fields.max_offset,
+        )
+
+    async def read_range(
+        self,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        *,
+        group: str = READER_GROUP,
+        batch_messages: int = 32,
+        strict: bool = True,
+    ) -> AsyncIterator[list[StoredMessage]]:
+        """Messages of ``queue`` with ``start <= offset < end``, in order, a pull at a time; the
+        next pull runs while the caller works on one.
+
+        Offsets that the queue does not hold raise OffsetsLost, or are left out when not ``strict``.
+        Raises as :meth:`pull`.
+        """
+        if start >= end:
+            return
+        offset = start
+        pending = self._pull_ahead(queue, offset, group, min(batch_messages, end - offset))
+        try:
+            while True:
+                result = await pending
+                if isinstance(result, CometError):
+                    raise result
+                found = [each for each in result.messages if each.queue_offset < end]
+                _check_progress(queue, offset, end, result, strict=strict)
+                offset = result.next_offset
+                done = offset >= end or result.status is PullStatus.NOTHING_NEW
+                if not done:
+                    count = min(batch_messages, end - offset)
+                    pending = self._pull_ahead(queue, offset, group, count)
+                if found:
+                    yield found
+                if done:
+                    return
+        finally:
+            pending.cancel()
+
+    def _pull_ahead(
+        self, queue: MessageQueue, offset: int, group: str, count: int
+    ) -> asyncio.Task[PullResult | CometError]:
+        async def pull() -> PullResult | CometError:
+            try:
+                return await self.pull(queue, offset, group=group, max_messages=count)
+            except CometError as error:
+                return error  # raised by whoever reads the range, not by the task
+
+        name = f"read {queue.topic}-{queue.queue_id}"
+        return self._session.tasks.spawn(pull(), name=name)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The offset that the next message of ``queue`` will get. Raises as :meth:`pull`."""
+        return await self._offset(RequestCode.GET_MAX_OFFSET, queue, None)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The oldest offset that ``queue`` still holds. Raises as :meth:`pull`."""
+        return await self._offset(RequestCode.GET_MIN_OFFSET, queue, None)
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The offset of the message stored nearest to ``timestamp_ms`` (wall time). Raises as
+        :meth:`pull`."""
+        header = h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
+
+    async def earliest_store_ms(self, queue: MessageQueue) -> int:
+        """When the oldest message of ``queue`` was stored; -1 for an empty one. Raises as
+        :meth:`pull`."""
+        response = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue, None)
+        return from_ext(h.EarliestStoreTimeResponse, response.ext).timestamp
+
+    async def _offset(self, code: RequestCode, queue: MessageQueue, header: h.Header | None) -> int:
+        response = await self._ask(code, queue, header)
+        return from_ext(h.QueueOffsetResponse, response.ext).offset
+
+    async def _ask(
+        self, code: RequestCode, queue: MessageQueue, header: h.Header | None
+    ) -> Response:
+        address = await self._session.master_of(queue)
+        return await self._session.remoting.call(
+            address,
+            code,
+            header or h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id),
+            timeout_ms=self._config.request_timeout_ms,
+        )
+
+
+def _check_progress(
+    queue: MessageQueue, offset: int, end: int, result: PullResult, *, strict: bool
+) -> None:
+    if result.status is PullStatus.OFFSET_MOVED and result.next_offset < offset:
+        # The queue ends before the offset; pulling on from its end would read other messages.
+        raise OffsetsLost(queue, offset, result.min_offset, result.max_offset)
+    if strict and (
+        result.status is PullStatus.OFFSET_MOVED
+        or (result.status is PullStatus.NOTHING_NEW and result.next_offset < end)
+    ):
+        raise OffsetsLost(queue, offset, result.min_offset, result.max_offset)
+    if result.status is PullStatus.NOTHING_MATCHED and result.next_offset <= offset:
+        raise NotConnected(queue.broker_name, f"pull at offset {offset} makes no progress")
