@@ -1,0 +1,412 @@
+"""Typed operations on a cluster, for the command line, Spark, demos and tests.
+
+Each asks the name servers and the brokers that it needs; nothing is cached. Operations that change
+something are refused by a broker on another machine unless its settings allow them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cometmq.client.pull import Puller
+from cometmq.client.routes import AUTO_CREATE_TOPIC
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    CometError,
+    NotConnected,
+    RequestTimedOut,
+    RouteNotFound,
+)
+from cometmq.core.settings import format_properties, parse_properties
+from cometmq.message.ids import decode_offset_id
+from cometmq.message.model import MessageQueue, StoredMessage, from_record
+from cometmq.message.record import iter_decode
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import (
+    ClusterInfo,
+    ConsumeOffset,
+    ConsumerConnections,
+    ConsumeStatsRead,
+    GroupList,
+    KvTable,
+    QueueKey,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicOffset,
+    TopicStatsRead,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.fields import from_ext
+from cometmq.protocol.route import PERM_READ, PERM_WRITE, TopicRoute
+
+if TYPE_CHECKING:
+    from cometmq.client.session import Session
+    from cometmq.protocol.frame import Response
+
+log = logging.getLogger(__name__)
+
+_ROUTE_VISIBLE_MS: Final = 10_000
+_ROUTE_STEP_MS: Final = 20
+_MAX_TIME_MS: Final = 2**63 - 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker process."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+
+class Admin:
+    """Operations over an open client session (``Admin(client.session)``).
+
+    All methods raise NotConnected, RequestTimedOut and BrokerRefused where a server cannot be
+    reached or refuses; others are named by each.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._timeout_ms = max(session.config.request_timeout_ms, 5_000)
+        self.puller = Puller(session)
+
+    # ------------------------------------------------------------------ cluster
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Brokers by name and broker names by cluster, as the name server knows them."""
+        response = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        return parse_json(response.body, ClusterInfo)
+
+    async def brokers(self, cluster: str = "", *, masters_only: bool = False) -> list[Broker]:
+        """Broker processes, of one cluster or all, by name and id."""
+        info = await self.cluster_info()
+        return sorted(
+            (
+                Broker(each.cluster, each.broker_name, int(broker_id), address)
+                for each in info.broker_addr_table.values()
+                for broker_id, address in each.broker_addrs.items()
+                if not cluster or each.cluster == cluster
+                if not masters_only or broker_id == "0"
+            ),
+            key=lambda broker: (broker.cluster, broker.name, broker.broker_id),
+        )
+
+    async def broker_runtime(self, address: str) -> dict[str, str]:
+        """What a broker says about itself: version, rates, offsets, disk."""
+        response = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO, None)
+        return parse_json(response.body, KvTable).table
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """All settings of a broker. Raises SettingsError when it answers no property text."""
+        response = await self._call(address, RequestCode.GET_BROKER_CONFIG, None)
+        return parse_properties(response.body.decode())
+
+    async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
+        """Change settings of a running broker."""
+        body = format_properties(values).encode()
+        await self._call(address, RequestCode.UPDATE_BROKER_CONFIG, None, body)
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        cluster: str = "",
+        brokers: Iterable[str] = (),
+    ) -> TopicRoute:
+        """Create or change a topic on the masters of a cluster (all when empty) or on the named
+        ``brokers``; returns its route once the name server knows it of all of them.
+
+        Raises RouteNotFound when there is no such broker, or the route does not come.
+        """
+        wanted = set(brokers)
+        masters = [
+            broker
+            for broker in await self.brokers(cluster, masters_only=True)
+            if not wanted or broker.name in wanted
+        ]
+        if not masters:
+            raise RouteNotFound(topic, "there is no master broker to create it on")
+        header = h.CreateTopic(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=order,
+        )
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        await asyncio.gather(*(self._call(broker.address, code, header) for broker in masters))
+        return await self._await_route(topic, {broker.name for broker in masters}, header)
+
+    async def delete_topic(self, topic: str, cluster: str = "") -> None:
+        """Delete a topic on all brokers of a cluster (all when empty) and on the name servers."""
+        header = h.Topic(topic=topic)
+        code = RequestCode.DELETE_TOPIC_IN_BROKER
+        for broker in await self.brokers(cluster):
+            await self._call(broker.address, code, header)
+        gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
+        for address in self._session.config.name_servers:
+            await self._call(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, gone)
+
+    async def list_topics(self) -> list[str]:
+        """All topics that the name server knows, system topics too, sorted."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        response = await self._ask_name_server(code, None)
+        return sorted(parse_json(response.body, TopicList).topic_list)
+
+    async def system_topics(self) -> set[str]:
+        """Topics that brokers made for themselves."""
+        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+        found: set[str] = set()
+        for broker in await self.brokers(masters_only=True):
+            response = await self._call(broker.address, code, None)
+            found.update(parse_json(response.body, TopicList).topic_list)
+        response = await self._ask_name_server(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, None)
+        return found.union(parse_json(response.body, TopicList).topic_list)
+
+    async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
+        """How one broker has a topic set up; None when it does not have it."""
+        response = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None)
+        return parse_json(response.body, TopicConfigTable).topic_config_table.get(topic)
+
+    async def topic_route(self, topic: str) -> TopicRoute:
+        """Where a topic lives. Raises RouteNotFound."""
+        return await self._session.route(topic)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """The offsets that each queue of a topic holds, by queue. Raises RouteNotFound."""
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        found: dict[MessageQueue, TopicOffset] = {}
+        for address in await self._masters(topic):
+            response = await self._call(address, code, h.Topic(topic=topic))
+            found.update(_by_queue(parse_json(response.body, TopicStatsRead).offset_table))
+        return dict(sorted(found.items()))
+
+    # ------------------------------------------------------------------ groups
+
+    async def update_group(self, group: SubscriptionGroupConfig, cluster: str = "") -> None:
+        """Create or change a consumer group on all masters."""
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        for broker in await self.brokers(cluster, masters_only=True):
+            await self._call(broker.address, code, None, encode_json(group))
+
+    async def delete_group(self, group: str, cluster: str = "") -> None:
+        """Delete a consumer group on all masters, its offsets too."""
+        header = h.GroupName(group_name=group, remove_offset=True)
+        for broker in await self.brokers(cluster, masters_only=True):
+            await self._call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Groups that consume a topic or did, sorted. Raises RouteNotFound."""
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        found: set[str] = set()
+        for address in await self._masters(topic):
+            response = await self._call(address, code, h.Topic(topic=topic))
+            found.update(parse_json(response.body, GroupList).group_list)
+        return sorted(found)
+
+    async def consumer_connections(self, group: str) -> ConsumerConnections | None:
+        """The members of a group that are connected now; None when there are none."""
+        header = h.ConsumerGroup(consumer_group=group)
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        for broker in await self.brokers(masters_only=True):
+            try:
+                response = await self._call(broker.address, code, header)
+            except BrokerRefused as refusal:
+                if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                    continue
+                raise
+            return parse_json(response.body, ConsumerConnections)
+        return None
+
+    async def consumer_progress(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, ConsumeOffset]:
+        """Where a group stands in each of its queues (of one topic or all); a queue's lag is
+        ``broker_offset - consumer_offset``. Empty for a group that never consumed."""
+        code = RequestCode.GET_CONSUME_STATS
+        header = h.GetConsumeStats(consumer_group=group, topic=topic)
+        found: dict[MessageQueue, ConsumeOffset] = {}
+        for broker in await self.brokers(masters_only=True):
+            response = await self._call(broker.address, code, header)
+            found.update(_by_queue(parse_json(response.body, ConsumeStatsRead).offset_table))
+        return dict(sorted(found.items()))
+
+    async def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """The committed offset of a group in each queue of a topic; None where there is none.
+        Raises RouteNotFound."""
+        queues = await self._session.subscribe_queues(topic)
+        offsets = await asyncio.gather(*(self.group_offset(group, queue) for queue in queues))
+        return dict(zip(queues, offsets, strict=True))
+
+    async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """The committed offset of a group in one queue; None where there is none."""
+        header = h.QueryConsumerOffset(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        address = await self._session.master_of(queue)
+        try:
+            response = await self._call(address, RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except BrokerRefused as refusal:
+            if refusal.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return from_ext(h.QueueOffsetResponse, response.ext).offset
+
+    async def commit_group_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Set the committed offsets of a group; its members that run now go on from their own."""
+        await asyncio.gather(*(self._commit(group, each, at) for each, at in offsets.items()))
+
+    # ------------------------------------------------------------------ messages
+
+    async def message_by_id(self, message_id: str, topic: str = "") -> StoredMessage | None:
+        """The message of an offset id; or, with its ``topic``, of the id its sender gave. The two
+        look alike, so the first is tried first. None when nothing is found."""
+        try:
+            place = decode_offset_id(message_id)
+        except ValueError:
+            place = None
+        if place is not None:
+            host = f"[{place.host}]" if ":" in place.host else place.host
+            header = h.ViewMessage(offset=place.physical_offset)
+            try:
+                response = await self._call(
+                    f"{host}:{place.port}", RequestCode.VIEW_MESSAGE_BY_ID, header
+                )
+                return next(map(from_record, iter_decode(response.body)), None)
+            except (NotConnected, RequestTimedOut, BrokerRefused) as error:
+                if not topic:
+                    if isinstance(error, BrokerRefused):
+                        return None
+                    raise
+                log.debug("not_an_offset_id id=%s error=%s", message_id, error)
+        if not topic:
+            return None
+        found = await self._query(topic, message_id, 32, 0, _MAX_TIME_MS, unique=True)
+        return found[0] if found else None
+
+    async def messages_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = _MAX_TIME_MS,
+    ) -> list[StoredMessage]:
+        """Messages of a topic that carry ``key``, stored between two moments, oldest first. Raises
+        RouteNotFound."""
+        return await self._query(topic, key, max_messages, begin_ms, end_ms, unique=False)
+
+    async def _query(
+        self, topic: str, key: str, count: int, begin_ms: int, end_ms: int, *, unique: bool
+    ) -> list[StoredMessage]:
+        header = h.QueryMessage(
+            topic=topic,
+            key=key,
+            max_num=count,
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key_query=True if unique else None,
+        )
+        route = await self.topic_route(topic)
+        found: list[StoredMessage] = []
+        for broker in route.broker_datas:
+            address = broker.master()
+            if address is None:
+                continue
+            try:
+                response = await self._call(address, RequestCode.QUERY_MESSAGE, header)
+            except BrokerRefused as refusal:
+                if refusal.code == ResponseCode.QUERY_NOT_FOUND:
+                    continue
+                raise
+            for record in iter_decode(response.body):
+                message = from_record(record, broker.broker_name)
+                # The index knows hashes; only the text is sure.
+                mine = (message.unique_key,) if unique else message.keys
+                if key in mine and message.topic == topic:
+                    found.append(message)
+        return sorted(found, key=lambda message: message.store_ms)[:count]
+
+    # ------------------------------------------------------------------ parts
+
+    async def _commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        header = h.UpdateConsumerOffset(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+        )
+        address = await self._session.master_of(queue)
+        await self._call(address, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def _masters(self, topic: str) -> list[str]:
+        route = await self.topic_route(topic)
+        return [address for each in route.broker_datas if (address := each.master())]
+
+    async def _await_route(self, topic: str, names: set[str], header: h.CreateTopic) -> TopicRoute:
+        deadline_ms = self._session.clock.monotonic_ms() + _ROUTE_VISIBLE_MS
+        problem: ClientError | None = None
+        while True:
+            try:
+                route = await self.topic_route(topic)
+                seen = {
+                    data.broker_name
+                    for data in route.queue_datas
+                    if data.read_queue_nums == header.read_queue_nums
+                    and data.write_queue_nums == header.write_queue_nums
+                    and data.perm == header.perm
+                }
+                if names <= seen:
+                    return route
+            except RouteNotFound as error:
+                problem = error
+            if self._session.clock.monotonic_ms() >= deadline_ms:
+                raise problem or RouteNotFound(topic, "the name server has an older route")
+            await self._session.clock.sleep_ms(_ROUTE_STEP_MS)
+
+    async def _ask_name_server(self, code: RequestCode, header: h.Header | None) -> Response:
+        response = await self._session.ask_name_server(code, header, timeout_ms=self._timeout_ms)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused("name server", code, response.code, response.remark or "")
+        return response
+
+    async def _call(
+        self, address: str, code: RequestCode, header: h.Header | None, body: bytes = b""
+    ) -> Response:
+        return await self._session.remoting.call(
+            address, code, header, body, timeout_ms=self._timeout_ms
+        )
+
+
+def _by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
+    """A table whose keys are queues as JSON, by queue. Raises CometError for other keys."""
+    found: dict[MessageQueue, T] = {}
+    for text, value in table.items():
+        key = parse_json(text.encode(), QueueKey)
+        if key.queue_id < 0:
+            raise CometError(f"queue id {key.queue_id} in an offset table")
+        found[MessageQueue(key.topic, key.broker_name, key.queue_id)] = value
+    return found

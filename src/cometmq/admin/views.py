@@ -1,0 +1,202 @@
+"""Answers of the admin operations as rows for people and for JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cometmq.protocol.route import readable, writable
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Broker
+    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.protocol.bodies import ConsumeOffset, TopicOffset
+    from cometmq.protocol.route import TopicRoute
+
+_BODY_PREVIEW = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """One broker process; rates are messages a second over the last ten seconds."""
+
+    cluster: str
+    broker: str
+    id: int
+    address: str
+    version: str
+    put_per_second: float
+    get_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue of a topic."""
+
+    broker: str
+    queue: int
+    min_offset: int
+    max_offset: int
+    messages: int
+    last_stored: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressRow:
+    """Where a group stands in one queue."""
+
+    topic: str
+    broker: str
+    queue: int
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    last_consumed: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRow:
+    """One broker's part of a topic."""
+
+    broker: str
+    cluster: str
+    addresses: str
+    read_queues: int
+    write_queues: int
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """One stored message; ``body`` is its beginning as text."""
+
+    message_id: str
+    offset_id: str
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    tag: str
+    keys: str
+    stored: str
+    born: str
+    born_at: str
+    stored_at: str
+    reconsume_times: int
+    size_bytes: int
+    body: str
+
+
+def moment(ms: int) -> str:
+    """Milliseconds since the epoch as ISO 8601 in UTC; empty for none."""
+    if ms <= 0:
+        return ""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+
+
+def broker_row(broker: Broker, runtime: Mapping[str, str]) -> BrokerRow:
+    """A broker with what its runtime table says."""
+    return BrokerRow(
+        broker.cluster,
+        broker.name,
+        broker.broker_id,
+        broker.address,
+        runtime.get("brokerVersionDesc", ""),
+        _first_rate(runtime.get("putTps", "")),
+        _first_rate(runtime.get("getTransferedTps", "")),
+    )
+
+
+def _first_rate(text: str) -> float:
+    """The first of three rates ("10s 60s 600s"); 0 when there is none."""
+    try:
+        return round(float(text.split()[0]), 2)
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def queue_rows(stats: Mapping[MessageQueue, TopicOffset]) -> list[QueueRow]:
+    """One row a queue, in order."""
+    return [
+        QueueRow(
+            queue.broker_name,
+            queue.queue_id,
+            each.min_offset,
+            each.max_offset,
+            each.max_offset - each.min_offset,
+            moment(each.last_update_timestamp),
+        )
+        for queue, each in sorted(stats.items())
+    ]
+
+
+def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[ProgressRow]:
+    """One row a queue, in order."""
+    return [
+        ProgressRow(
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            each.broker_offset,
+            each.consumer_offset,
+            each.broker_offset - each.consumer_offset,
+            moment(each.last_timestamp),
+        )
+        for queue, each in sorted(progress.items())
+    ]
+
+
+def total_lag(progress: Iterable[ConsumeOffset]) -> int:
+    """Messages that a group has still to consume."""
+    return sum(max(0, each.broker_offset - each.consumer_offset) for each in progress)
+
+
+def permissions(perm: int) -> str:
+    """``RW``, ``R-``, ``-W`` or ``--``."""
+    return ("R" if readable(perm) else "-") + ("W" if writable(perm) else "-")
+
+
+def route_rows(route: TopicRoute) -> list[RouteRow]:
+    """One row a broker that has queues of the topic."""
+    brokers = {broker.broker_name: broker for broker in route.broker_datas}
+    rows: list[RouteRow] = []
+    for data in sorted(route.queue_datas, key=lambda data: data.broker_name):
+        broker = brokers.get(data.broker_name)
+        addresses = sorted(broker.broker_addrs.items()) if broker else []
+        rows.append(
+            RouteRow(
+                data.broker_name,
+                broker.cluster if broker else "",
+                ", ".join(f"{broker_id}={address}" for broker_id, address in addresses),
+                data.read_queue_nums,
+                data.write_queue_nums,
+                permissions(data.perm),
+            )
+        )
+    return rows
+
+
+def message_row(message: StoredMessage) -> MessageRow:
+    """A message with times as text and the beginning of its body."""
+    body = message.body[:_BODY_PREVIEW].decode("utf-8", "replace")
+    if len(message.body) > _BODY_PREVIEW:
+        body += f"... ({len(message.body)} bytes)"
+    return MessageRow(
+        message.message_id,
+        message.offset_id,
+        message.topic,
+        message.broker_name,
+        message.queue_id,
+        message.queue_offset,
+        message.tag,
+        " ".join(message.keys),
+        moment(message.store_ms),
+        moment(message.born_ms),
+        message.born_address,
+        message.store_address,
+        message.reconsume_times,
+        message.size_bytes,
+        body,
+    )
