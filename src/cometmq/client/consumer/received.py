@@ -40,24 +40,20 @@ class Settler(Protocol):
         ...
 
 
-class ReceivedMessage:
-    """One message of a subscription. It stays the subscription's until :meth:`ack`,
-    :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
-    nothing."""
+class MessageView:
+    """What a received message says."""
 
-    __slots__ = ("_inflight", "_settled", "_settler", "stored", "topic")
+    __slots__ = ("_inflight", "stored", "topic")
 
-    def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
-        self._settler = settler
+    def __init__(self, inflight: InFlight, stored: StoredMessage) -> None:
         self._inflight = inflight
-        self._settled = False
         #: The message as the broker stored it.
         self.stored = stored
         #: Where it was first sent; a retried message is stored in its group's retry topic.
         self.topic = stored.properties.get(props.RETRY_TOPIC) or stored.topic
 
     def __repr__(self) -> str:
-        return f"<ReceivedMessage {self.message_id} of {self.topic!r} tag {self.tag!r}>"
+        return f"<{type(self).__name__} {self.message_id} of {self.topic!r} tag {self.tag!r}>"
 
     @property
     def body(self) -> bytes:
@@ -108,6 +104,19 @@ class ReceivedMessage:
     def store_ms(self) -> int:
         """When it was stored, by its broker's clock, in milliseconds since the epoch."""
         return self.stored.store_ms
+
+
+class ReceivedMessage(MessageView):
+    """One message of a subscription. It stays the subscription's until :meth:`ack`,
+    :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
+    nothing."""
+
+    __slots__ = ("_settled", "_settler")
+
+    def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
+        super().__init__(inflight, stored)
+        self._settler = settler
+        self._settled = False
 
     @asynccontextmanager
     async def processing(self) -> AsyncIterator[ReceivedMessage]:

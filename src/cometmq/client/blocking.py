@@ -1,0 +1,281 @@
+"""The client for programs without an event loop: the same names, every call waits.
+
+One thread runs a loop with the asyncio client on it; any number of other threads may use the
+facade. ::
+
+    with cometmq.client.blocking.Client("127.0.0.1:9876") as client:
+        client.send("regions", b"...", tag="update")
+        for message in client.subscribe("regions", group="social"):
+            with message.processing():
+                ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cometmq.client import client as asynchronous
+from cometmq.client.consumer import received
+from cometmq.net.runtime import loop_factory
+
+if TYPE_CHECKING:
+    from cometmq.client.config import ClientConfig
+    from cometmq.client.consumer import subscription
+    from cometmq.client.consumer.options import Mode, Start
+    from cometmq.client.producer import OrderKey, SendResult
+    from cometmq.message.model import Message, MessageQueue
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """A thread that runs an event loop until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = loop_factory()()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="cometmq client", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for its result; interrupting the wait cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class ReceivedMessage(received.MessageView):
+    """One message of a subscription; see the asyncio client's."""
+
+    __slots__ = ("_message", "_thread")
+
+    def __init__(self, thread: _LoopThread, message: received.ReceivedMessage) -> None:
+        super().__init__(message._inflight, message.stored)
+        self._thread = thread
+        self._message = message
+
+    @contextmanager
+    def processing(self) -> Iterator[ReceivedMessage]:
+        """Leaving the block acknowledges the message; an Exception in it is logged and sends it to
+        be retried."""
+        context = self._message.processing()
+        self._thread.wait(context.__aenter__())
+        try:
+            yield self
+        except BaseException as error:
+            ends_here = self._thread.wait(
+                _leave(context.__aexit__, error),
+            )
+            if not ends_here:
+                raise
+        else:
+            self._thread.wait(_leave(context.__aexit__, None))
+
+    def ack(self) -> None:
+        """Done: never give it again."""
+        self._thread.wait(_call(self._message.ack))
+
+    def retry(self, delay_level: int = 0) -> None:
+        """Give it again later."""
+        self._thread.wait(self._message.retry(delay_level))
+
+
+class Subscription:
+    """A membership in a consumer group; see the asyncio client's."""
+
+    def __init__(self, thread: _LoopThread, inner: subscription.Subscription) -> None:
+        self._thread = thread
+        self._inner = inner
+
+    def __enter__(self) -> Subscription:
+        self._thread.wait(self._inner.start())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        message = self._thread.wait(self._take())
+        if message is None:
+            raise StopIteration
+        return ReceivedMessage(self._thread, message)
+
+    async def _take(self) -> received.ReceivedMessage | None:
+        return await anext(self._inner, None)
+
+    def run(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+        """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
+        is closed (from another thread, or by an interrupt of this one)."""
+        workers = [
+            threading.Thread(target=self._work, args=(handler,), name=f"cometmq handler {number}")
+            for number in range(self._inner.options.concurrency)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _work(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+        for message in self:
+            with message.processing():
+                handler(message)
+
+    def close(self) -> None:
+        """Leave the group; iterations and handlers end."""
+        self._thread.wait(self._inner.close())
+
+
+class Client:
+    """A RocketMQ client for blocking programs; arguments and errors are the asyncio client's."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str],
+        *,
+        config: ClientConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        self._inner = asynchronous.Client(name_servers, config=config, **settings)
+        self._thread: _LoopThread | None = None
+
+    def __enter__(self) -> Client:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Open the client."""
+        if self._thread is None:
+            self._thread = _LoopThread()
+            self._thread.wait(self._inner.start())
+
+    def close(self) -> None:
+        """Leave all groups, close all connections, end the thread."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                thread.wait(self._inner.close())
+            finally:
+                thread.close()
+
+    @property
+    def inner(self) -> asynchronous.Client:
+        """The asyncio client; its coroutines run through :meth:`wait`."""
+        return self._inner
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the client's loop, such as one of the admin operations.
+
+        Raises RuntimeError when the client is not open.
+        """
+        return self._running().wait(work)
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        order_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult:
+        """Send a body and wait until a broker has stored it."""
+        return self.wait(
+            self._inner.send(
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                delay_level=delay_level,
+                order_key=order_key,
+                queue=queue,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def send_oneway(
+        self, message: Message, *, order_key: str | None = None, queue: MessageQueue | None = None
+    ) -> None:
+        """Send without waiting for an answer."""
+        self.wait(self._inner.send_oneway(message, order_key=order_key, queue=queue))
+
+    def send_many(
+        self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
+    ) -> list[SendResult]:
+        """Send messages in as few batches as the limits allow."""
+        work = self._inner.send_many(list(messages), order_key=order_key, timeout_ms=timeout_ms)
+        return self.wait(work)
+
+    def subscribe(
+        self,
+        topics: str | Mapping[str, str],
+        *,
+        group: str,
+        filter: str = "*",  # the name that users of message queues expect
+        concurrency: int = 8,
+        ordered: bool = False,
+        mode: Mode = "clustering",
+        start: Start = "last",
+        max_reconsume_times: int = -1,
+    ) -> Subscription:
+        """Consume as a member of ``group``."""
+        inner = self._inner.subscribe(
+            topics,
+            group=group,
+            filter=filter,
+            concurrency=concurrency,
+            ordered=ordered,
+            mode=mode,
+            start=start,
+            max_reconsume_times=max_reconsume_times,
+        )
+        return Subscription(self._running(), inner)
+
+    def _running(self) -> _LoopThread:
+        if self._thread is None:
+            raise RuntimeError("the client is not open: use `with Client(...)`, or start()")
+        return self._thread
+
+
+async def _call(action: Callable[[], None]) -> None:
+    action()
+
+
+async def _leave(
+    leave: Callable[..., Coroutine[Any, Any, bool | None]], error: BaseException | None
+) -> bool:
+    kind = None if error is None else type(error)
+    try:
+        return bool(await leave(kind, error, None if error is None else error.__traceback__))
+    except BaseException as raised:
+        if raised is error:
+            return False
+        raise
