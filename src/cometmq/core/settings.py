@@ -112,6 +112,8 @@ def _render(value: object) -> str:
 
 def _convert(key: str, text: str, hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        if not text:
+            return None  # as to_properties shows a setting that is not set
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     if hint is bool:
         return _convert_bool(key, text)

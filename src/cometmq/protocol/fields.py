@@ -8,6 +8,7 @@ spellings and :func:`to_ext` writes strings only, because Go reads nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Final, TypeVar, get_args, get_origin
@@ -25,6 +26,8 @@ Flag = str | bool | int | None
 S = TypeVar("S", bound=Struct)
 
 _BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header it cannot decode
+#: What a Java client can have printed; more digits than this fit no bound.
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
 
 
@@ -100,19 +103,15 @@ def _converter(hint: object) -> Callable[[str], int] | None:
         if get_origin(part) is Annotated:
             meta = get_args(part)[1]
             return _int_reader(_INT_BOUNDS[meta.title])
-        title = getattr(part, "__metadata__", None)
-        if title is not None:
-            return _int_reader(_INT_BOUNDS[title[0].title])
     return None
 
 
 @cache
 def _int_reader(bound: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        try:
-            value = int(text, 10)
-        except ValueError:
-            raise ValueError(f"{text[:40]!r} is not a whole number") from None
+        if _WHOLE_NUMBER.fullmatch(text) is None:
+            raise ValueError(f"{text[:40]!r} is not a whole number")
+        value = int(text)
         if not -bound <= value < bound:
             raise ValueError(f"{value} does not fit {'32' if bound == 2**31 else '64'} bits")
         return value

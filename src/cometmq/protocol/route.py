@@ -16,7 +16,7 @@ MASTER_ID: Final = 0
 
 
 class QueueData(Struct, rename="camel", frozen=True):
-    """One broker's queues of a topic. ``topic_sys_flag`` is read under its older name too."""
+    """One broker's queues of a topic. Peers before 4.9 say topicSynFlag, which is not read."""
 
     broker_name: str
     read_queue_nums: int

@@ -1,0 +1,53 @@
+"""Errors say what, where and what to do, and know their code on the wire."""
+
+import pytest
+
+from cometmq.core import errors as e
+
+EXAMPLES: list[tuple[e.CometError, int, str]] = [
+    (e.SettingsError("listenPort", "'x' is not a number"), 1, "setting 'listenPort': 'x' is not"),
+    (e.LocalProtocolError("ours"), 1, "ours"),
+    (e.RemoteProtocolError("theirs"), 1, "theirs"),
+    (e.BadRequest(13, "too long"), 13, "too long"),
+    (e.StoreCorrupt("log/0", 7, "bad size"), 1, "log/0 at offset 7: bad size"),
+    (e.StoreFull("full"), 14, "full"),
+    (e.StoreOffline("closed"), 14, "closed"),
+    (e.StoreLocked("dir"), 1, "store dir is in use by another process: stop that broker"),
+    (e.MessageIllegal("long"), 13, "long"),
+    (e.NotConnected("h:1", "refused"), 1, "h:1: refused"),
+    (e.RequestTimedOut("h:1", 10, 3000), 1, "h:1: no answer to request 10 within 3000 ms"),
+    (e.RouteNotFound("t", "create it"), 17, "topic 't': create it"),
+    (e.BrokerRefused("h:1", 10, 2, "busy"), 2, "h:1 refused request 10 with code 2: busy"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "text"), EXAMPLES)
+def test_an_error_has_a_code_and_a_sentence(error: e.CometError, code: int, text: str) -> None:
+    assert error.code == code
+    assert error.remark == str(error)
+    assert text in error.remark
+
+
+def test_the_tree_has_three_branches() -> None:
+    branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError)
+    assert all(isinstance(error, branches) for error, _, _ in EXAMPLES)
+    assert issubclass(e.BadRequest, e.RemoteProtocolError)
+
+
+def test_every_error_that_is_raised_has_an_example() -> None:
+    declared = {
+        cls for cls in vars(e).values() if isinstance(cls, type) and issubclass(cls, Exception)
+    }
+    branches = {e.CometError, e.ProtocolError, e.StoreError, e.ClientError}
+    assert {type(error) for error, _, _ in EXAMPLES} == declared - branches
+
+
+def test_fields_are_kept() -> None:
+    refused = e.BrokerRefused("h:1", 10, 2, "busy")
+    assert (refused.address, refused.request_code, refused.broker_remark) == ("h:1", 10, "busy")
+    assert e.StoreCorrupt("p", -1, "x").offset == -1
+    assert e.RequestTimedOut("h:1", 10, 3).timeout_ms == 3
+    assert e.RouteNotFound("t", "x").topic == "t"
+    assert e.StoreLocked("p").path == "p"
+    assert e.NotConnected("a", "b").problem == "b"
+    assert e.SettingsError("k", "p").key == "k"

@@ -1,0 +1,87 @@
+"""A watermark against the plainest model of one."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cometmq.core.watermark import Watermark
+
+small = st.integers(0, 50)
+
+
+class WatermarkMachine(RuleBasedStateMachine):
+    """Park, cancel, advance and expire in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watermark: Watermark[int] = Watermark()
+        self.parked: dict[int, tuple[int, int]] = {}
+        self.position = 0
+        self.next_token = 0
+
+    def released(self, tokens: list[int], due: set[int], part: int) -> None:
+        assert set(tokens) == due
+        order = [self.parked[token][part] for token in tokens]
+        assert order == sorted(order)
+        for token in due:
+            del self.parked[token]
+
+    @rule(offset=small, deadline_ms=small)
+    def park(self, offset: int, deadline_ms: int) -> None:
+        key = self.watermark.park(offset, deadline_ms, self.next_token)
+        assert key == self.next_token
+        self.parked[self.next_token] = (offset, deadline_ms)
+        self.next_token += 1
+
+    @rule(token=small)
+    def cancel(self, token: int) -> None:
+        expected = token if token in self.parked else None
+        assert self.watermark.cancel(token) == expected
+        self.parked.pop(token, None)
+
+    @rule(position=small)
+    def advance(self, position: int) -> None:
+        self.position = max(self.position, position)
+        due = {token for token, (offset, _) in self.parked.items() if offset <= self.position}
+        self.released(self.watermark.advance(position), due, 0)
+
+    @rule(now_ms=small)
+    def expire(self, now_ms: int) -> None:
+        due = {token for token, (_, deadline) in self.parked.items() if deadline <= now_ms}
+        self.released(self.watermark.expire(now_ms), due, 1)
+
+    @rule()
+    def drain(self) -> None:
+        assert self.watermark.drain() == list(self.parked)
+        self.parked.clear()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert len(self.watermark) == len(self.parked)
+        assert self.watermark.position == self.position
+        deadlines = [deadline for _, deadline in self.parked.values()]
+        assert self.watermark.next_deadline_ms() == min(deadlines, default=None)
+
+
+TestWatermark = WatermarkMachine.TestCase
+
+
+def test_a_reached_offset_is_released_by_the_next_advance() -> None:
+    watermark: Watermark[str] = Watermark(10)
+    watermark.park(5, 1_000, "token")
+    assert watermark.advance(0) == ["token"]
+    assert watermark.position == 10
+
+
+@given(st.booleans())
+def test_released_tokens_leave_no_garbage(by_offset: bool) -> None:
+    watermark: Watermark[int] = Watermark()
+    for number in range(10_000):
+        watermark.park(number, number, number)
+        released = watermark.advance(number) if by_offset else watermark.expire(number)
+        assert released == [number]
+    assert len(watermark._by_deadline) < 2_000
+    assert len(watermark._by_offset) < 2_000
+    # What is parked survives the clearing.
+    watermark.park(20_000, 30_000, 1)
+    assert watermark.advance(20_000) == [1]

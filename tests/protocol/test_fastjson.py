@@ -1,0 +1,144 @@
+"""fastjson's dialect, written and read."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.core.errors import BadRequest
+from cometmq.protocol.bodies import (
+    ConsumeStatsRead,
+    QueueKey,
+    TopicOffset,
+    TopicStats,
+    TopicStatsRead,
+)
+from cometmq.protocol.fastjson import encode_json, object_map, parse_json, to_strict
+from tests.protocol.strategies import texts
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | texts(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts(), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+@given(values)
+def test_what_is_written_can_be_read(value: Any) -> None:
+    data = encode_json(value)
+    assert parse_json(data) == without_nulls(value)
+
+
+@given(values)
+def test_plain_json_passes_the_dialect_reader_unchanged(value: Any) -> None:
+    assert json.loads(to_strict(json.dumps(value).encode())) == value
+
+
+def test_writing_is_compact_sorted_and_without_nulls() -> None:
+    assert encode_json({"b": None, "a": [1, {"d": "x", "c": None}], 7: True}) == (
+        b'{"7":true,"a":[1,{"d":"x"}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "strict"),
+    [
+        (b'{0:"a:1",1:"b:2"}', {"0": "a:1", "1": "b:2"}),
+        (b'{"t":{0:12,-1:3}}', {"t": {"0": 12, "-1": 3}}),
+        (b'{"k":[{1:2},{3:[4]}]}', {"k": [{"1": 2}, {"3": [4]}]}),
+        (b'{{"a":1}:2}', {'{"a":1}': 2}),
+        (
+            b'{{"a":{"b":[1,2]},"c":0}:{"d":5},{"a":2}:6}',
+            {'{"a":{"b":[1,2]},"c":0}': {"d": 5}, '{"a":2}': 6},
+        ),
+        (b'{{1:"x"}:2}', {'{"1":"x"}': 2}),
+        (b'{{{"a":1}:2}:3}', None),
+        (b'{"q":"a\\"{b}:,\\\\"}', {"q": 'a"{b}:,\\'}),
+        (b"{a:1}", {"a": 1}),
+    ],
+)
+def test_the_dialect_is_read(dialect: bytes, strict: dict[str, Any] | None) -> None:
+    read = parse_json(dialect)
+    if strict is None:
+        (key,) = read
+        assert parse_json(key.encode()) == {'{"a":1}': 2}
+    else:
+        assert read == strict
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{", b"}", b"[}", b"{]", b'{"a"', b"{[1]:2}", b"{0:}", b'{"a":1}}', b"nul"),
+        *(b"\xff", b'{"a":"\xff"}', b"{0:" * 100, b"[" * 100, b'{{"a":1}', b"{1 2:3 4}"),
+        b"[" * 200_000,
+    ],
+)
+def test_what_is_no_json_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest, match="JSON body") as info:
+        parse_json(data)
+    assert info.value.code == 1
+
+
+def test_a_missing_body_is_called_missing() -> None:
+    with pytest.raises(BadRequest, match="JSON body is missing: send it"):
+        parse_json(b"")
+
+
+def test_a_field_of_another_type_is_named() -> None:
+    with pytest.raises(BadRequest, match="Expected `int`"):
+        parse_json(b'{"minOffset":"x","maxOffset":1,"lastUpdateTimestamp":1}', TopicOffset)
+
+
+@given(st.binary(max_size=60) | st.text('{}[]:,"\\01a \n', max_size=40).map(str.encode))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        parse_json(data)
+    except BadRequest as error:
+        remark = error.remark
+    else:
+        remark = "JSON body"
+    assert remark.startswith("JSON body")
+
+
+keys = st.builds(QueueKey, texts(), texts(), st.integers(0, 2**31 - 1))
+offsets = st.builds(TopicOffset, *([st.integers(-1, 2**62)] * 3))
+
+
+@given(st.dictionaries(keys, offsets, max_size=5))
+def test_maps_keyed_by_a_queue_survive(table: dict[QueueKey, TopicOffset]) -> None:
+    data = encode_json(TopicStats(object_map(table.items())))
+    read = parse_json(data, TopicStatsRead)
+    found = {parse_json(key.encode(), QueueKey): value for key, value in read.offset_table.items()}
+    assert found == table
+
+
+def test_an_object_keyed_map_has_upstreams_form() -> None:
+    table = object_map([(QueueKey("t", "a", 0), TopicOffset(0, 3, 5))])
+    assert encode_json(TopicStats(table)) == (
+        b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"t"}:'
+        b'{"lastUpdateTimestamp":5,"maxOffset":3,"minOffset":0}}}'
+    )
+    assert isinstance(table, msgspec.Raw)
+
+
+def test_consume_statistics_of_a_java_broker() -> None:
+    body = (
+        b'{"consumeTps":0.0,"offsetTable":{{"brokerName":"a","queueId":1,"topic":"t"}:'
+        b'{"brokerOffset":7,"consumerOffset":5,"lastTimestamp":0}}}'
+    )
+    read = parse_json(body, ConsumeStatsRead)
+    ((key, offset),) = read.offset_table.items()
+    assert parse_json(key.encode(), QueueKey) == QueueKey("t", "a", 1)
+    assert (offset.broker_offset, offset.consumer_offset, read.consume_tps) == (7, 5, 0.0)

@@ -1,0 +1,131 @@
+"""Bytes to frames, however the bytes arrive."""
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.core.errors import RemoteProtocolError
+from cometmq.protocol.framer import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    Framer,
+    FrameTooLarge,
+    RawFrame,
+)
+
+frames = st.builds(RawFrame, st.integers(0, 255), st.binary(max_size=40), st.binary(max_size=200))
+
+
+def encode(frame: RawFrame) -> bytes:
+    lengths = (4 + len(frame.header) + len(frame.body), frame.codec << 24 | len(frame.header))
+    return struct.pack(">II", *lengths) + frame.header + frame.body
+
+
+def take_all(framer: Framer, limit: int) -> list[RawFrame]:
+    """What an owner of a socket takes after each read."""
+    taken: list[RawFrame] = []
+    while framer.has_more:
+        taken += framer.take(limit)
+    return taken
+
+
+@given(st.lists(frames, max_size=8), st.lists(st.integers(0, 2000)), st.integers(1, 5))
+def test_any_split_gives_the_same_frames(sent: list[RawFrame], cuts: list[int], limit: int) -> None:
+    stream = b"".join(map(encode, sent))
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    framer = Framer()
+    taken: list[RawFrame] = []
+    for start, stop in itertools.pairwise(edges):
+        framer.feed(stream[start:stop])
+        taken += take_all(framer, limit)
+    assert taken == sent
+    assert framer.buffered_bytes == 0
+
+
+def test_frames_behind_a_longer_one_are_found_at_once() -> None:
+    long, short = RawFrame(0, b"h" * 1000, b""), RawFrame(0, b"h", b"b")
+    framer = Framer()
+    framer.feed(encode(long)[:20])
+    assert framer.take(1) == []
+    framer.feed(encode(long)[20:] + encode(short) + encode(short))
+    assert framer.take(1) == [long]
+    assert framer.has_more
+    assert framer.take(5) == [short, short]
+
+
+def test_a_part_of_a_frame_is_nothing_yet() -> None:
+    frame = encode(RawFrame(0, b"header", b"body"))
+    framer = Framer()
+    for at in range(len(frame) - 1):
+        framer.feed(frame[at : at + 1])
+        assert framer.take(1) == []
+        assert not framer.has_more
+        assert framer.buffered_bytes == at + 1
+    framer.feed(frame[-1:])
+    assert framer.take(1) == [RawFrame(0, b"header", b"body")]
+
+
+def test_good_frames_come_before_the_refusal() -> None:
+    good = RawFrame(0, b"h", b"")
+    framer = Framer()
+    framer.feed(encode(good) + b"GET / HTTP/1.1\r\n")
+    assert framer.take(10) == [good]
+    assert framer.has_more
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="is the peer speaking another protocol"):
+            framer.take(10)
+
+
+@pytest.mark.parametrize(
+    ("total", "word"),
+    [(0, 0), (3, 0), (4, 1), (100, 97), (2**31, 0), (2**32 - 1, 5), (MAX_FRAME_BYTES, 0xFFFFFF)],
+)
+def test_lengths_that_contradict_each_other_are_refused(total: int, word: int) -> None:
+    framer = Framer()
+    framer.feed(struct.pack(">II", total, word) + b"x" * 100)
+    with pytest.raises(RemoteProtocolError, match=f"total {total}, header {word}"):
+        framer.take(1)
+
+
+def test_the_largest_frame_is_taken_and_one_byte_more_refused() -> None:
+    header = b"h" * 10
+    body = b"b" * (MAX_FRAME_BYTES - 8 - len(header))
+    framer = Framer()
+    framer.feed(encode(RawFrame(0, header, body)))
+    assert framer.take(1) == [RawFrame(0, header, body)]
+    framer.feed(encode(RawFrame(1, header, body + b"b"))[:18])
+    with pytest.raises(FrameTooLarge) as info:
+        framer.take(1)
+    assert (info.value.size_bytes, info.value.codec, info.value.code) == (
+        MAX_FRAME_BYTES + 1,
+        1,
+        13,
+    )
+    assert info.value.header == header
+
+
+def test_a_frame_that_is_too_large_is_refused_once_its_header_came() -> None:
+    framer = Framer()
+    framer.feed(struct.pack(">II", MAX_FRAME_BYTES, MAX_HEADER_BYTES) + b"h" * 5)
+    assert framer.take(1) == []
+    assert not framer.has_more
+    framer.feed(b"h" * MAX_HEADER_BYTES)
+    with pytest.raises(FrameTooLarge, match=f"over the limit of {MAX_FRAME_BYTES}"):
+        framer.take(1)
+
+
+@given(st.lists(st.binary(max_size=60)), st.integers(1, 3))
+def test_random_bytes_are_frames_or_refused(pieces: list[bytes], limit: int) -> None:
+    framer = Framer()
+    fed = taken = 0
+    for piece in pieces:
+        framer.feed(piece)
+        fed += len(piece)
+        try:
+            taken += sum(len(encode(frame)) for frame in take_all(framer, limit))
+        except RemoteProtocolError:
+            return
+        assert framer.buffered_bytes == fed - taken
