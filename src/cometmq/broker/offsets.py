@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.broker.lookup import bounds, is_young
 from cometmq.broker.tables import TableFile, pretty, pretty_entry
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.net.router import Reply
@@ -28,24 +29,13 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
+    from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
-
-
-class QueueBounds(Protocol):
-    """What this table asks the store."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first queue offset that can be read."""
-        ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message gets."""
-        ...
 
 
 class ConsumerOffsets:
@@ -87,13 +77,16 @@ class ConsumerOffsets:
         except msgspec.ValidationError as error:
             raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
 
-    def clamp(self, store: QueueBounds) -> None:
+    def clamp(self, store: MessageStore) -> None:
         """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
-        group had read, and new ones get their offsets. Call it once after the store is open."""
+        group had read, and new ones get their offsets. Call it once after the store is open; after
+        a clean stop there is nothing to do."""
+        if store.report is not None and not store.report.crashed:
+            return
         for key, offsets in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
-                end = store.max_offset(topic, queue_id)
+                _, end = bounds(store, topic, queue_id)
                 if offset > end:
                     log.warning(
                         "consumer offset clamped group=%s topic=%s queue=%d from=%d to=%d",
@@ -194,7 +187,9 @@ def encode_offset_table(table: dict[str, dict[int, int]]) -> bytes:
 class OffsetHandler:
     """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
 
-    def __init__(self, *, offsets: ConsumerOffsets, topics: TopicTable, store: OffsetStore) -> None:
+    def __init__(
+        self, *, offsets: ConsumerOffsets, topics: TopicTable, store: MessageStore
+    ) -> None:
         self._offsets = offsets
         self._topics = topics
         self._store = store
@@ -216,7 +211,7 @@ class OffsetHandler:
         header = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
-            if not self._store.is_young(header.topic, header.queue_id):
+            if not is_young(self._store, header.topic, header.queue_id):
                 raise BadRequest(
                     ResponseCode.QUERY_NOT_FOUND,
                     f"Not found: group {header.consumer_group} has no offset in queue "
@@ -244,11 +239,3 @@ class OffsetHandler:
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
         return Reply()
-
-
-class OffsetStore(QueueBounds, Protocol):
-    """What the handler asks the store."""
-
-    def is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue still has its first message, and that lies in memory's reach."""
-        ...

@@ -1,0 +1,277 @@
+"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX until they are due (upstream:
+ScheduleMessageService.java).
+
+A message with a delay level goes into the queue of its level (queue id = level - 1); its real place
+stands in the properties REAL_TOPIC and REAL_QID, its queue entry holds the wall-clock time at which
+it is due instead of a tag code. A queue's entries are due in their order, so a level needs one
+position only: config/delayOffset.json, ``{"offsetTable":{level:offset}}``.
+
+A position moves on after what it passed is stored in its real topic, and is written every 10 s. So
+a stop delivers nothing twice, and a crash may deliver the last seconds again, but loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.broker.durability import OutgoingRecord
+from cometmq.broker.lookup import find_record
+from cometmq.broker.tables import TableFile, pretty
+from cometmq.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.core.errors import CometError, MessageIllegal, StoreCorrupt, StoreError
+from cometmq.message import properties as props
+from cometmq.store.config import delay_levels_ms
+from cometmq.store.layout import QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.durability import Appender
+    from cometmq.core.clock import Clock
+    from cometmq.message.record import Record
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.engine import MessageStore
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+#: How often due messages are looked for; they arrive at most this much late.
+TICK_MS: Final = 50
+#: Messages of a level that are delivered together, in one commit.
+BATCH: Final = 64
+#: After a refused delivery the level rests for this long.
+REST_MS: Final = 1_000
+
+
+class DelayLevels:
+    """What the levels mean: level 1 is the first delay of ``messageDelayLevel``."""
+
+    __slots__ = ("_delays_ms",)
+
+    def __init__(self, levels: str) -> None:
+        self._delays_ms = delay_levels_ms(levels)
+
+    def __len__(self) -> int:
+        return len(self._delays_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """The delay of a level."""
+        return self._delays_ms[level - 1]
+
+    def level_of(self, properties: Mapping[str, str]) -> int:
+        """The level a message asks for, 0 for none; beyond the last level it is the last."""
+        text = properties.get(props.DELAY, "")
+        if not (text.isascii() and text.isdigit()):
+            return 0
+        return min(int(text[:9]), len(self._delays_ms))
+
+    def park(
+        self, topic: str, queue_id: int, properties: Mapping[str, str], level: int
+    ) -> tuple[str, int, dict[str, str]]:
+        """Where a message for ``topic`` waits, and with which properties."""
+        level = min(level, len(self._delays_ms))
+        parked = {
+            **properties,
+            props.DELAY: str(level),
+            props.REAL_TOPIC: topic,
+            props.REAL_QID: str(queue_id),
+        }
+        return SCHEDULE_TOPIC, level - 1, parked
+
+    def is_schedule(self, topic: str) -> bool:
+        """Whether messages in ``topic`` wait to be due."""
+        return topic == SCHEDULE_TOPIC
+
+    def due_ms(self, queue_id: int, store_ms: int) -> int:
+        """When a message stored at ``store_ms`` in a level's queue is due."""
+        return store_ms + self._delays_ms[queue_id]
+
+
+class DelayDelivery:
+    """Delivers what is due and remembers how far each level has got."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        levels: DelayLevels,
+        store: MessageStore,
+        appender: Appender,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._interval_ms = config.flush_delay_offset_interval
+        self._levels = levels
+        self._store = store
+        self._appender = appender
+        self._clock = clock
+        self._positions: dict[int, int] = {}
+        self._rest_until_ms: dict[int, int] = {}
+        self._changed = False
+        self._file = TableFile(
+            os.path.join(config_directory, "delayOffset.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Read the positions and bring them into their queues' bounds. Raises StoreCorrupt."""
+        table = self._file.read(required_key="offsetTable")
+        if table is not None:
+            try:
+                self._positions = msgspec.convert(
+                    table["offsetTable"] or {}, dict[int, int], strict=False
+                )
+            except msgspec.ValidationError as error:
+                raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
+        for level in range(1, len(self._levels) + 1):
+            queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+            position = self._positions.get(level, 0)
+            clamped = min(max(position, queue.min_offset), queue.max_offset)
+            if clamped != position:
+                log.warning("delay offset clamped level=%d from=%d to=%d", level, position, clamped)
+            self._positions[level] = clamped
+
+    async def close(self) -> None:
+        """Write the positions."""
+        if self._changed:
+            await self._file.write()
+
+    def snapshot(self) -> bytes:
+        """The positions in the text of their file, for answer 45."""
+        return b"".join(self._encode())
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """For each level that ever held a message: its position and its queue's end."""
+        found: dict[int, tuple[int, int]] = {}
+        for level, position in sorted(self._positions.items()):
+            if level <= len(self._levels):
+                found[level] = position, self._store.queue(SCHEDULE_TOPIC, level - 1).max_offset
+        return found
+
+    # ------------------------------------------------------------------------------------ delivery
+
+    async def run_forever(self) -> None:
+        """Deliver what is due, and write the positions in the configured interval."""
+        written_ms = self._clock.monotonic_ms()
+        while True:
+            await self._clock.sleep_ms(TICK_MS)
+            await self.deliver_due()
+            now_ms = self._clock.monotonic_ms()
+            if self._changed and now_ms - written_ms >= self._interval_ms:
+                written_ms = now_ms
+                try:
+                    await self._file.write()
+                except StoreError:
+                    continue  # logged by the writer; the next round tries again
+
+    async def deliver_due(self) -> int:
+        """Deliver everything that is due now; gives the number of messages."""
+        delivered = 0
+        for level in range(1, len(self._levels) + 1):
+            while True:
+                count = await self._deliver_some(level)
+                delivered += count
+                if count < BATCH:
+                    break
+        return delivered
+
+    async def _deliver_some(self, level: int) -> int:
+        """Deliver at most one batch of a level; gives how many entries it passed."""
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+        position = self._positions.get(level, 0)
+        if position >= queue.max_offset:
+            return 0
+        if self._rest_until_ms.get(level, 0) > self._clock.monotonic_ms():
+            return 0
+        position = max(position, queue.min_offset)
+        now_ms = self._clock.wall_ms()
+        # Entries beyond the level's whole delay come from before the wall clock was set back.
+        horizon_ms = now_ms + self._levels.delay_ms(level)
+        records: list[OutgoingRecord | None] = []
+        for entry in _entries(queue.read(position, BATCH)):
+            physical, _, due_ms = entry
+            if now_ms < due_ms <= horizon_ms:
+                break
+            records.append(self._restore(physical, level, position + len(records)))
+        if not records:
+            return 0
+        passed = await self._put_all(records, level)
+        if passed:
+            self._positions[level] = position + passed
+            self._changed = True
+        return passed
+
+    async def _put_all(self, records: list[OutgoingRecord | None], level: int) -> int:
+        """Store records in one turn; gives how many of them, from the first on, are done with."""
+        results = await asyncio.gather(
+            *(self._appender.put(record) for record in records if record is not None),
+            return_exceptions=True,
+        )
+        outcomes = iter(results)
+        for passed, record in enumerate(records):
+            outcome = None if record is None else next(outcomes)
+            if isinstance(outcome, MessageIllegal):
+                log.error("delayed message dropped level=%d reason=%s", level, outcome)
+            elif isinstance(outcome, CometError):
+                log.error("delayed delivery failed level=%d reason=%s", level, outcome)
+                self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
+                return passed
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        return len(records)
+
+    def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:
+        """The message as it goes to its real topic; None when there is nothing to deliver."""
+        record = find_record(self._store, physical)
+        if record is None:
+            log.error(
+                "delayed message lost level=%d offset=%d physical=%d reason=not in the log",
+                level, offset, physical,
+            )  # fmt: skip
+            return None
+        return restored(record)
+
+    def _encode(self) -> Iterator[bytes]:
+        self._changed = False
+        yield pretty({"offsetTable": self._positions})
+
+
+def restored(record: Record) -> OutgoingRecord | None:
+    """A parked record for its real place; None when it names none that may get it.
+
+    The stored properties stay as they are, as upstream leaves them.
+    """
+    properties = props.decode(record.properties)
+    topic = properties.get(props.REAL_TOPIC, "")
+    queue_text = properties.get(props.REAL_QID, "0")
+    if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not queue_text.isdigit():
+        log.error("delayed message dropped reason=real topic %r queue %r", topic, queue_text)
+        return None
+    return OutgoingRecord(
+        topic,
+        int(queue_text),
+        record.body,
+        properties,
+        record.born_ms,
+        record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def _entries(raw: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
+    """Queue entries: physical offset, size, time when due."""
+    return QUEUE_ENTRY.iter_unpack(raw)

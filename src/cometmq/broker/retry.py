@@ -1,0 +1,166 @@
+"""Sending back what a consumer could not process (upstream: AbstractSendMessageProcessor
+.consumerSendMsgBack).
+
+The message is stored again: in ``%RETRY%group``, delayed a level longer each time, until it was
+tried often enough; then in ``%DLQ%group``, where it waits for a person.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.durability import OutgoingRecord
+from cometmq.broker.lookup import find_record
+from cometmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
+from cometmq.core.errors import BadRequest
+from cometmq.message import properties as props
+from cometmq.message.ids import encode_offset_id
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
+from cometmq.protocol.fields import truth
+from cometmq.protocol.route import writable
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.delay import DelayLevels
+    from cometmq.broker.durability import Appender
+    from cometmq.broker.groups import GroupTable
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics import TopicTable
+    from cometmq.message.record import Record
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import SubscriptionGroupConfig
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import ConsumerSendMsgBack
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: The first retry waits as long as delay level 3 says (10 s).
+FIRST_LEVEL: Final = 3
+
+
+class SendBackHandler:
+    """Serves CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        appender: Appender,
+        topics: TopicTable,
+        groups: GroupTable,
+        levels: DelayLevels,
+        stats: BrokerStats,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._appender = appender
+        self._topics = topics
+        self._groups = groups
+        self._levels = levels
+        self._stats = stats
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    async def send_back(self, _peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
+        """Store a message again for its group, or among its dead letters."""
+        header = request.header
+        group = self._group(header.group)
+        if group.retry_queue_nums <= 0:
+            return Reply()
+        record = self._record(header.offset)
+        allowed = group.retry_max_times
+        if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
+            allowed = header.max_reconsume_times
+        properties = props.decode(record.properties)
+        properties.setdefault(props.RETRY_TOPIC, record.topic)
+        if props.ORIGIN_MESSAGE_ID not in properties:
+            origin = encode_offset_id(record.store_host, record.physical_offset)
+            properties[props.ORIGIN_MESSAGE_ID] = origin
+        properties.pop(props.DELAY, None)
+        back = _copy_of(record, properties)
+        if record.reconsume_times >= allowed or header.delay_level < 0:
+            back = self._to_dead_letters(back, header.group)
+        else:
+            level = header.delay_level or FIRST_LEVEL + record.reconsume_times
+            back = self._to_retry(back, group, level, unit=truth(header.unit_mode))
+        await self._topics.saved()
+        result = await self._appender.put(back)
+        self._stats.on_send_back(header.group, properties[props.RETRY_TOPIC])
+        if result.code != ResponseCode.SUCCESS:
+            log.warning("send-back not durable group=%s code=%d", header.group, result.code)
+        return Reply()
+
+    def _group(self, name: str) -> SubscriptionGroupConfig:
+        if not is_legal_name(DLQ_PREFIX + name) or not is_legal_name(RETRY_PREFIX + name):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"group name {name[:140]!r} is illegal: with %RETRY% before it, it may have up to "
+                "127 of %|a-zA-Z0-9_-",
+            )
+        group = self._groups.find(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}: create it with mqadmin updateSubGroup, or "
+                "set autoCreateSubscriptionGroup=true",
+            )
+        if not writable(self._config.broker_permission):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] sending message is forbidden",
+            )
+        return group
+
+    def _record(self, offset: int) -> Record:
+        record = find_record(self._store, offset)
+        if record is None:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        return record
+
+    def _to_dead_letters(self, back: OutgoingRecord, group: str) -> OutgoingRecord:
+        topic = self._topics.create_dead_letter(DLQ_PREFIX + group)
+        log.warning(
+            "dead letter group=%s topic=%s tries=%d", group, topic.topic_name, back.reconsume_times
+        )
+        return replace(back, topic=topic.topic_name, queue_id=0)
+
+    def _to_retry(
+        self, back: OutgoingRecord, group: SubscriptionGroupConfig, level: int, *, unit: bool
+    ) -> OutgoingRecord:
+        topic = self._topics.create_retry(
+            RETRY_PREFIX + group.group_name, group.retry_queue_nums, unit=unit
+        )
+        if not writable(topic.perm):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden",
+            )
+        queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        parked_in, parked_queue, parked = self._levels.park(
+            topic.topic_name, queue_id, back.properties, level
+        )
+        return replace(back, topic=parked_in, queue_id=parked_queue, properties=parked)
+
+
+def _copy_of(record: Record, properties: dict[str, str]) -> OutgoingRecord:
+    properties[props.WAIT] = "false"
+    return OutgoingRecord(
+        record.topic,
+        record.queue_id,
+        record.body,
+        properties,
+        record.born_ms,
+        record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times + 1,
+    )

@@ -1,0 +1,205 @@
+"""How much goes through the broker: totals, rates over 10, 60 and 600 s, by topic and by group
+(upstream: StoreStatsService.java, BrokerStatsManager.java).
+
+Counting costs nothing that waits: a dispatch is counted once for all its messages, a pull once. A
+sample of the totals is taken each second, and rates are differences between two samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.dispatch import Dispatched
+
+SAMPLE_INTERVAL_MS: Final = 1_000
+WINDOWS_S: Final = (10, 60, 600)
+#: A group's rate is that of its last minute, in steps of this.
+_STEP_MS: Final = 10_000
+_STEPS: Final = 6
+
+
+class Counter:
+    """Messages and bytes, with the message counts at the last few steps of time."""
+
+    __slots__ = ("_marks", "count", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self._marks: deque[tuple[int, int]] = deque(maxlen=_STEPS + 1)
+
+    def add(self, count: int, size_bytes: int, step: int) -> None:
+        """Count ``count`` messages in step number ``step`` of time."""
+        marks = self._marks
+        if not marks or marks[-1][0] != step:
+            marks.append((step, self.count))
+        self.count += count
+        self.size_bytes += size_bytes
+
+    def per_second(self, now_ms: int) -> float:
+        """Messages a second over the last minute."""
+        oldest = now_ms // _STEP_MS - _STEPS
+        for step, before in self._marks:
+            if step >= oldest:
+                duration_ms = now_ms - step * _STEP_MS
+                return (self.count - before) * 1000 / max(duration_ms, 1_000)
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All that was counted up to a moment (monotonic ms)."""
+
+    at_ms: int
+    puts: int = 0
+    put_bytes: int = 0
+    found: int = 0
+    missed: int = 0
+    transferred: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DayTotals:
+    """Messages put and got since the start, as they stood at two midnights."""
+
+    puts_yesterday: int = 0
+    puts_today: int = 0
+    gets_yesterday: int = 0
+    gets_today: int = 0
+
+
+class BrokerStats:
+    """All counters of one broker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._step = clock.monotonic_ms() // _STEP_MS
+        self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)
+        self._day = datetime.fromtimestamp(clock.wall_ms() / 1000).date()
+        self.started_ms = clock.wall_ms()
+        self.days = DayTotals()
+        self.puts = 0
+        self.put_bytes = 0
+        self.found = 0
+        self.missed = 0
+        self.transferred = 0
+        self.topics: dict[str, Counter] = {}
+        self.pulls: dict[tuple[str, str], Counter] = {}
+        self.send_backs: dict[tuple[str, str], Counter] = {}
+        self._samples.append(self.totals())
+
+    # ------------------------------------------------------------------------------------- counting
+
+    def on_dispatch(self, rows: Sequence[Dispatched]) -> None:
+        """Messages became visible; a listener of the store."""
+        count = size_bytes = 0
+        last = rows[0][0] if rows else None
+        for row in rows:
+            if row[0] is not last:
+                assert last is not None
+                self._put(last.topic, count, size_bytes)
+                last = row[0]
+                count = size_bytes = 0
+            count += 1
+            size_bytes += row[3]
+        if last is not None:
+            self._put(last.topic, count, size_bytes)
+
+    def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+        """A pull found messages."""
+        self.found += 1
+        self.transferred += count
+        counter = self.pulls.get((group, topic))
+        if counter is None:
+            counter = self.pulls[group, topic] = Counter()
+        counter.add(count, size_bytes, self._step)
+
+    def on_pull_missed(self) -> None:
+        """A pull found nothing."""
+        self.missed += 1
+
+    def on_send_back(self, group: str, topic: str) -> None:
+        """A consumer sent a message back."""
+        counter = self.send_backs.get((group, topic))
+        if counter is None:
+            counter = self.send_backs[group, topic] = Counter()
+        counter.add(1, 0, self._step)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was deleted."""
+        self.topics.pop(topic, None)
+        for table in (self.pulls, self.send_backs):
+            for key in [key for key in table if key[1] == topic]:
+                del table[key]
+
+    def forget_group(self, group: str) -> None:
+        """The group was deleted."""
+        for table in (self.pulls, self.send_backs):
+            for key in [key for key in table if key[0] == group]:
+                del table[key]
+
+    # -------------------------------------------------------------------------------------- reading
+
+    def totals(self) -> Totals:
+        """What was counted up to now."""
+        return Totals(
+            self._clock.monotonic_ms(),
+            self.puts,
+            self.put_bytes,
+            self.found,
+            self.missed,
+            self.transferred,
+        )
+
+    def rates(self, *names: str) -> str:
+        """The sum of some totals a second, over 10, 60 and 600 s: "1.5 0.2 0.1".
+
+        A window that is longer than the broker is up covers what there is.
+        """
+        now = self.totals()
+        return " ".join(self._rate(now, names, window_s) for window_s in WINDOWS_S)
+
+    def consume_tps(self, group: str, topic: str) -> float:
+        """Messages a second that a group got of a topic over the last minute."""
+        counter = self.pulls.get((group, topic))
+        return 0.0 if counter is None else counter.per_second(self._clock.monotonic_ms())
+
+    async def sample_forever(self) -> None:
+        """Take a sample each second."""
+        while True:
+            await self._clock.sleep_ms(SAMPLE_INTERVAL_MS)
+            self.sample()
+
+    def sample(self) -> None:
+        """Take one sample, and the day's totals when a new day began."""
+        self._step = self._clock.monotonic_ms() // _STEP_MS
+        self._samples.append(self.totals())
+        today = datetime.fromtimestamp(self._clock.wall_ms() / 1000).date()
+        if today != self._day:
+            self._day = today
+            self.days = DayTotals(
+                self.days.puts_today, self.puts, self.days.gets_today, self.transferred
+            )
+
+    def _put(self, topic: str, count: int, size_bytes: int) -> None:
+        self.puts += count
+        self.put_bytes += size_bytes
+        counter = self.topics.get(topic)
+        if counter is None:
+            counter = self.topics[topic] = Counter()
+        counter.add(count, size_bytes, self._step)
+
+    def _rate(self, now: Totals, names: Sequence[str], window_s: int) -> str:
+        since_ms = now.at_ms - window_s * 1000
+        before = next(
+            (sample for sample in self._samples if sample.at_ms >= since_ms), self._samples[-1]
+        )
+        duration_ms = max(now.at_ms - before.at_ms, 1_000)
+        grown = sum(getattr(now, name) - getattr(before, name) for name in names)
+        return f"{grown * 1000 / duration_ms:.6g}"
