@@ -192,8 +192,7 @@ class PullHandler:
         )
         size = _LENGTH_BYTES + len(head) + (result.size_bytes if chunks else 0)
         peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
-        for chunk in chunks:
-            peer.write(chunk)
+        peer.write_all(chunks)
 
     def _answer_slowly(self, pull: HeldPull, result: ReadResult, code: int) -> None:
         header = PullMessageResponse(0, result.next_offset, result.min_offset, result.max_offset)

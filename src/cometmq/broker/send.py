@@ -15,7 +15,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.topics import FORBIDDEN_TO_SEND, check_name
+from cometmq.broker.topics import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, check_name
 from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import batch as batches
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.bodies import TopicConfig
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
-
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 
 #: Sends that may wait for a sync; more are refused, for each holds its request.
 MAX_WAITING_SENDS: Final = 100_000
@@ -69,7 +65,6 @@ class SendHandler:
         groups: GroupTable,
         delay: DelayLevels,
         hooks: SendHooks,
-        clock: Clock,
         store_host: bytes,
     ) -> None:
         self._config = config
@@ -79,7 +74,6 @@ class SendHandler:
         self._groups = groups
         self._delay = delay
         self._hooks = hooks
-        self._clock = clock
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._id_prefix = store_host.hex().upper()
         self._answer_head = _answer_template(config.region_id, config.trace_on)
@@ -133,7 +127,7 @@ class SendHandler:
             born_host=peer.host_bytes,
             reconsume_times=reconsume_times,
             prepared_offset=0,
-            tag_code=self._tag_code(topic, queue_id, properties),
+            tag_code=tag_code(properties.get(props.TAGS)),
             keys=props.index_keys(properties),
         )
         request.body = b""  # stored: a send that waits for its sync need not hold it too
@@ -328,11 +322,6 @@ class SendHandler:
         dead = self._topics.create_dead_letter(DLQ_PREFIX + name)
         properties.pop(props.DELAY, None)
         return dead.topic_name, 0
-
-    def _tag_code(self, topic: str, queue_id: int, properties: dict[str, str]) -> int:
-        if props.REAL_TOPIC in properties and self._delay.is_schedule(topic):
-            return self._delay.due_ms(queue_id, self._store.next_store_ms())
-        return tag_code(properties.get(props.TAGS))
 
 
 _STORED: Final = frozenset(

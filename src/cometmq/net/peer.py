@@ -17,7 +17,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import BadRequest, NotConnected, RemoteProtocolError, RequestTimedOut
@@ -204,6 +204,13 @@ class Peer(asyncio.Protocol):
     def write(self, data: bytes | memoryview) -> None:
         """Queue bytes; they leave at the end of this turn, or soon when no turn is on."""
         self._out.append(data)
+        if not self._in_turn and not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def write_all(self, data: Iterable[bytes | memoryview]) -> None:
+        """Queue several pieces as :meth:`write` does one."""
+        self._out += data
         if not self._in_turn and not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self.flush)
