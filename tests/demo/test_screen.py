@@ -35,7 +35,7 @@ def result(different: int = 0, problems: tuple[str, ...] = ()) -> Result:
     spark = PartyResult(Comparison("spark", rows, 0, (), "abc123"))
     report = Report(13_256, 249, [("GB", "2026-03-04 05:00", 700)], {"p50": 900, "p99": 4_000})
     return Result(
-        42.0, 13_000, 256, 6.5, rows, "abc123", [party, spark], report,
+        42.0, 13_000, 256, 6_500, 3.25, rows, "abc123", [party, spark], report,
         {"base": Path("demo/base.sqlite")}, [], problems,
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def test_a_problem_fails_a_run_whose_rows_are_equal() -> None:
 
 
 def test_a_run_without_copies_is_not_good() -> None:
-    empty = Result(1, 0, 0, 0, {}, "", [], None, {}, [], [])
+    empty = Result(1, 0, 0, 0, 0, {}, "", [], None, {}, [], [])
     assert not empty.ok
 
 

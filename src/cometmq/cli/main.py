@@ -16,9 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 1 failed, 2 could not be done as asked."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in SERVERS:
-        from cometmq.cli import servers
+        from cometmq.cli.servers import main as serve
 
-        return servers.main(words)
-    from cometmq.cli import app
+        return serve(words)
+    from cometmq.cli.app import main as do
 
-    return app.main(words)
+    return do(words)

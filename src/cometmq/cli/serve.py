@@ -70,9 +70,14 @@ def announce(line: str) -> None:
     gc.enable()
 
 
-async def _until_signal(main: Main) -> None:
-    stop = asyncio.Event()
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """Set ``stop`` when the process is asked to end, instead of ending it."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop.set)
+
+
+async def _until_signal(main: Main) -> None:
+    stop = asyncio.Event()
+    stop_on_signals(stop)
     await main(stop)

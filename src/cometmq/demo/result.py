@@ -37,13 +37,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The whole run: ``files`` are places by what lies there, ``problems`` are what went wrong
-    besides differing rows (nothing of which may be left when the run counts as good)."""
+    """The whole run.
+
+    ``loaded`` changes of the first load were published in ``load_seconds``, the rest at the
+    script's pace. ``files`` are places by what lies there. ``problems`` are what went wrong
+    besides differing rows; a good run has none.
+    """
 
     seconds: float
     published: int
     published_again: int
-    publish_seconds: float
+    loaded: int
+    load_seconds: float
     base_rows: Mapping[str, int]
     base_digest: str
     parties: Sequence[PartyResult]

@@ -93,13 +93,13 @@ def progress(board: Board) -> RenderableType:
 
 def render(result: Result) -> RenderableType:
     """The result as one screen."""
-    rate = result.published / result.publish_seconds if result.publish_seconds > 0 else 0
+    rate = result.loaded / result.load_seconds if result.load_seconds > 0 else 0
     base = ", ".join(f"{rows:,} {name}" for name, rows in result.base_rows.items())
     head = Text.assemble(
         ("CometMQ, the main job: ", "bold"),
-        f"{result.published:,} changes published in {result.publish_seconds:.1f} s "
-        f"({rate:,.0f}/s), {result.published_again:,} of them twice; "
-        f"the base holds {base} ({result.base_digest}); {result.seconds:.0f} s in all",
+        f"{result.published:,} changes published, {result.published_again:,} of them twice, the "
+        f"first {result.loaded:,} in {result.load_seconds:.1f} s ({rate:,.0f}/s); the base holds "
+        f"{base} ({result.base_digest}); {result.seconds:.0f} s in all",
     )
     parts: list[RenderableType] = [head, _copies(result)]
     if result.report is not None:

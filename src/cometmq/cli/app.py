@@ -1,0 +1,67 @@
+"""All commands but the servers, as one typer application; its help lists the servers too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+
+from cometmq.cli import logs, servers
+from cometmq.cli.commands import bench, demo, message, topic
+from cometmq.core.errors import CometError, SettingsError
+
+FAILED: Final = 1
+REFUSED: Final = 2
+INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="cometmq",
+    help="Apache RocketMQ rebuilt in Python: broker, name server, client and tools.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(topic.app, name="topic")
+app.command("send")(message.send)
+app.command("consume")(message.consume)
+app.command("bench")(bench.bench)
+app.command("demo")(demo.demo)
+
+# Servers read their own words; here they only stand in the help.
+_PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.callback()
+def _options(
+    log_level: str = typer.Option("warning", help="What to log: debug, info, warning, error."),
+) -> None:
+    if log_level not in logs.LEVELS:
+        raise typer.BadParameter(f"{log_level!r} is none of {', '.join(logs.LEVELS)}")
+    logs.configure(log_level)
+
+
+def _add_server(name: str, text: str) -> None:
+    @app.command(name, help=text, context_settings=_PASS_ON, add_help_option=False)
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(servers.main([name, *context.args]))
+
+
+_add_server("start", "Run a name server and a broker in one process.")
+_add_server("namesrv", "Run a name server.")
+_add_server("broker", "Run a broker.")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command that ``words`` give; the answer is the exit code."""
+    try:
+        app(args=list(words), prog_name="cometmq")
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except CometError as error:
+        print(f"cometmq: {error}", file=sys.stderr)
+        return REFUSED if isinstance(error, SettingsError) else FAILED
+    return 0

@@ -1,0 +1,183 @@
+"""``cometmq bench``: sends, then pulls what it sent, with live progress.
+
+A quick look at a running cluster through this project's own client, whose cost is part of the
+numbers. Comparisons between brokers need a load generator that costs nothing: see benchmarks/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.live import Live
+from rich.text import Text
+
+from cometmq.admin.topics import create_topic
+from cometmq.cli import render
+from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.core.clock import SystemClock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cometmq.client.client import Client
+    from cometmq.message.model import MessageQueue
+
+DRAW_INTERVAL_MS = 200
+PULL_MESSAGES = 32
+
+
+@dataclass(slots=True)
+class Phase:
+    """One measured phase: what was done so far, and how long each request took."""
+
+    name: str
+    started_ns: int
+    messages: int = 0
+    body_bytes: int = 0
+    request_ns: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def result(self) -> dict[str, object]:
+        """The numbers by name; times are milliseconds."""
+        times = sorted(self.request_ns)
+        return {
+            "phase": self.name,
+            "messages": self.messages,
+            "seconds": round(self.seconds, 3),
+            "messages_per_s": round(self.messages / self.seconds) if self.seconds else 0,
+            "mib_per_s": round(self.body_bytes / self.seconds / 2**20, 2) if self.seconds else 0.0,
+            "requests": len(times),
+            "p50_ms": _at(times, 0.5),
+            "p99_ms": _at(times, 0.99),
+            "max_ms": _at(times, 1.0),
+        }
+
+
+def bench(
+    namesrv: Namesrv = "",
+    topic: Annotated[str, typer.Option(help="Created with --queues queues.")] = "comet-bench",
+    queues: Annotated[int, typer.Option(min=1)] = 8,
+    size: Annotated[int, typer.Option(min=1, help="Body bytes.")] = 128,
+    connections: Annotated[int, typer.Option(min=1)] = 4,
+    in_flight: Annotated[int, typer.Option(min=1, help="Sends on every connection.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the send phase.")] = 10,
+    pull: Annotated[bool, typer.Option(help="Pull what was sent.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Measure sends, then pulls, against a running cluster."""
+    settings = Settings(topic, queues, size, connections, in_flight, seconds)
+
+    async def main() -> list[Phase]:
+        return await _bench(namesrv, settings, pull=pull)
+
+    results = [phase.result() for phase in run(main())]
+    if as_json:
+        render.print_json(results)
+    else:
+        headings = list(results[0])
+        render.print_table(headings, ([each[name] for name in headings] for each in results))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is measured."""
+
+    topic: str
+    queues: int
+    size: int
+    connections: int
+    in_flight: int
+    seconds: float
+
+
+async def _bench(namesrv: str, settings: Settings, *, pull: bool) -> list[Phase]:
+    clock = SystemClock()
+    phases: list[Phase] = []
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(client(namesrv)) for _ in range(settings.connections)
+        ]
+        await create_topic(clients[0].session, settings.topic, queues=settings.queues)
+        written = await clients[0].queues(settings.topic, "write")
+        starts = {queue: await clients[0].puller.max_offset(queue) for queue in written}
+        sending = Phase("send", clock.monotonic_ns())
+        phases.append(sending)
+        await _watched(sending, clock, _send_all(clients, settings, sending, clock))
+        if pull:
+            pulling = Phase("pull", clock.monotonic_ns())
+            phases.append(pulling)
+            await _watched(pulling, clock, _pull_all(clients, starts, pulling, clock))
+    return phases
+
+
+async def _watched(phase: Phase, clock: SystemClock, work: object) -> None:
+    """Run ``work`` to its end and show how far it is."""
+    assert asyncio.iscoroutine(work)
+    console = render.console(stderr=True)
+    async with asyncio.TaskGroup() as group:
+        drawing = group.create_task(_draw(phase, clock, console))
+        await work
+        drawing.cancel()
+    phase.seconds = (clock.monotonic_ns() - phase.started_ns) / 1e9
+
+
+async def _draw(phase: Phase, clock: SystemClock, console: Console) -> None:
+    if not console.is_terminal:
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        while True:
+            seconds = max(1e-9, (clock.monotonic_ns() - phase.started_ns) / 1e9)
+            rate = phase.messages / seconds
+            text = f"{phase.name} {seconds:5.1f} s  {phase.messages:,} messages  {rate:,.0f}/s"
+            live.update(Text(text), refresh=True)
+            await clock.sleep_ms(DRAW_INTERVAL_MS)
+
+
+async def _send_all(
+    clients: list[Client], settings: Settings, phase: Phase, clock: SystemClock
+) -> None:
+    body = bytes(settings.size)
+    end_ns = phase.started_ns + int(settings.seconds * 1e9)
+
+    async def lane(sender: Client) -> None:
+        while (begun_ns := clock.monotonic_ns()) < end_ns:
+            await sender.send(settings.topic, body)
+            phase.request_ns.append(clock.monotonic_ns() - begun_ns)
+            phase.messages += 1
+            phase.body_bytes += settings.size
+
+    async with asyncio.TaskGroup() as group:
+        for sender in clients:
+            for _ in range(settings.in_flight):
+                group.create_task(lane(sender))
+
+
+async def _pull_all(
+    clients: list[Client], starts: dict[MessageQueue, int], phase: Phase, clock: SystemClock
+) -> None:
+    async def lane(reader: Client, queue: MessageQueue, start: int) -> None:
+        offset, end = start, await reader.puller.max_offset(queue)
+        while offset < end:
+            begun_ns = clock.monotonic_ns()
+            result = await reader.puller.pull(queue, offset, max_messages=PULL_MESSAGES)
+            phase.request_ns.append(clock.monotonic_ns() - begun_ns)
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+            phase.messages += len(result.messages)
+            phase.body_bytes += sum(len(message.body) for message in result.messages)
+
+    async with asyncio.TaskGroup() as group:
+        for number, (queue, start) in enumerate(starts.items()):
+            group.create_task(lane(clients[number % len(clients)], queue, start))
+
+
+def _at(ordered_ns: list[int], share: float) -> float:
+    if not ordered_ns:
+        return 0.0
+    at = min(len(ordered_ns) - 1, int(len(ordered_ns) * share))
+    return round(ordered_ns[at] / 1e6, 3)

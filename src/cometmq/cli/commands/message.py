@@ -1,0 +1,167 @@
+"""``cometmq send`` and ``cometmq consume``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cometmq.cli import render, serve
+from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.cli.servers import parse_settings
+from cometmq.message.model import Message
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.consumer.subscription import Subscription
+    from cometmq.client.producer import SendResult
+
+BATCH_LINES = 256
+
+
+def send(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    body: Annotated[str, typer.Argument(help="The body; '-' reads it from standard input.")] = "-",
+    namesrv: Namesrv = "",
+    tag: Annotated[str, typer.Option(help="What consumers filter by.")] = "",
+    key: Annotated[
+        list[str] | None, typer.Option(help="Finds the message later; may be given several times.")
+    ] = None,
+    order_key: Annotated[str, typer.Option(help="Messages with the same one stay in order.")] = "",
+    delay_level: Annotated[int, typer.Option(min=0, help="0 delivers at once.")] = 0,
+    property: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A property of your own.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Every line of the body is a message.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, or one for each line, and print where it is stored."""
+    raw = sys.stdin.buffer.read() if body == "-" else body.encode()
+    bodies = [line for line in raw.splitlines() if line] if lines else [raw]
+    properties = parse_settings(property or [])
+    messages = [
+        Message(topic, each, tag, tuple(key or ()), 0, delay_level, True, properties)
+        for each in bodies
+    ]
+
+    async def main() -> list[SendResult]:
+        found: list[SendResult] = []
+        async with client(namesrv) as opened:
+            for at in range(0, len(messages), BATCH_LINES):
+                part = messages[at : at + BATCH_LINES]
+                if len(part) == 1 or delay_level:
+                    sends = (opened.send(each, order_key=order_key or None) for each in part)
+                    found += await asyncio.gather(*sends)
+                else:
+                    found += await opened.send_many(part, order_key=order_key or None)
+        return found
+
+    results = run(main())
+    if as_json:
+        render.print_json(results)
+        return
+    for result in results:
+        queue = result.queue
+        typer.echo(
+            f"sent id={result.message_id} status={result.status.name} broker={queue.broker_name} "
+            f"queue={queue.queue_id} offset={result.queue_offset}"
+        )
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(show_default=False)],
+    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
+    namesrv: Namesrv = "",
+    filter: Annotated[str, typer.Option(help="Tags, such as 'insert || update'.")] = "*",
+    count: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 goes on.")] = 0,
+    start: Annotated[
+        Literal["first", "last"], typer.Option("--from", help="Where a new group begins.")
+    ] = "first",
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Stop after so many seconds without a message; 0 never.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Consume messages as a member of a group and print them; interrupt to stop.
+
+    With --count the exit code is 1 when fewer came before the timeout.
+    """
+
+    async def main() -> int:
+        stop = asyncio.Event()
+        serve.stop_on_signals(stop)
+        async with client(namesrv) as opened:
+            subscription = opened.subscribe(
+                topic, group=group, filter=filter, start=start, concurrency=1
+            )
+            await subscription.start()
+            idle = Idle(subscription, stop, timeout)
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(idle.close_in_time())
+                taken = 0
+                async for message in subscription:
+                    async with message.processing():
+                        _show(message, as_json=as_json)
+                    taken += 1
+                    idle.seen.set()
+                    if taken == count:
+                        break
+                watch.cancel()
+        return taken
+
+    if run(main()) < count:
+        raise typer.Exit(1)
+
+
+class Idle:
+    """Closes a subscription on ``stop``, or after ``timeout_s`` in which :attr:`seen` was not
+    set; 0 waits for ``stop`` alone."""
+
+    def __init__(self, subscription: Subscription, stop: asyncio.Event, timeout_s: float) -> None:
+        self.seen = asyncio.Event()
+        self._subscription = subscription
+        self._stop = stop
+        self._timeout_s = timeout_s or None
+
+    async def close_in_time(self) -> None:
+        """Wait for the moment, then close."""
+        while not self._stop.is_set():
+            self.seen.clear()
+            async with asyncio.TaskGroup() as tasks:
+                waits = [tasks.create_task(self._stop.wait()), tasks.create_task(self.seen.wait())]
+                done, left = await asyncio.wait(
+                    waits, timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for wait in left:
+                    wait.cancel()
+            if not done:
+                break
+        await self._subscription.close()
+
+
+def _show(message: ReceivedMessage, *, as_json: bool) -> None:
+    queue = message.queue
+    if as_json:
+        value = {
+            "id": message.message_id,
+            "topic": message.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": message.queue_offset,
+            "tag": message.tag,
+            "keys": message.keys,
+            "store_ms": message.store_ms,
+            "reconsume_times": message.reconsume_times,
+            "body": message.body.decode(errors="replace"),
+        }
+        render.print_json([value])
+        return
+    typer.echo(
+        f"{render.time_text(message.store_ms)} queue={queue.queue_id} "
+        f"offset={message.queue_offset} tag={message.tag or '-'} "
+        f"keys={','.join(message.keys) or '-'} {render.body_text(message.body)}"
+    )

@@ -1,0 +1,58 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that colours nothing by guess: numbers and words print as they are."""
+    return Console(highlight=False, markup=False, stderr=stderr)
+
+
+def print_json(values: Iterable[Any]) -> None:
+    """One JSON object a line."""
+    for value in values:
+        print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; columns of numbers are set to the right."""
+    found = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        right = bool(found) and all(isinstance(row[number], int) for row in found)
+        table.add_column(Text(heading), justify="right" if right else "left", overflow="fold")
+    for row in found:
+        table.add_row(*(Text(_text(cell)) for cell in row))
+    console().print(table)
+
+
+def time_text(wall_ms: int) -> str:
+    """A moment in UTC with milliseconds; "-" for none."""
+    if wall_ms <= 0:
+        return "-"
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
+
+
+def body_text(body: bytes, limit: int = 200) -> str:
+    """A body as text where it is text, else its size; long ones cut."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"<{len(body)} bytes>"
+    if not text.isprintable() and not text.replace("\n", " ").isprintable():
+        return f"<{len(body)} bytes>"
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
+
+
+def _text(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

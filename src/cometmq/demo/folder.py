@@ -1,0 +1,68 @@
+"""Where a run keeps its files; every run starts with an empty folder.
+
+A marker file says that the folder is the demo's own, so that nothing else is ever removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cometmq.core.errors import SettingsError
+
+MARKER: Final = ".cometmq-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The places under ``root``."""
+
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        """The broker's store."""
+        return self.root / "broker"
+
+    @property
+    def broker_log(self) -> Path:
+        """What the broker logged."""
+        return self.root / "broker.log"
+
+    @property
+    def base(self) -> Path:
+        """The base-data platform's database."""
+        return self.root / "base.sqlite"
+
+    @property
+    def spark(self) -> Path:
+        """The pipeline's table, checkpoint, report and log."""
+        return self.root / "spark"
+
+    def copy(self, name: str) -> Path:
+        """A platform's database."""
+        return self.root / f"{name}.sqlite"
+
+
+def empty_folder(root: Path) -> Folder:
+    """Make ``root``, or empty it when an earlier run left it.
+
+    Raises SettingsError when it holds anything else.
+    """
+    if root.exists() and not root.is_dir():
+        raise SettingsError("directory", f"{root} is no folder: give another one")
+    if root.exists() and any(root.iterdir()) and not (root / MARKER).exists():
+        raise SettingsError(
+            "directory", f"{root} holds files that are not the demo's: give another one"
+        )
+    if root.exists():
+        for path in root.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != MARKER:
+                path.unlink()
+    root.mkdir(parents=True, exist_ok=True)
+    (root / MARKER).touch()
+    return Folder(root.resolve())

@@ -1,0 +1,284 @@
+"""The run, in order: load, change, disturb, catch up, compare.
+
+What is disturbed on the way: the publisher dies once between sending and marking, the social
+platform stops at half the changes and comes back later, the order platform fails on some rows at
+first. None of it may leave a trace in the copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cometmq.admin.node import NodeFailed, NodeProcess
+from cometmq.admin.topics import create_topic
+from cometmq.client.client import Client
+from cometmq.demo import world
+from cometmq.demo.board import Board, Party
+from cometmq.demo.compare import compare, digest
+from cometmq.demo.folder import Folder, empty_folder
+from cometmq.demo.platform import Platform, fails_at_first
+from cometmq.demo.result import PartyResult, Report, Result
+from cometmq.demo.script import Script
+from cometmq.demo.source import Source
+from cometmq.demo.tables import TABLES, Row, read_table
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.demo.compare import Comparison
+    from cometmq.demo.script import Edit
+
+TOPIC: Final = "base-data-changes"
+QUEUES: Final = 8
+LOAD_STEPS: Final = 200
+TICK_MS: Final = 20
+POLL_MS: Final = 50
+CATCH_UP_MS: Final = 60_000
+FAILING_SHARE: Final = 0.02
+
+#: Moments of the script, as shares of its changes.
+CRASH_AT: Final = 0.25
+SOCIAL_STOPS_AT: Final = 0.5
+SOCIAL_STARTS_AT: Final = 0.7
+
+BROKER_SETTINGS: Final = {
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(30_000 * 20),
+    "maxHashSlotNum": "100000",
+    "maxIndexNum": "400000",
+}
+
+Tables = Mapping[str, Sequence[Row]]
+
+
+class Pipeline(Protocol):
+    """A copy that another system keeps from the same topic."""
+
+    name: str
+
+    async def start(self, namesrv: str, topic: str, board: Board) -> None:
+        """Begin to follow the topic."""
+        ...
+
+    async def finish(self) -> tuple[Tables, Report]:
+        """Read to the end of the topic, stop, and give the tables and the report."""
+        ...
+
+    async def close(self) -> None:
+        """End whatever still runs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``changes`` come after the first load, at most ``changes_per_s``; ``regions`` replaces the
+    world's."""
+
+    directory: Path
+    changes: int = 6_000
+    users: int = 2_000
+    seed: int = 7
+    changes_per_s: int = 400
+    regions: Sequence[Row] | None = None
+
+
+@dataclass(slots=True)
+class _Times:
+    started_ms: int
+    loading_ms: int = 0
+    loaded: int = 0
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run; made by :func:`prepare`."""
+
+    options: Options
+    folder: Folder
+    script: Script
+    board: Board
+    clock: Clock
+    pipeline: Pipeline | None
+    problems: list[str] = field(default_factory=list)
+
+    async def run(self) -> Result:
+        """Run everything. Raises CometError when a part cannot start or breaks."""
+        times = _Times(self.clock.monotonic_ms())
+        spark: tuple[Tables, Report] | None = None
+        async with AsyncExitStack() as stack:
+            node = NodeProcess(
+                self.folder.store, settings=BROKER_SETTINGS, log_path=self.folder.broker_log
+            )
+            await asyncio.to_thread(node.start)
+            stack.push_async_callback(self._stop_node, node)
+            client = await stack.enter_async_context(Client(node.namesrv))
+            await create_topic(client.session, TOPIC, queues=QUEUES)
+            if self.pipeline is not None:
+                stack.push_async_callback(self.pipeline.close)
+                await self.pipeline.start(node.namesrv, TOPIC, self.board)
+            platforms = self._platforms(node.namesrv)
+            for platform in platforms.values():
+                stack.push_async_callback(platform.stop)
+                await platform.start()
+            source = await stack.enter_async_context(
+                Source(self.folder.base, client, TOPIC, self.board, self.clock)
+            )
+            async with asyncio.TaskGroup() as group:
+                group.create_task(source.publish())
+                await self._load(source, times)
+                await self._change(source, platforms["social"])
+                source.finish()
+            await self._catch_up(source, platforms.values())
+            if self.pipeline is not None:
+                self.board.phase = "finishing the pipeline"
+                spark = await self.pipeline.finish()
+        self.board.phase = "comparing"
+        return await asyncio.to_thread(self._judge, times, spark)
+
+    def _platforms(self, namesrv: str) -> dict[str, Platform]:
+        fails = {"order": fails_at_first(FAILING_SHARE)}
+        return {
+            name: Platform(
+                name,
+                self.folder.copy(name),
+                namesrv=namesrv,
+                topic=TOPIC,
+                party=party,
+                clock=self.clock,
+                fails=fails.get(name),
+            )
+            for name, party in self.board.parties.items()
+        }
+
+    async def _load(self, source: Source, times: _Times) -> None:
+        """Commit the first load as fast as it goes and wait until it is published."""
+        self.board.phase = "loading"
+        begun_ms = self.clock.monotonic_ms()
+        steps = self.script.initial()
+        while edits := _joined(islice(steps, LOAD_STEPS)):
+            times.loaded += await source.commit(edits)
+        while self.board.published < times.loaded:
+            await self.clock.sleep_ms(TICK_MS)
+        times.loading_ms = self.clock.monotonic_ms() - begun_ms
+
+    async def _change(self, source: Source, social: Platform) -> None:
+        """Run the script at its rate, with the disturbances at their moments."""
+        self.board.phase = "changing"
+        begun_ms = self.clock.monotonic_ms()
+        goal = self.options.changes
+        moments = [(CRASH_AT, "crash"), (SOCIAL_STOPS_AT, "stop"), (SOCIAL_STARTS_AT, "start")]
+        done = 0
+        for step in self.script.steps(goal):
+            done += await source.commit(step)
+            while moments and done >= moments[0][0] * goal:
+                await self._disturb(moments.pop(0)[1], source, social)
+            due_ms = done * 1000 // self.options.changes_per_s
+            ahead_ms = begun_ms + due_ms - self.clock.monotonic_ms()
+            if ahead_ms > TICK_MS:
+                await self.clock.sleep_ms(ahead_ms)
+        self.board.expected = self.board.committed
+
+    async def _disturb(self, what: str, source: Source, social: Platform) -> None:
+        if what == "crash":
+            source.crash_publisher()
+        elif what == "stop":
+            await social.stop()
+            self.board.say(f"the social platform stops after {self.board.committed:,} changes")
+        else:
+            await social.start()
+            self.board.say("the social platform starts again and catches up")
+
+    async def _catch_up(self, source: Source, platforms: Iterable[Platform]) -> None:
+        """Wait until every platform knows the last change of every row, and nothing is to be
+        retried; what is missing at the deadline shows in the comparison."""
+        self.board.phase = "catching up"
+        last = await source.last_changes()
+        deadline_ms = self.clock.monotonic_ms() + CATCH_UP_MS
+        for platform in platforms:
+            outcomes = self.board.parties[platform.name].outcomes
+            while platform.known != last or outcomes["retried"] < outcomes["failed"]:
+                if self.clock.monotonic_ms() > deadline_ms:
+                    self.problems.append(
+                        f"{platform.name} did not catch up within {CATCH_UP_MS // 1000} s"
+                    )
+                    break
+                await self.clock.sleep_ms(POLL_MS)
+
+    async def _stop_node(self, node: NodeProcess) -> None:
+        try:
+            code = await asyncio.to_thread(node.terminate)
+        except NodeFailed as error:
+            self.problems.append(f"the broker: {error}")
+            return
+        if code != 0:
+            self.problems.append(f"the broker ended with code {code}: {node.log_tail()}")
+
+    def _judge(self, times: _Times, spark: tuple[Tables, Report] | None) -> Result:
+        """Read every copy from its files and compare it with the base."""
+        base = _read(self.folder.base)
+        parties = [
+            _party_result(party, compare(party.name, base, _read(self.folder.copy(party.name))))
+            for party in self.board.parties.values()
+        ]
+        files = {"base": self.folder.base}
+        files |= {name: self.folder.copy(name) for name in self.board.parties}
+        if spark is not None and self.pipeline is not None:
+            parties.append(PartyResult(compare(self.pipeline.name, base, spark[0])))
+            files[self.pipeline.name] = self.folder.spark
+        files |= {"broker": self.folder.store, "broker log": self.folder.broker_log}
+        return Result(
+            seconds=(self.clock.monotonic_ms() - times.started_ms) / 1000,
+            published=self.board.published,
+            published_again=self.board.published_again,
+            loaded=times.loaded,
+            load_seconds=times.loading_ms / 1000,
+            base_rows={name: len(rows) for name, rows in base.items()},
+            base_digest=digest(base),
+            parties=parties,
+            report=None if spark is None else spark[1],
+            files=files,
+            events=list(self.board.events),
+            problems=list(self.problems),
+        )
+
+
+def prepare(options: Options, clock: Clock, pipeline: Pipeline | None = None) -> Demo:
+    """Empty the folder, write the script, set the board up.
+
+    Raises SettingsError for a folder that holds anything else, ModuleNotFoundError without
+    pycountry.
+    """
+    folder = empty_folder(options.directory)
+    regions = options.regions
+    if regions is None:
+        regions = world.regions(Random(options.seed))
+    script = Script(regions, options.users, options.seed)
+    expected = len(regions) + options.users + options.changes
+    parties = {name: Party(name) for name in ("social", "order")}
+    return Demo(options, folder, script, Board(expected, parties), clock, pipeline)
+
+
+def _joined(steps: Iterable[list[Edit]]) -> list[Edit]:
+    return [edit for step in steps for edit in step]
+
+
+def _read(path: Path) -> dict[str, list[Row]]:
+    return {name: read_table(path, table) for name, table in TABLES.items()}
+
+
+def _party_result(party: Party, comparison: Comparison) -> PartyResult:
+    return PartyResult(
+        comparison,
+        applied=party.outcomes["new"],
+        repeated=party.outcomes["repeated"],
+        stale=party.outcomes["stale"],
+        retried=party.outcomes["retried"],
+        lag_p50_ms=party.lag_ms(50),
+        lag_p99_ms=party.lag_ms(99),
+    )
