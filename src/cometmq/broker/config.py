@@ -21,12 +21,15 @@ from cometmq.store.config import StoreConfig
 LOOPBACK: Final = "127.0.0.1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerConfig:
     """Settings of one broker; text becomes this through core/settings.py.
 
     ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
     ``remote_admin_enable`` lets other machines change topics, groups and settings.
+
+    One object serves all parts of a broker. An administrator may change the fields in LIVE while
+    it runs; whoever needs one of those reads it anew each time. The others never change.
     """
 
     bind_address: str = LOOPBACK
@@ -69,6 +72,22 @@ class BrokerConfig:
         if self.broker_id != 0:
             raise SettingsError("brokerId", "only 0, the master, is supported")
 
+
+#: Fields that may change while the broker runs.
+LIVE: Final = frozenset(
+    {
+        "broker_permission",
+        "default_topic_queue_nums",
+        "auto_create_topic_enable",
+        "auto_create_subscription_group",
+        "max_message_size",
+        "long_polling_enable",
+        "short_polling_time_mills",
+        "flush_consumer_offset_interval",
+        "flush_delay_offset_interval",
+        "default_query_max_num",
+    }
+)
 
 #: Keys of the Java broker that say how its threads, pools and files work, not what it does.
 _IGNORED: Final = """
@@ -155,6 +174,30 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
     if warning:
         notices.append(warning)
     return broker, store, notices
+
+
+def change(config: BrokerConfig, values: Mapping[str, str]) -> list[str]:
+    """Change settings of a running broker, all of ``values`` or none; gives the fields changed.
+
+    Values that are in force already are fine, wherever they belong. Raises SettingsError for an
+    unknown key, a bad value, or one that takes effect at a start only.
+    """
+    wanted, used = build(BrokerConfig, values, config)
+    _, used_by_store = build(StoreConfig, values)
+    reject_unknown(values, used | used_by_store, (BrokerConfig, StoreConfig))
+    fields = {normalise(name): name for name in BrokerConfig.__slots__}
+    changed: list[str] = []
+    for key in values:
+        name = fields.get(normalise(key))
+        if name is None or (name not in LIVE and getattr(wanted, name) != getattr(config, name)):
+            raise SettingsError(
+                key, "takes effect at the start only: set it in the property file and restart"
+            )
+        if getattr(wanted, name) != getattr(config, name):
+            changed.append(name)
+    for name in changed:
+        setattr(config, name, getattr(wanted, name))
+    return changed
 
 
 def reachable_address(bind_address: str) -> str:

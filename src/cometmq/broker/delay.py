@@ -107,7 +107,7 @@ class DelayDelivery:
         tasks: Tasks,
         files: Files | None = None,
     ) -> None:
-        self._interval_ms = config.flush_delay_offset_interval
+        self._config = config
         self._levels = levels
         self._store = store
         self._appender = appender
@@ -148,9 +148,10 @@ class DelayDelivery:
         if self._changed:
             await self._file.write()
 
-    def snapshot(self) -> bytes:
-        """The positions in the text of their file, for answer 45."""
-        return b"".join(self._encode())
+    def text(self) -> bytes:
+        """The positions in one line, as answer 45 carries them."""
+        pairs = [b"%d:%d" % pair for pair in sorted(self._positions.items())]
+        return b'{"offsetTable":{' + b",".join(pairs) + b"}}"
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """For each level that ever held a message: its position and its queue's end."""
@@ -169,7 +170,7 @@ class DelayDelivery:
             await self._clock.sleep_ms(TICK_MS)
             await self.deliver_due()
             now_ms = self._clock.monotonic_ms()
-            if self._changed and now_ms - written_ms >= self._interval_ms:
+            if self._changed and now_ms - written_ms >= self._config.flush_delay_offset_interval:
                 written_ms = now_ms
                 try:
                     await self._file.write()
@@ -200,11 +201,10 @@ class DelayDelivery:
         # Entries beyond the level's whole delay come from before the wall clock was set back.
         horizon_ms = now_ms + self._levels.delay_ms(level)
         records: list[OutgoingRecord | None] = []
-        for entry in _entries(queue.read(position, BATCH)):
-            physical, _, due_ms = entry
+        for physical, _, due_ms in QUEUE_ENTRY.iter_unpack(queue.read(position, BATCH)):
             if now_ms < due_ms <= horizon_ms:
                 break
-            records.append(self._restore(physical, level, position + len(records)))
+            records.append(await self._restore(physical, level, position + len(records)))
         if not records:
             return 0
         passed = await self._put_all(records, level)
@@ -232,9 +232,9 @@ class DelayDelivery:
                 raise outcome
         return len(records)
 
-    def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:
+    async def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:
         """The message as it goes to its real topic; None when there is nothing to deliver."""
-        record = find_record(self._store, physical)
+        record = await find_record(self._store, physical)
         if record is None:
             log.error(
                 "delayed message lost level=%d offset=%d physical=%d reason=not in the log",
@@ -270,8 +270,3 @@ def restored(record: Record) -> OutgoingRecord | None:
         sys_flag=record.sys_flag,
         reconsume_times=record.reconsume_times,
     )
-
-
-def _entries(raw: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
-    """Queue entries: physical offset, size, time when due."""
-    return QUEUE_ENTRY.iter_unpack(raw)

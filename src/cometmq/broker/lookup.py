@@ -1,28 +1,23 @@
 """Questions that several handlers ask the store: where a queue begins and ends, what lies at an
-offset, when it was stored. Nothing here creates a queue that was only asked about."""
+offset. Nothing here creates a queue that was only asked about."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.message.record import (
-    HEAD,
-    SYS_FLAG_POSITION,
-    BadRecord,
-    decode_one,
-    head_of,
-)
+from cometmq.message.record import BadRecord, decode_one
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
 
-_STORE_MS: Final = 10
-"""Position of the store timestamp among the fields of a record's head."""
+#: Work over many queues gives the loop back this often.
+SLICE_NS: Final = 2_000_000
 
 
 def bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
@@ -45,9 +40,9 @@ def find_entry(
     return None if size == HOLE_SIZE else (physical, size, code)
 
 
-def find_record(store: MessageStore, physical_offset: int) -> Record | None:
+async def find_record(store: MessageStore, physical_offset: int) -> Record | None:
     """The record at a physical offset, which anybody may have made up; None when none is there."""
-    view = store.message_at(physical_offset)
+    view = await store.fetch_at(physical_offset)
     if view is None:
         return None
     try:
@@ -55,19 +50,6 @@ def find_record(store: MessageStore, physical_offset: int) -> Record | None:
     except BadRecord as error:
         log.error("record cannot be read offset=%d reason=%s", physical_offset, error)
         return None
-
-
-def stored_ms(store: MessageStore, topic: str, queue_id: int, offset: int) -> int | None:
-    """When the message at a queue offset was stored; None when there is none."""
-    entry = find_entry(store, topic, queue_id, offset)
-    if entry is None:
-        return None
-    view = store.message_at(entry[0])
-    if view is None or len(view) < HEAD.size:
-        return None
-    sys_flag = int.from_bytes(view[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big", signed=True)
-    moment: int = head_of(sys_flag).unpack_from(view)[_STORE_MS]
-    return moment
 
 
 def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
@@ -81,3 +63,19 @@ def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
         return True
     ratio = store.config.access_message_in_memory_max_ratio
     return store.written_offset - entry[0] <= store.files.memory_bytes() * ratio // 100
+
+
+class Slices:
+    """Parts long work: call :meth:`pause` between pieces, and no turn of the loop gets long."""
+
+    __slots__ = ("_clock", "_started_ns")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+
+    async def pause(self) -> None:
+        """Give the loop back when this turn has lasted long enough."""
+        if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
+            await self._clock.sleep_ms(0)
+            self._started_ns = self._clock.monotonic_ns()

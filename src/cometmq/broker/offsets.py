@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.lookup import bounds, is_young
-from cometmq.broker.tables import TableFile, pretty, pretty_entry
+from cometmq.broker.lookup import Slices, bounds, is_young
+from cometmq.broker.tables import TableFile, pretty_entry
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -151,9 +151,15 @@ class ConsumerOffsets:
         """Forget all progress of a group."""
         self._drop([key for key in self._table if key.endswith(SEPARATOR + group)])
 
-    def snapshot(self) -> dict[str, dict[int, int]]:
-        """The whole table, as answer 43 carries it."""
-        return {key: dict(offsets) for key, offsets in self._table.items()}
+    async def text(self) -> bytes:
+        """The whole table in one line, as answer 43 carries it."""
+        slices = Slices(self._clock)
+        pieces: list[bytes] = []
+        for key in list(self._table):
+            pairs = [b"%d:%d" % pair for pair in self._table.get(key, {}).items()]
+            pieces.append(msgspec.json.encode(key) + b":{" + b",".join(pairs) + b"}")
+            await slices.pause()
+        return b'{"offsetTable":{' + b",".join(pieces) + b"}}"
 
     def _drop(self, keys: list[str]) -> None:
         for key in keys:
@@ -177,11 +183,6 @@ class ConsumerOffsets:
             yield separator + text
             separator = b","
         yield (b"\n\t}" if separator else b"}") + b"\n}"
-
-
-def encode_offset_table(table: dict[str, dict[int, int]]) -> bytes:
-    """A whole table in the text of its file, for answer 43."""
-    return pretty({"offsetTable": table})
 
 
 class OffsetHandler:

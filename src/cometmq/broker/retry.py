@@ -76,7 +76,7 @@ class SendBackHandler:
         group = self._group(header.group)
         if group.retry_queue_nums <= 0:
             return Reply()
-        record = self._record(header.offset)
+        record = await self._record(header.offset)
         allowed = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             allowed = header.max_reconsume_times
@@ -120,8 +120,8 @@ class SendBackHandler:
             )
         return group
 
-    def _record(self, offset: int) -> Record:
-        record = find_record(self._store, offset)
+    async def _record(self, offset: int) -> Record:
+        record = await find_record(self._store, offset)
         if record is None:
             raise BadRequest(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         return record

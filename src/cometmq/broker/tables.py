@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.broker.lookup import Slices
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import Files, PosixFiles, read_file
@@ -34,8 +35,6 @@ log = logging.getLogger(__name__)
 
 #: Changes of this long share one write.
 WINDOW_MS: Final = 100
-#: A long encoding gives the loop back this often.
-SLICE_NS: Final = 2_000_000
 
 
 class TableFile:
@@ -157,12 +156,10 @@ class TableFile:
 
     async def _encoded(self) -> bytes:
         pieces: list[bytes] = []
-        started_ns = self._clock.monotonic_ns()
+        slices = Slices(self._clock)
         for piece in self._encode():
             pieces.append(piece)
-            if self._clock.monotonic_ns() - started_ns > SLICE_NS:
-                await self._clock.sleep_ms(0)
-                started_ns = self._clock.monotonic_ns()
+            await slices.pause()
         return b"".join(pieces)
 
     def _replace(self, data: bytes) -> None:

@@ -132,11 +132,7 @@ class TopicTable:
             for name, config in _parse(table, self._file.path).items():
                 self._topics[name] = config
             self._version = read_version(table.get("dataVersion"))
-        for config in _system_topics(self._config):
-            if config.topic_name not in self._topics:
-                self._topics[config.topic_name] = config
-        names = {config.topic_name for config in _system_topics(self._config)}
-        self.system_names = _ALWAYS_SYSTEM | names
+        self._add_system_topics()
 
     def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
         """Make sure that each stored (topic, queue id) can be read: a crash may have taken a topic
@@ -214,6 +210,11 @@ class TopicTable:
         """The dead-letter topic ``topic`` ("%DLQ%group"), created when missing."""
         return self._ensure(TopicConfig(topic, 1, 1, _READ_WRITE))
 
+    def permission_changed(self) -> None:
+        """``brokerPermission`` or automatic creation changed: name servers are to hear of it."""
+        self._add_system_topics()
+        self._changed()
+
     def is_system(self, topic: str) -> bool:
         """Whether ``topic`` belongs to the broker itself."""
         return topic in self.system_names or topic.startswith(SYSTEM_PREFIX)
@@ -237,6 +238,12 @@ class TopicTable:
         return self._version
 
     # --------------------------------------------------------------------------------- internals
+
+    def _add_system_topics(self) -> None:
+        wanted = _system_topics(self._config)
+        for config in wanted:
+            self._topics.setdefault(config.topic_name, config)
+        self.system_names = _ALWAYS_SYSTEM | {config.topic_name for config in wanted}
 
     def _ensure(self, config: TopicConfig) -> TopicConfig:
         known = self._topics.get(config.topic_name)
