@@ -1,0 +1,369 @@
+"""The route table: what each registration, expiry and administration leaves behind."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, RouteTable
+from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from cometmq.protocol.headers import BrokerIdentity, RegisterBroker
+
+
+def header(
+    name: str = "broker-a", broker_id: int = 0, address: str = "a:1", cluster: str = "c"
+) -> RegisterBroker:
+    return RegisterBroker(name, address, cluster, f"ha-{address}", broker_id)
+
+
+def body(
+    *topics: str, version: int = 1, queues: int = 4, perm: int = 6, filters: tuple[str, ...] = ()
+) -> RegisterBrokerBody:
+    table = {topic: TopicConfig(topic, queues, queues, perm) for topic in topics}
+    return RegisterBrokerBody(TopicConfigTable(DataVersion(version, 1), table), list(filters))
+
+
+def route(routes: RouteTable, topic: str = "t", order: str | None = None) -> Any:
+    encoded = routes.pick(topic, order)
+    return None if encoded is None else json.loads(encoded)
+
+
+def addresses(routes: RouteTable, topic: str = "t") -> dict[str, dict[str, str]]:
+    found = route(routes, topic)
+    if found is None:
+        return {}
+    return {broker["brokerName"]: broker["brokerAddrs"] for broker in found["brokerDatas"]}
+
+
+@pytest.fixture
+def routes() -> RouteTable:
+    return RouteTable()
+
+
+# ------------------------------------------------------------------------------- registration
+
+
+def test_a_registered_master_is_in_the_route_of_its_topics(routes: RouteTable) -> None:
+    assert routes.pick("t") is None
+    assert routes.register(header(), body("t", "u"), "channel", 0) == Registered()
+    assert route(routes) == {
+        "brokerDatas": [{"brokerAddrs": {"0": "a:1"}, "brokerName": "broker-a", "cluster": "c"}],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": "broker-a",
+                "perm": 6,
+                "readQueueNums": 4,
+                "topicSysFlag": 0,
+                "writeQueueNums": 4,
+            }
+        ],
+    }
+    assert routes.topics().topic_list == ["t", "u"]
+
+
+def test_topics_count_only_from_the_master(routes: RouteTable) -> None:
+    routes.register(header(broker_id=1, address="a:2"), body("t"), "slave", 0)
+    assert routes.pick("t") is None
+    routes.register(header(), body("t"), "master", 0)
+    assert addresses(routes) == {"broker-a": {"0": "a:1", "1": "a:2"}}
+
+
+def test_a_slave_learns_its_master_while_that_lives(routes: RouteTable) -> None:
+    slave = header(broker_id=1, address="a:2")
+    assert routes.register(slave, body(), "slave", 0) == Registered()
+    assert routes.register(header(), body(), "master", 0) == Registered()
+    assert routes.register(slave, body(), "slave", 0) == Registered("ha-a:1", "a:1")
+    routes.channel_closed("master")
+    assert routes.register(slave, body(), "slave", 0) == Registered()
+
+
+def test_topics_are_read_again_only_with_another_version(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "x", 0)
+    routes.register(header(), body("t", "late", queues=9), "x", 0)
+    assert route(routes)["queueDatas"][0]["readQueueNums"] == 4
+    assert routes.pick("late") is None
+    routes.register(header(), body("t", "late", queues=9, version=2), "x", 0)
+    assert route(routes)["queueDatas"][0]["readQueueNums"] == 9
+    assert routes.pick("late") is not None
+
+
+def test_a_topic_stays_when_a_registration_lacks_it(routes: RouteTable) -> None:
+    routes.register(header(), body("t", "u"), "x", 0)
+    routes.register(header(), body("u", version=2), "x", 0)
+    assert routes.pick("t") is not None
+
+
+def test_a_topic_leaves_with_its_registration_when_told_so() -> None:
+    routes = RouteTable(drop_unregistered=True)
+    routes.register(header(), body("t", "u"), "x", 0)
+    routes.register(header("broker-b", address="b:1"), body("t"), "y", 0)
+    routes.register(header(), body("u", version=2), "x", 0)
+    assert addresses(routes) == {"broker-b": {"0": "b:1"}}
+    routes.register(header("broker-b", address="b:1"), body(version=2), "y", 0)
+    assert routes.pick("t") is None
+    assert routes.topics().topic_list == ["u"]
+
+
+def test_an_address_has_one_id(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "x", 0)
+    routes.register(header(broker_id=1, address="a:2"), body(), "y", 0)
+    # The slave takes over as master.
+    routes.register(header(broker_id=0, address="a:2"), body("t", version=5), "y", 0)
+    assert addresses(routes) == {"broker-a": {"0": "a:2"}}
+
+
+def test_a_broker_may_come_back_at_another_address(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "old", 0)
+    routes.register(header(address="a:9"), body("t"), "new", 0)
+    assert addresses(routes) == {"broker-a": {"0": "a:9"}}
+    assert routes.channel_closed("old") == ["a:1"]
+    routes.unregister(BrokerIdentity("broker-a", "a:1", "c", 0))
+    assert addresses(routes) == {"broker-a": {"0": "a:9"}}
+
+
+def test_two_brokers_share_a_topic_in_order(routes: RouteTable) -> None:
+    routes.register(header("broker-b", address="b:1"), body("t", queues=2), "y", 0)
+    routes.register(header(), body("t"), "x", 0)
+    assert list(addresses(routes)) == ["broker-a", "broker-b"]
+    assert [queues["readQueueNums"] for queues in route(routes)["queueDatas"]] == [4, 2]
+
+
+# ------------------------------------------------------------------------- heartbeats and expiry
+
+
+def test_a_heartbeat_asks_for_what_is_unknown(routes: RouteTable) -> None:
+    version = DataVersion(1, 1)
+    assert routes.heartbeat("a:1", version, 0)
+    assert routes.data_version("a:1") is None
+    routes.register(header(), body("t"), "x", 0)
+    assert routes.data_version("a:1") == version
+    assert not routes.heartbeat("a:1", version, 0)
+    assert routes.heartbeat("a:1", DataVersion(2, 1), 0)
+
+
+def test_a_silent_broker_leaves_all_tables_at_once(routes: RouteTable) -> None:
+    routes.register(header(), body("t", filters=("f:1",)), "x", 1_000)
+    routes.register(header("broker-b", address="b:1"), body("t"), "y", 1_000 + BROKER_EXPIRY_MS)
+    assert routes.expire(1_000 + BROKER_EXPIRY_MS) == []
+    assert routes.expire(1_001 + BROKER_EXPIRY_MS) == [("a:1", "x")]
+    assert addresses(routes) == {"broker-b": {"0": "b:1"}}
+    assert route(routes)["filterServerTable"] == {}
+    assert routes.data_version("a:1") is None
+    assert set(routes.clusters().broker_addr_table) == {"broker-b"}
+    assert routes.system_topics().topic_list == ["broker-b", "c"]
+    assert routes.expire(2_000 + 2 * BROKER_EXPIRY_MS) == [("b:1", "y")]
+    assert routes.topics().topic_list == []
+    assert routes.clusters().cluster_addr_table == {}
+    assert routes.pick("t") is None
+
+
+@pytest.mark.parametrize("how", ["heartbeat", "register"])
+def test_a_sign_of_life_puts_expiry_off(routes: RouteTable, how: str) -> None:
+    routes.register(header(), body("t"), "x", 0)
+    if how == "heartbeat":
+        routes.heartbeat("a:1", DataVersion(1, 1), 50_000)
+    else:
+        routes.register(header(), body("t"), "x", 50_000)
+    assert routes.expire(50_000 + BROKER_EXPIRY_MS) == []
+    assert routes.expire(50_001 + BROKER_EXPIRY_MS) == [("a:1", "x")]
+
+
+def test_a_heartbeat_with_another_version_is_no_sign_of_life(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "x", 0)
+    routes.heartbeat("a:1", DataVersion(7, 7), 50_000)
+    assert routes.expire(1 + BROKER_EXPIRY_MS) == [("a:1", "x")]
+
+
+def test_a_closed_connection_takes_only_what_came_over_it(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "old", 0)
+    routes.register(header(), body("t"), "new", 0)
+    assert routes.channel_closed("old") == []
+    assert addresses(routes) == {"broker-a": {"0": "a:1"}}
+    assert routes.channel_closed("new") == ["a:1"]
+    assert routes.pick("t") is None
+
+
+def test_topics_stay_while_a_slave_lives(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "master", 0)
+    routes.register(header(broker_id=1, address="a:2"), body(), "slave", 0)
+    routes.unregister(BrokerIdentity("broker-a", "a:1", "c", 0))
+    assert addresses(routes) == {"broker-a": {"1": "a:2"}}
+    routes.unregister(BrokerIdentity("broker-a", "a:2", "c", 1))
+    assert routes.pick("t") is None
+
+
+def test_unregistering_what_is_unknown_changes_nothing(routes: RouteTable) -> None:
+    routes.register(header(), body("t"), "x", 0)
+    routes.unregister(BrokerIdentity("broker-z", "z:1", "c", 0))
+    routes.unregister(BrokerIdentity("broker-a", "a:1", "c", 7))
+    assert addresses(routes) == {"broker-a": {"0": "a:1"}}
+
+
+# ------------------------------------------------------------------------------ administration
+
+
+def test_write_permission_goes_and_comes_back(routes: RouteTable) -> None:
+    routes.register(header(), body("t", "u", perm=7), "x", 0)
+    routes.register(header("broker-b", address="b:1"), body("t"), "y", 0)
+    before = routes.pick("t")
+    assert routes.wipe_write_perm("broker-a") == 2
+    assert [queues["perm"] for queues in route(routes)["queueDatas"]] == [5, 6]
+    # It stays away while the broker registers the same version.
+    routes.register(header(), body("t", "u", perm=7), "x", 0)
+    assert route(routes, "u")["queueDatas"][0]["perm"] == 5
+    assert routes.add_write_perm("broker-a") == 2
+    assert [queues["perm"] for queues in route(routes)["queueDatas"]] == [6, 6]
+    assert routes.wipe_write_perm("nobody") == 0
+    assert routes.add_write_perm("nobody") == 0
+    routes.register(header(), body("t", "u", perm=7, version=2), "x", 0)
+    assert routes.pick("t") == before
+
+
+def test_a_topic_is_deleted_everywhere_or_in_a_cluster(routes: RouteTable) -> None:
+    routes.register(header(), body("t", "u"), "x", 0)
+    routes.register(header("broker-b", address="b:1", cluster="d"), body("t"), "y", 0)
+    routes.delete_topic("t", "nowhere")
+    assert len(addresses(routes)) == 2
+    routes.delete_topic("t", "c")
+    assert addresses(routes) == {"broker-b": {"0": "b:1"}}
+    routes.delete_topic("t", "")
+    assert routes.pick("t") is None
+    routes.delete_topic("t")
+    assert routes.topics().topic_list == ["u"]
+
+
+def test_filter_servers_travel_with_their_broker(routes: RouteTable) -> None:
+    routes.register(header(), body("t", filters=("f:1", "f:2")), "x", 0)
+    assert route(routes)["filterServerTable"] == {"a:1": ["f:1", "f:2"]}
+    routes.register(header(), body("t", filters=("f:3",)), "x", 0)
+    assert route(routes)["filterServerTable"] == {"a:1": ["f:3"]}
+    routes.register(header(), body("t"), "x", 0)
+    assert route(routes)["filterServerTable"] == {}
+
+
+def test_an_order_configuration_is_carried_and_not_kept(routes: RouteTable) -> None:
+    assert routes.pick("t", "broker-a:4") is None
+    routes.register(header(), body("t"), "x", 0)
+    assert route(routes, order="broker-a:4")["orderTopicConf"] == "broker-a:4"
+    assert "orderTopicConf" not in route(routes)
+
+
+def test_lists(routes: RouteTable) -> None:
+    assert routes.system_topics().broker_addr is None
+    routes.register(header(), body("t", "u"), "x", 0)
+    routes.register(header("broker-b", address="b:1", cluster="d"), body("t", "v"), "y", 0)
+    assert routes.topics_of_cluster("c").topic_list == ["t", "u"]
+    assert routes.topics_of_cluster("d").topic_list == ["t", "v"]
+    assert routes.topics_of_cluster("nowhere").topic_list == []
+    assert routes.system_topics().topic_list == ["broker-a", "broker-b", "c", "d"]
+    assert routes.system_topics().broker_addr == "a:1"
+    info = routes.clusters()
+    assert info.cluster_addr_table == {"c": ["broker-a"], "d": ["broker-b"]}
+    assert info.broker_addr_table["broker-b"].broker_addrs == {"0": "b:1"}
+    assert info.broker_addr_table["broker-b"].cluster == "d"
+
+
+def test_an_answer_is_encoded_once_until_it_changes(routes: RouteTable) -> None:
+    routes.register(header(), body("t", "u"), "x", 0)
+    first, other = routes.pick("t"), routes.pick("u")
+    assert routes.pick("t") is first
+    routes.register(header(), body("t", "u", version=2), "x", 0)
+    assert routes.pick("t") is first
+    table = {"t": TopicConfig("t", 8, 8), "u": TopicConfig("u", 4, 4)}
+    changed = RegisterBrokerBody(TopicConfigTable(DataVersion(3, 1), table), [])
+    routes.register(header(), changed, "x", 0)
+    assert route(routes)["queueDatas"][0]["readQueueNums"] == 8
+    assert routes.pick("u") is other
+
+
+# --------------------------------------------------------------------------- tables stay in step
+
+names = st.sampled_from(["broker-a", "broker-b"])
+addrs = st.sampled_from(["h:1", "h:2", "h:3"])
+topic_sets = st.sets(st.sampled_from(["t", "u"])).map(sorted)
+
+
+class RouteMachine(RuleBasedStateMachine):
+    """Any order of events leaves tables that agree, and cached answers that are true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routes = RouteTable(expiry_ms=100)
+        self.now_ms = 0
+
+    @rule(
+        name=names,
+        address=addrs,
+        broker_id=st.integers(0, 1),
+        cluster=st.sampled_from(["c", "d"]),
+        topics=topic_sets,
+        version=st.integers(1, 3),
+        filters=st.sampled_from([(), ("f:1",)]),
+        channel=st.integers(0, 2),
+    )
+    def register(
+        self,
+        name: str,
+        address: str,
+        broker_id: int,
+        cluster: str,
+        topics: list[str],
+        version: int,
+        filters: tuple[str, ...],
+        channel: int,
+    ) -> None:
+        content = body(*topics, version=version, queues=version, filters=filters)
+        self.routes.register(
+            header(name, broker_id, address, cluster), content, channel, self.now_ms
+        )
+        assert self.routes.data_version(address) == DataVersion(version, 1)
+
+    @rule(name=names, address=addrs, broker_id=st.integers(0, 1))
+    def unregister(self, name: str, address: str, broker_id: int) -> None:
+        self.routes.unregister(BrokerIdentity(name, address, "c", broker_id))
+
+    @rule(channel=st.integers(0, 2))
+    def close(self, channel: int) -> None:
+        self.routes.channel_closed(channel)
+        assert self.routes.channel_closed(channel) == []
+
+    @rule(passed_ms=st.integers(0, 80))
+    def expire(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        self.routes.expire(self.now_ms)
+        assert self.routes.expire(self.now_ms) == []
+
+    @rule(name=names, wipe=st.booleans())
+    def permission(self, name: str, wipe: bool) -> None:
+        self.routes.wipe_write_perm(name) if wipe else self.routes.add_write_perm(name)
+
+    @rule(topic=st.sampled_from(["t", "u"]), cluster=st.sampled_from([None, "c", "d"]))
+    def delete(self, topic: str, cluster: str | None) -> None:
+        self.routes.delete_topic(topic, cluster)
+
+    @invariant()
+    def tables_agree(self) -> None:
+        info = self.routes.clusters()
+        in_clusters = {name for found in info.cluster_addr_table.values() for name in found}
+        assert in_clusters == set(info.broker_addr_table)
+        for broker in info.broker_addr_table.values():
+            assert broker.broker_addrs
+            assert len(set(broker.broker_addrs.values())) == len(broker.broker_addrs)
+            for address in broker.broker_addrs.values():
+                assert self.routes.data_version(address) is not None
+        for topic in self.routes.topics().topic_list:
+            found = self.routes.route(topic)
+            assert found is not None
+            assert found.queue_datas
+            assert {data.broker_name for data in found.queue_datas} <= set(info.broker_addr_table)
+
+    @invariant()
+    def cached_answers_are_true(self) -> None:
+        for topic in ("t", "u"):
+            assert self.routes.pick(topic) == self.routes._encode(topic, None)
+
+
+TestRoutes = RouteMachine.TestCase
