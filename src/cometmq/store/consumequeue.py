@@ -150,6 +150,11 @@ class QueueFiles:
         self.new_directories = set()
         return paths, directories
 
+    def give_back(self, paths: list[str], directories: list[str]) -> None:
+        """Syncing these failed: they have to be synced still."""
+        self.unsynced.update(paths)
+        self.new_directories.update(directories)
+
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
         """Sync files and directories through handles of their own, so that a thread may do it."""
         for path in paths:

@@ -75,7 +75,7 @@ class Dispatcher:
         if self._rows >= _WRITE_ROWS:
             self.write(now_ms)
         elif len(index.pending_keys) >= BATCH_ROWS:
-            self._write_index(now_ms)
+            self.write_index(now_ms)
         for listener in self.listeners:
             listener(rows)
 
@@ -114,10 +114,11 @@ class Dispatcher:
         except OSError as error:
             self._failed(error)
         del dirty[:done]
-        self._write_index(now_ms)
+        self.write_index(now_ms)
         return self.problem is None and not dirty
 
-    def _write_index(self, now_ms: int) -> None:
+    def write_index(self, now_ms: int) -> None:
+        """Write the index entries gathered so far; see :meth:`write`."""
         try:
             self._index.flush_pending(now_ms)
         except OSError as error:

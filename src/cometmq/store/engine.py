@@ -8,34 +8,47 @@ SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device h
 from __future__ import annotations
 
 import logging
-import os.path
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from cometmq.core.errors import MessageIllegal, StoreError, StoreOffline
+from cometmq.core.errors import MessageIllegal, StoreError
 from cometmq.core.watermark import Watermark
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
     BLANK_BYTES,
     CRC_MASK,
+    FIXED_BYTES,
     HEAD,
     MAGIC_V1,
     MAX_PROPERTIES_BYTES,
-    PREFIX,
     head_of,
     host_flags,
 )
+from cometmq.store.batching import Shared, prepare, rows_of
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
 from cometmq.store.dispatch import Dispatched, Dispatcher, Listener
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
 from cometmq.store.layout import SCHEDULE_TOPIC
+from cometmq.store.queries import (
+    IndexQuery,
+    load_ranges,
+    offset_by_time,
+    query_index,
+    record_at,
+    record_size,
+    store_time_at,
+)
 from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, read
+from cometmq.store.uniform import recognise
+from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -84,17 +97,22 @@ class MessageStore:
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
         self.lock_handle = -1
-        self._waits = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.disk_problem = ""
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store")
+        self.closed = False
+        self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._rows: list[Dispatched] = []
         self._waiting: deque[tuple[int, list[Dispatched]]] = deque()
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
+        self.hot_bytes = files.memory_bytes() * hot_ratio // 100
+        self.upkeep = Upkeep(self)
         self._limits = ReadLimits(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_disk,
             config.max_transfer_count_on_message_in_disk,
-            files.memory_bytes() * hot_ratio // 100,
+            self.hot_bytes,
         )
 
     @staticmethod
@@ -234,6 +252,43 @@ class MessageStore:
         rows.append((queue, slot, phys, size, tag_code, now_ms, keys))
         return phys, slot
 
+    def append_batch(
+        self,
+        queue: ConsumeQueue,
+        body: bytes,
+        properties: bytes,
+        *,
+        sys_flag: int,
+        born_ms: int,
+        born_host: bytes,
+        reconsume_times: int = 0,
+    ) -> tuple[int, list[int]]:
+        """Take the messages of a batch body (message/batch.py) into the turn's buffer.
+
+        ``properties`` are those of the whole batch. Gives the first queue offset, the others
+        follow, and each message's physical offset; all lie in one file. Raises what ``append``
+        raises, with nothing taken.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        host = self.store_host
+        shared = Shared(sys_flag, born_ms, born_host, host, reconsume_times, properties)
+        batch = recognise(body, queue, shared) or prepare(body, queue, shared)
+        rows, log = self._rows, self.log
+        if not rows:
+            self._stamp()
+        sizes = batch.sizes
+        phys, size = log.position, sum(sizes)
+        if phys + size + BLANK_BYTES > log.limit:
+            phys = self._roll(size)
+        log.parts += batch.pack(queue, shared, phys, self._now_ms)
+        log.position = phys + size
+        offset = queue.next_offset
+        places = list(accumulate(sizes[:-1], initial=phys))
+        rows += rows_of(queue, places, batch, self._now_ms)
+        queue.next_offset = offset + len(sizes)
+        return offset, places
+
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""
         now_ms = self.clock.wall_ms()
@@ -269,10 +324,10 @@ class MessageStore:
             for row in reversed(rows):
                 if row[1] >= 0:
                     row[0].next_offset = row[1]
-            if isinstance(error, StoreOffline):
-                self.refusal = error
+            # A full disk is tried again by the next upkeep round, not by every send.
+            self.refusal = error
             raise
-        if self._waits:
+        if self.waits_for_sync:
             self._waiting.append((self.log.written, rows))
         else:
             self.dispatcher.dispatch(rows, self.log.written, self._now_ms)
@@ -317,26 +372,123 @@ class MessageStore:
             return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read(queue, self.log, offset, max_count, max_bytes, codes, self._limits)
 
+    async def load(self, result: ReadResult) -> None:
+        """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile."""
+        result.chunks = await load_ranges(self.log, result.ranges)
+        result.cold = False
+
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The bytes of the record at a physical offset; None when no visible record begins there.
+        """The record at a physical offset, if it is surely in memory; see :meth:`fetch_at`."""
+        end = self.dispatcher.position
+        if not self.log.segments.start <= physical_offset <= end - FIXED_BYTES:
+            return None
+        size = record_size(self.log.view(physical_offset, FIXED_BYTES), physical_offset)
+        return self.log.view(physical_offset, size) if size else None
+
+    async def fetch_at(self, physical_offset: int) -> memoryview | None:
+        """The bytes of the record that begins at a physical offset; None when none does.
 
         For an offset that anybody may have sent: what stands there is checked, not believed.
         """
-        if not self.log.segments.start <= physical_offset < self.dispatcher.position:
-            return None
-        head = self.log.view(physical_offset, HEAD.size)
-        if head is None:
-            return None
-        size, magic = PREFIX.unpack_from(head)
-        if magic != MAGIC_V1 or int.from_bytes(head[28:36], "big") != physical_offset:
-            return None
-        return self.log.view(physical_offset, size)
+        return await record_at(self.log, physical_offset, self.dispatcher.position, self.hot_bytes)
 
-    # --- the end -----------------------------------------------------------------------------
+    async def offset_by_time(
+        self, topic: str, queue_id: int, store_ms: int, *, upper: bool = False
+    ) -> int:
+        """The first queue offset stored at or after a time; 0 when the queue does not exist.
 
-    def path(self, *names: str) -> str:
-        """A path in the store directory."""
-        return os.path.join(self.config.store_path_root_dir, *names)
+        ``upper`` asks for the last one at or before it.
+        """
+        queue = self.find_queue(topic, queue_id)
+        if queue is None:
+            return 0
+        return await offset_by_time(self.log, queue, store_ms, self.hot_bytes, upper=upper)
+
+    async def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message at a queue offset was stored, ms; -1 when there is none."""
+        queue = self.find_queue(topic, queue_id)
+        if queue is None:
+            return -1
+        return await store_time_at(self.log, queue, offset, self.hot_bytes)
+
+    async def earliest_time(self, topic: str, queue_id: int) -> int:
+        """When the oldest message of a queue was stored, ms; -1 when there is none."""
+        queue = self.find_queue(topic, queue_id)
+        return await self.store_time_at(topic, queue_id, queue.min_offset) if queue else -1
+
+    async def query_index(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> IndexQuery:
+        """Records with a key, oldest first; others whose key has the same hash may be among them.
+
+        At most ``max_msgs_num_batch`` of the newest.
+        """
+        self.dispatcher.write_index(self.clock.wall_ms())
+        count = min(max_count, self.config.max_msgs_num_batch)
+        return await query_index(
+            self.index, self.log, self.dispatcher.position, self.hot_bytes,
+            (topic, key), count, (begin_ms, end_ms),
+        )  # fmt: skip
+
+    def runtime(self) -> dict[str, int | float]:
+        """Numbers about the store, for people and metrics."""
+        space = self.files.disk_space(self.config.commit_log_directory)
+        return {
+            "commit_log_min_offset": self.log.segments.start,
+            "commit_log_max_offset": self.log.written,
+            "durable_offset": self.log.durable,
+            "dispatched_offset": self.dispatcher.position,
+            "dispatch_behind_bytes": self.log.written - self.dispatcher.position,
+            "flush_behind_bytes": self.log.written - self.log.durable,
+            "commit_log_files": len(self.log.segments.files),
+            "disk_used_ratio": space.used_ratio,
+            "disk_free_bytes": space.free_bytes,
+            "queues": sum(map(len, self.known.values())),
+            "dirty_queues": self.dispatcher.dirty_count,
+            "index_end_offset": self.index.end_phys,
+            "put_failures": self.put_failures,
+            "inline_syncs": self.flusher.inline_count,
+            "threaded_syncs": self.flusher.threaded_count,
+        }
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def start(self, tasks: Spawner) -> None:
+        """Begin the background work; ``tasks`` owns it and ends it before :meth:`close`."""
+        await self.upkeep.check_disk()
+        self.upkeep.start(tasks)
+
+    def update_refusal(self) -> None:
+        """Refuse or allow writes by what is known of the disk now."""
+        if self.log.failure is not None or self.closed:
+            return
+        refusal = refusal_of(self)
+        if (refusal is None) != (self.refusal is None):
+            logger.warning(
+                "store_writes_%s reason=%r", "refused" if refusal else "resumed", str(refusal)
+            )
+        self.refusal = refusal
+
+    def close(self) -> None:
+        """Stop: everything goes to the device, the abort marker last. Waits for threads.
+
+        Raises OSError when that fails; the directory is given back in any case.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        self.flusher.close()
+        self.executor.shutdown()
+        try:
+            if self.log.failure is None:
+                self.commit()
+                self.upkeep.stop()
+        finally:
+            self.refusal = closed_error(self.config.store_path_root_dir)
+            self.log.close()
+            self.pool.close()
+            self.index.close()
+            self.files.close(self.lock_handle)
 
 
 def _ignore(tokens: list[object]) -> None:

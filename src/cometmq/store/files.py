@@ -86,6 +86,10 @@ class Files(Protocol):
         """Whether there is something at ``path``."""
         ...
 
+    def changed_ms(self, path: str) -> int:
+        """When a file was last written, wall time; 0 when it does not exist."""
+        ...
+
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
         ...
@@ -184,6 +188,12 @@ class PosixFiles:
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
+
+    def changed_ms(self, path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return 0
 
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)

@@ -122,7 +122,8 @@ class Index:
         for file in self.files[:-1]:
             if file.end_phys >= below:
                 file.recover(below)
-                file.seal()
+                file.write_slots()
+                file.release_slots()
         if self.files:
             newest = self.files[-1]
             if clean and newest.end_phys < below:
@@ -162,8 +163,6 @@ class Index:
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:
             return self.files[-1]
-        if self.files:
-            self.files[-1].seal()
         last = os.path.basename(self.files[-1].path) if self.files else ""
         name = _file_name(now_ms)
         while name <= last:
@@ -189,6 +188,10 @@ class Index:
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         return found
+
+    def full_files(self) -> list[IndexFile]:
+        """Files that take no more entries but have their slots in memory only."""
+        return [file for file in self.files[:-1] if file.has_slots]
 
     @property
     def end_phys(self) -> int:

@@ -38,6 +38,7 @@ ENTRY_BYTES = ENTRY.size
 _ENTRY_COLUMNS = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
 _MAX_SECONDS = 0x7FFFFFFF
 _REBUILD_ROWS = 1 << 18
+_LOAD_SLOTS = 4_096
 
 Ints = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.int32]
@@ -100,9 +101,15 @@ class IndexFile:
 
     def load_slots(self) -> None:
         """Take the slots into memory as the file holds them, after a clean stop."""
-        raw = bytearray(self.slot_count * SLOT_BYTES)
-        self._files.read_into(self._handle, raw, HEADER_BYTES)
-        self._slots = np.frombuffer(raw, ">i4").astype(np.int32)
+        self._slots = slots = np.zeros(self.slot_count, np.int32)
+        for first in range(0, self.slot_count, _LOAD_SLOTS):
+            count = min(_LOAD_SLOTS, self.slot_count - first)
+            raw = self._files.pread(
+                self._handle, count * SLOT_BYTES, HEADER_BYTES + first * SLOT_BYTES
+            )
+            if raw.count(0) != len(raw):
+                # Pages without an entry are never touched, so they cost no memory.
+                slots[first : first + count] = np.frombuffer(raw, ">i4")
 
     def recover(self, below: int) -> None:
         """Keep the entries for records below the physical offset ``below``; compute the slots.
@@ -135,7 +142,6 @@ class IndexFile:
             self.end_ms = self.begin_ms + int(last["seconds"]) * 1000 + 999
         else:
             self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = 0
-        self.write_slots()
 
     def put(self, hashes: Ints, phys: Ints, store_ms: Ints) -> None:
         """Append entries; there must be room. ``hashes`` are not negative. Raises OSError."""
@@ -203,9 +209,13 @@ class IndexFile:
         """Return once what was written is on the device; a thread may do it. Raises OSError."""
         self._files.datasync(self._handle)
 
-    def seal(self) -> None:
-        """The file is full: its slots go to the file and are read from there."""
-        self.write_slots()
+    @property
+    def has_slots(self) -> bool:
+        """Whether the slots are in memory."""
+        return self._slots is not None
+
+    def release_slots(self) -> None:
+        """The file is full and its slots are written: from now on they are read from there."""
         self._slots = None
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:

@@ -129,8 +129,8 @@ def _views(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview]:
     file = log.segments.find(ranges[0][0])
     if file is not None and sum(ranges[-1]) <= file.end:
         # Nearly always: a queue's records go up, so all of them lie in the first one's file.
-        base, view = file.base, file.view
-        return [view[start - base : start - base + size] for start, size in ranges]
+        base, whole = file.base, file.view
+        return [whole[start - base : start - base + size] for start, size in ranges]
     return [view for start, size in ranges if (view := log.view(start, size)) is not None]
 
 

@@ -1,0 +1,188 @@
+"""Turning the body of a batch send into records, all in one file and with consecutive offsets.
+
+The properties of the batch follow those of each message, so for a name that stands in both the
+batch's value counts (upstream: CommitLog.MessageExtBatchEncoder). Batches of equally built messages
+take the way through ``uniform.py``.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from zlib import crc32
+
+from cometmq.core.errors import MessageIllegal
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.batch import split
+from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.record import (
+    CRC_MASK,
+    MAGIC_V1,
+    MAX_PROPERTIES_BYTES,
+    BadRecord,
+    head_of,
+    host_flags,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.dispatch import Dispatched
+
+_LENGTH = Struct(">H")
+_UNIQUE = props.UNIQ_KEY.encode()
+_UNIQUE_MARK = _UNIQUE + b"\x01"
+_KEYS = props.KEYS.encode()
+_KEYS_MARK = _KEYS + b"\x01"
+_TAGS = props.TAGS.encode()
+_TAGS_MARK = _TAGS + b"\x01"
+
+
+class Shared(NamedTuple):
+    """What the messages of a batch have in common; hosts packed, times in ms."""
+
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+    properties: bytes
+
+
+class Batch(Protocol):
+    """A checked batch, ready to be packed."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each record."""
+        ...
+
+    @property
+    def codes(self) -> list[int]:
+        """The tag code of each."""
+        ...
+
+    @property
+    def keys(self) -> list[tuple[str, ...]]:
+        """The index keys of each."""
+        ...
+
+    def pack(
+        self, queue: ConsumeQueue, shared: Shared, phys: int, now_ms: int
+    ) -> list[bytes | memoryview]:
+        """The records' bytes, from physical offset ``phys`` on. Raises MessageIllegal."""
+        ...
+
+
+class GeneralBatch(NamedTuple):
+    """A checked batch, column by column; ``properties`` are joined with the batch's own."""
+
+    flags: list[int]
+    bodies: list[bytes]
+    properties: list[bytes]
+    sizes: list[int]
+    codes: list[int]
+    keys: list[tuple[str, ...]]
+
+    def pack(
+        self, queue: ConsumeQueue, shared: Shared, phys: int, now_ms: int
+    ) -> list[bytes | memoryview]:
+        """See :class:`Batch`."""
+        sys_flag = flags_of(shared)
+        _, born_ms, born_host, store_host, reconsume_times, _ = shared
+        pack, length = head_of(sys_flag).pack, _LENGTH.pack
+        tail, queue_id, offset = queue.topic_tail, queue.queue_id, queue.next_offset
+        parts: list[bytes | memoryview] = []
+        try:
+            for flag, body, properties, size in zip(*self[:4], strict=True):
+                parts += (
+                    pack(
+                        size, MAGIC_V1, crc32(body) & CRC_MASK, queue_id, flag, offset, phys,
+                        sys_flag, born_ms, born_host, now_ms, store_host, reconsume_times, 0,
+                        len(body),
+                    ),
+                    body, tail, length(len(properties)), properties,
+                )  # fmt: skip
+                phys += size
+                offset += 1
+        except StructError as error:
+            raise MessageIllegal(f"a number does not fit its field: {error}") from None
+        return parts
+
+
+def prepare(body: bytes, queue: ConsumeQueue, shared: Shared) -> GeneralBatch:
+    """Take a batch body apart. Raises MessageIllegal for what cannot be stored."""
+    try:
+        entries = split(body)
+    except BadRecord as error:
+        raise MessageIllegal(f"batch body: {error}") from None
+    if not entries:
+        raise MessageIllegal("the batch holds no message")
+    flags, bodies, properties = map(list, zip(*entries, strict=True))
+    if shared.properties:
+        properties = [props.joined(own, shared.properties) for own in properties]
+    longest = max(map(len, properties))
+    if longest > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(
+            f"properties of a message with those of its batch are {longest} bytes long, the limit "
+            f"is {MAX_PROPERTIES_BYTES}"
+        )
+    fixed = head_of(flags_of(shared)).size + len(queue.topic_tail) + 2
+    sizes = [
+        fixed + len(own_body) + len(own) for own_body, own in zip(bodies, properties, strict=True)
+    ]
+    known: dict[bytes, int] = {}
+    codes = [_tag_code(own, known) if _TAGS_MARK in own else 0 for own in properties]
+    return GeneralBatch(
+        flags, bodies, properties, sizes, codes, [keys_of(own) for own in properties]
+    )
+
+
+def flags_of(shared: Shared) -> int:
+    """The sysFlag of every record of the batch. Raises MessageIllegal for a transaction's."""
+    if shared.sys_flag & TRANSACTION_MASK:
+        raise MessageIllegal("a batch cannot be part of a transaction")
+    return shared.sys_flag & ~0x30 | host_flags(shared.born_host, shared.store_host)
+
+
+def rows_of(
+    queue: ConsumeQueue, places: list[int], batch: Batch, now_ms: int
+) -> Iterator[Dispatched]:
+    """The rows to dispatch; ``places`` are the records' physical offsets."""
+    first, sizes, codes = queue.next_offset, batch.sizes, batch.codes
+    if queue.delay_ms:
+        codes = [now_ms + queue.delay_ms] * len(sizes)
+    offsets = range(first, first + len(sizes))
+    return zip(
+        repeat(queue), offsets, places, sizes, codes, repeat(now_ms), batch.keys, strict=False
+    )
+
+
+def _tag_code(properties: bytes, known: dict[bytes, int]) -> int:
+    tag = props.find(properties, _TAGS)
+    if tag is None:
+        return 0
+    code = known.get(tag)
+    if code is None:
+        code = known[tag] = tag_code(tag.decode("utf-8", "replace"))
+    return code
+
+
+def keys_of(properties: bytes) -> tuple[str, ...]:
+    """The index keys in encoded properties, without decoding the rest."""
+    at = properties.rfind(_UNIQUE_MARK)
+    unique = b""
+    if at == 0 or (at > 0 and properties[at - 1] == 2):
+        start = at + len(_UNIQUE_MARK)
+        stop = properties.find(b"\x02", start)
+        unique = properties[start:] if stop < 0 else properties[start:stop]
+    if at >= 0 and not unique:
+        unique = props.find(properties, _UNIQUE) or b""
+    if _KEYS_MARK in properties:
+        keys = props.split_keys(str(props.find(properties, _KEYS) or b"", "utf-8", "replace"))
+        return (str(unique, "utf-8", "replace"), *keys) if unique else keys
+    return (str(unique, "utf-8", "replace"),) if unique else ()

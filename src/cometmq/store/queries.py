@@ -1,0 +1,149 @@
+"""Looking things up off the hot path: by time, by key, by physical offset; cold bytes in a thread.
+
+Each step is short: what is in memory is read at once, what may have to come from the device is
+read by a thread (upstream: DefaultMessageStore.queryMessage, getOffsetInQueueByTime).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cometmq.message.flags import BORN_HOST_V6
+from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2, PREFIX
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.index import Index
+    from cometmq.store.mapped import LogFile
+
+_STORE_TIME_POSITION = 56
+_HEAD_BYTES = 84
+
+
+class IndexQuery(NamedTuple):
+    """Records found by key, oldest first, and how far the index reaches."""
+
+    records: list[memoryview]
+    last_update_ms: int
+    last_update_phys: int
+
+
+def is_cold(log: CommitLog, offset: int, hot_bytes: int) -> bool:
+    """Whether bytes at ``offset`` are so far behind the end that they may not be in memory."""
+    return log.written - offset > hot_bytes
+
+
+async def load_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+    """The bytes of ranges of the log, read in a thread; a range that is gone by now ends them."""
+    jobs: list[tuple[LogFile, int, bytearray]] = []
+    for start, size in ranges:
+        file = log.segments.find(start)
+        if file is None or start + size > file.end:
+            break
+        jobs.append((file, start, bytearray(size)))
+        file.pin()
+    done = asyncio.get_running_loop().run_in_executor(None, _fill, jobs)
+    # Not in a finally: a cancelled caller does not stop the thread.
+    done.add_done_callback(lambda _: _unpin(jobs))
+    await asyncio.shield(done)
+    return [memoryview(buffer) for _, _, buffer in jobs]
+
+
+def _unpin(jobs: list[tuple[LogFile, int, bytearray]]) -> None:
+    for file, _, _ in jobs:
+        file.unpin()
+
+
+def _fill(jobs: list[tuple[LogFile, int, bytearray]]) -> None:
+    for file, start, buffer in jobs:
+        file.read_into(buffer, start)
+
+
+async def bytes_at(
+    log: CommitLog, offset: int, size_bytes: int, hot_bytes: int
+) -> memoryview | None:
+    """Bytes of the log, through the map when hot; None when no file holds them."""
+    if not is_cold(log, offset, hot_bytes):
+        return log.view(offset, size_bytes)
+    found = await load_ranges(log, [(offset, size_bytes)])
+    return found[0] if found else None
+
+
+async def record_at(log: CommitLog, offset: int, end: int, hot_bytes: int) -> memoryview | None:
+    """The record that begins at ``offset`` and ends by ``end``; None when there is none.
+
+    The offset may come from anybody: what stands there is checked, not believed.
+    """
+    if not log.segments.start <= offset <= end - FIXED_BYTES:
+        return None
+    head = await bytes_at(log, offset, FIXED_BYTES, hot_bytes)
+    size = record_size(head, offset)
+    if not size or offset + size > end:
+        return None
+    return await bytes_at(log, offset, size, hot_bytes)
+
+
+def record_size(head: memoryview | None, offset: int) -> int:
+    """The size of the record whose first bytes are ``head``; 0 when it is none at ``offset``."""
+    if head is None:
+        return 0
+    size, magic = PREFIX.unpack_from(head)
+    if magic not in (MAGIC_V1, MAGIC_V2) or int.from_bytes(head[28:36], "big") != offset:
+        return 0
+    return int(size)
+
+
+async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int, hot_bytes: int) -> int:
+    """When the message at a queue offset was stored, ms; -1 when there is none."""
+    if not queue.min_offset <= offset < queue.max_offset:
+        return -1
+    phys, size, _ = QUEUE_ENTRY.unpack(queue.read(offset, 1))
+    if size == HOLE_SIZE:
+        return -1
+    head = await bytes_at(log, phys, _HEAD_BYTES, hot_bytes)
+    if not record_size(head, phys) or head is None:
+        return -1
+    at = _STORE_TIME_POSITION + (12 if head[39] & BORN_HOST_V6 else 0)
+    return int.from_bytes(head[at : at + 8], "big")
+
+
+async def offset_by_time(
+    log: CommitLog, queue: ConsumeQueue, store_ms: int, hot_bytes: int, *, upper: bool
+) -> int:
+    """The first offset stored at or after a time; with ``upper`` the last one at or before it.
+
+    ``max_offset`` when all are older (``min_offset`` with ``upper`` when all are newer).
+    """
+    low, high = queue.min_offset, queue.max_offset
+    first = low
+    bound_ms = store_ms + 1 if upper else store_ms
+    while low < high:
+        middle = (low + high) // 2
+        if await store_time_at(log, queue, middle, hot_bytes) < bound_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return max(low - 1, first) if upper else low
+
+
+async def query_index(
+    index: Index,
+    log: CommitLog,
+    end: int,
+    hot_bytes: int,
+    key: tuple[str, str],
+    max_count: int,
+    times_ms: tuple[int, int],
+) -> IndexQuery:
+    """Records whose (topic, key) has the hash of ``key``, stored in a range of times."""
+    places = index.query(*key, max_count, *times_ms)
+    records: list[memoryview] = []
+    for place in sorted(set(places)):
+        record = await record_at(log, place, end, hot_bytes)
+        if record is not None:
+            records.append(record)
+    return IndexQuery(records, index.end_ms, index.end_phys)

@@ -1,0 +1,231 @@
+"""What a store does by itself while it runs: flush, make the next file ahead, drop old files, stop.
+
+Each round writes what memory holds, then notes how far the files can be trusted (checkpoint.py).
+The loop is never held: syncs and new files are a thread's, long rounds come in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cometmq.core.errors import StoreFull, StoreOffline
+from cometmq.store.checkpoint import (
+    Checkpoint,
+    Positions,
+    abort_path,
+    read_checkpoint,
+    write_checkpoint,
+    write_positions,
+)
+from cometmq.store.retention import LogAge, plan
+
+if TYPE_CHECKING:
+    from cometmq.store.engine import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_PAGE_BYTES = 4096
+_DISK_INTERVAL_MS = 10_000
+_QUEUES_A_SLICE = 64
+
+
+class Spawner(Protocol):
+    """Who owns the background tasks of a store."""
+
+    def spawn(self, coro: Coroutine[Any, Any, None], *, name: str) -> object:
+        """Start a task and see to its end."""
+        ...
+
+
+class Upkeep:
+    """The background work of one store."""
+
+    __slots__ = ("_checkpoint", "_log_synced_ms", "_noted", "_store", "_synced", "_thorough_ms")
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
+        self._noted = -1
+        self._synced = store.log.segments.start
+        self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
+
+    def start(self, tasks: Spawner) -> None:
+        """Start the rounds."""
+        config = self._store.config
+        rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
+            ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
+            ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
+            ("store-disk", _DISK_INTERVAL_MS, self.check_disk),
+        ]
+        for name, interval_ms, work in rounds:
+            tasks.spawn(self._repeat(interval_ms, work), name=name)
+
+    async def _repeat(
+        self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        while True:
+            try:
+                await work()
+            except OSError as error:
+                logger.error("store_upkeep_failed work=%s error=%r", work.__name__, str(error))
+            await self._store.clock.sleep_ms(interval_ms)
+
+    async def flush_log(self) -> None:
+        """Sync the log when there is enough to sync, and make the next file ahead."""
+        store = self._store
+        log, config = store.log, store.config
+        unsynced = log.written - log.durable
+        least = config.flush_commit_log_least_pages * _PAGE_BYTES
+        now_ms = store.clock.monotonic_ms()
+        late = now_ms - self._log_synced_ms >= config.flush_commit_log_thorough_interval
+        if unsynced >= least or (unsynced and (late or store.waits_for_sync)):
+            self._log_synced_ms = now_ms
+            store.flusher.sync_in_thread()
+        if log.wants_next_file():
+            await self._make_next_file()
+
+    def _is_due(self, interval_ms: int) -> bool:
+        return self._store.clock.monotonic_ms() - self._thorough_ms >= interval_ms
+
+    async def _make_next_file(self) -> None:
+        segments = self._store.log.segments
+        base = segments.end
+        try:
+            file = await self._in_thread(segments.create_file, base)
+        except FileExistsError:
+            return
+        except OSError as error:
+            # Not yet a problem for anybody: the roll tries again and then says so to the sender.
+            logger.warning("next_log_file_failed base=%d error=%r", base, str(error))
+            return
+        self._store.log.offer_next_file(file)
+
+    async def _in_thread(self, call: Callable[..., Any], *values: object) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
+
+    async def flush_entries(self) -> None:
+        """Write queue and index entries and note it; every now and then sync all of it."""
+        store = self._store
+        reached, reached_ms = store.dispatcher.position, store.dispatcher.last_ms
+        now_ms = store.clock.wall_ms()
+        while not store.dispatcher.write(now_ms, _QUEUES_A_SLICE):
+            if store.dispatcher.problem is not None:
+                store.update_refusal()
+                return
+            await store.clock.sleep_ms(0)
+        store.update_refusal()
+        for file in store.index.full_files():
+            await self._in_thread(file.write_slots)
+            file.release_slots()
+        if self._is_due(store.config.flush_consume_queue_thorough_interval):
+            await self._sync_all(reached, reached_ms)
+        elif reached != self._noted:
+            self._note(reached, clean=False, durable=False)
+
+    async def _sync_all(self, reached: int, reached_ms: int) -> None:
+        store = self._store
+        paths, directories = store.pool.take_unsynced()
+        try:
+            await self._in_thread(store.pool.sync_paths, paths, directories)
+        except OSError:
+            store.pool.give_back(paths, directories)
+            raise
+        for file in store.index.files[-1:]:
+            await self._in_thread(file.sync)
+        self._thorough_ms = store.clock.monotonic_ms()
+        if store.log.durable < reached:
+            store.flusher.sync_in_thread()
+            self._note(reached, clean=False, durable=False)
+            return
+        self._synced = reached
+        self._checkpoint = Checkpoint(reached_ms, reached_ms, self._checkpoint.index_ms)
+        root = store.config.store_path_root_dir
+        write_checkpoint(store.files, root, self._checkpoint, durable=False)
+        self._note(reached, clean=False, durable=False)
+
+    def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
+        store = self._store
+        positions = Positions(store.files.boot_id(), clean, reached, self._synced, self._checkpoint)
+        root = store.config.store_path_root_dir
+        write_positions(store.files, root, positions, durable=durable)
+        self._noted = reached
+
+    async def check_disk(self) -> None:
+        """Drop what is too old, and refuse or allow writes by the room that is left."""
+        store = self._store
+        space = store.files.disk_space(store.config.commit_log_directory)
+        now_ms = store.clock.wall_ms()
+        decision = plan(
+            self._ages(), space, now_ms, datetime.fromtimestamp(now_ms // 1000).hour, store.config
+        )
+        store.disk_problem = decision.refusal
+        store.update_refusal()
+        if decision.drop_count:
+            await self._drop(decision.drop_count)
+
+    def _ages(self) -> list[LogAge]:
+        """Ages of the log files before the one being written, by the file's change time."""
+        store = self._store
+        files = [file for file in store.log.segments.files if file.end <= store.log.durable]
+        return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
+
+    async def _drop(self, count: int) -> None:
+        store = self._store
+        for _ in range(count):
+            store.log.segments.drop_first()
+        log_start = store.log.segments.start
+        store.index.drop_before(log_start)
+        for number, queue in enumerate(list(store.queues.values()), 1):
+            queue.correct_min(log_start)
+            if not number % _QUEUES_A_SLICE:
+                await store.clock.sleep_ms(0)
+
+    def stop(self) -> None:
+        """Bring everything to the device and say that the stop was clean.
+
+        Raises OSError when it cannot; then the next start recovers as after a crash.
+        """
+        store = self._store
+        store.flusher.sync_now()
+        if store.log.failure is not None or store.log.durable < store.log.written:
+            logger.error("store_stopped_unclean reason=%r", str(store.log.failure))
+            return
+        now_ms = store.clock.wall_ms()
+        if not store.dispatcher.write(now_ms):
+            logger.error("store_stopped_unclean reason=%r", str(store.dispatcher.problem))
+            return
+        for file in [*store.index.full_files(), *store.index.files[-1:]]:
+            file.write_slots()
+            file.sync()
+        store.pool.sync_paths(*store.pool.take_unsynced())
+        reached = store.dispatcher.position
+        root = store.config.store_path_root_dir
+        last_ms = store.last_ms
+        self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
+        write_checkpoint(store.files, root, self._checkpoint, durable=True)
+        self._synced = reached
+        self._note(reached, clean=True, durable=True)
+        store.files.unlink(abort_path(root))
+        store.files.sync_directory(root)
+
+
+def refusal_of(store: MessageStore) -> StoreFull | None:
+    """Why writes are refused for now: a full disk, or entries that could not be written."""
+    if store.disk_problem:
+        return StoreFull(store.disk_problem)
+    problem = store.dispatcher.problem
+    if problem is not None:
+        return StoreFull(
+            f"writing queue or index files under {store.config.store_path_root_dir} failed: "
+            f"{problem}; writes resume by themselves once it succeeds"
+        )
+    return None
+
+
+def closed_error(root: str) -> StoreOffline:
+    """What writers get after the stop."""
+    return StoreOffline(f"store {root} is closed")
