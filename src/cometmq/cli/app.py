@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> int:
     try:
         app(args=list(words), prog_name="cometmq")
     except SystemExit as done:
-        return done.code if isinstance(done.code, int) else FAILED
+        return done.code if isinstance(done.code, int) else FAILED if done.code else 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except CometError as error:

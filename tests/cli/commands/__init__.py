@@ -1,0 +1,1 @@
+"""Whole commands against a real cluster."""

@@ -1,0 +1,44 @@
+"""Topics from the command line."""
+
+import json
+
+import pytest
+
+from cometmq.cli.main import main
+from cometmq.testing.cluster import Cluster
+
+
+def test_a_topic_is_created_listed_and_described(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["topic", "create", "regions", "--queues", "3", *where]) == 0
+    assert f"address={cometmq_cluster.broker} queues=3" in capsys.readouterr().out
+
+    assert main(["topic", "list", *where]) == 0
+    assert capsys.readouterr().out.splitlines() == ["regions"]
+    assert main(["topic", "list", "--all", "--json", *where]) == 0
+    everything = [json.loads(line)["topic"] for line in capsys.readouterr().out.splitlines()]
+    assert {"regions", "TBW102"} <= set(everything)
+
+    assert main(["send", "regions", "hello", *where]) == 0
+    capsys.readouterr()
+    assert main(["topic", "describe", "regions", *where]) == 0
+    shown = capsys.readouterr().out
+    assert "last stored" in shown
+    assert shown.count("broker-a") == 3
+    assert main(["topic", "describe", "regions", "--json", *where]) == 0
+    state = json.loads(capsys.readouterr().out)
+    assert sorted(queue["max_offset"] for queue in state["queues"]) == [0, 0, 1]
+
+
+def test_an_unknown_topic_or_broker_is_one_line(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["topic", "describe", "nowhere", *where]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nowhere" in line
+    assert main(["topic", "create", "t", "--broker", "broker-x", *where]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "broker-a" in line

@@ -1,0 +1,80 @@
+"""The composition of a node: settings find their part, the parts find each other."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.cli.node import (
+    join_address,
+    namesrv_config,
+    node_config,
+    running_namesrv,
+    running_node,
+    set_address,
+)
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import SettingsError
+from cometmq.testing.cluster import cluster_settings
+
+
+def test_settings_find_their_part(tmp_path: Path) -> None:
+    settings = {
+        "orderMessageEnable": "true",
+        "brokerName": "broker-z",
+        "flush_disk_type": "SYNC_FLUSH",
+        "remoteAdminEnable": "true",
+        "warmMapedFileEnable": "true",
+    }
+    config = node_config(tmp_path, settings, namesrv_port=5, broker_port=7, bind="127.0.0.2")
+    assert config.namesrv.order_message_enable
+    assert config.namesrv.remote_admin_enable
+    assert config.broker.remote_admin_enable
+    assert (config.namesrv.listen_port, config.broker.listen_port) == (5, 7)
+    assert (config.namesrv.bind_address, config.broker.bind_address) == ("127.0.0.2",) * 2
+    assert config.broker.broker_name == "broker-z"
+    assert config.store.flush_disk_type.name == "SYNC_FLUSH"
+    assert config.store.store_path_root_dir == str(tmp_path)
+    assert Path(config.namesrv.kv_config_path).is_relative_to(tmp_path)
+    assert any("warmMapedFileEnable" in notice for notice in config.notices)
+
+
+def test_a_node_stays_on_this_machine_unless_told(tmp_path: Path) -> None:
+    config = node_config(tmp_path, {})
+    assert (config.namesrv.bind_address, config.broker.bind_address) == ("127.0.0.1",) * 2
+    told = node_config(tmp_path, {"bindAddress": "127.0.0.3"})
+    assert (told.namesrv.bind_address, told.broker.bind_address) == ("127.0.0.3",) * 2
+
+
+def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="flushDiskType"):
+        node_config(tmp_path, {"flushDiskTyp": "SYNC_FLUSH"})
+    with pytest.raises(SettingsError):
+        namesrv_config({"brokerName": "a"})
+
+
+def test_the_node_s_own_name_server_comes_first(tmp_path: Path) -> None:
+    config = node_config(tmp_path, {"namesrvAddr": "10.0.0.1:9876"}).broker
+    assert set_address(config, "127.0.0.1:5").namesrv_addr == "127.0.0.1:5;10.0.0.1:9876"
+    assert set_address(node_config(tmp_path, {}).broker, "a:1").namesrv_addr == "a:1"
+
+
+def test_an_ipv6_address_gets_brackets() -> None:
+    assert join_address("::1", 5) == "[::1]:5"
+    assert join_address("127.0.0.1", 5) == "127.0.0.1:5"
+
+
+async def test_a_name_server_gives_its_port(tmp_path: Path) -> None:
+    config = namesrv_config({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")})
+    async with running_namesrv(config, SystemClock()) as address:
+        host, _, port = address.rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+
+
+async def test_a_node_serves_at_the_addresses_it_gives(tmp_path: Path) -> None:
+    from cometmq.admin.topics import masters
+    from cometmq.client.client import Client
+
+    config = node_config(tmp_path / "store", cluster_settings({"brokerName": "broker-n"}))
+    async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
+        assert await masters(client.session) == {"broker-n": node.broker}

@@ -1,0 +1,33 @@
+"""Tables for people, JSON for programs."""
+
+import json
+
+import pytest
+
+from cometmq.cli import render
+
+
+def test_times_are_utc_with_milliseconds() -> None:
+    assert render.time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123Z"
+    assert render.time_text(0) == "-"
+    assert render.time_text(-1) == "-"
+
+
+def test_a_body_is_shown_as_text_where_it_is_text() -> None:
+    assert render.body_text("grüße\n".encode()) == "grüße\n"
+    assert render.body_text(b"\xff\x00") == "<2 bytes>"
+    assert render.body_text(b"\x00\x01") == "<2 bytes>"
+    assert render.body_text(b"x" * 300) == "x" * 200 + "... (300 characters)"
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    render.print_json([{"a": 1}, {"a": 2}])
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == [{"a": 1}, {"a": 2}]
+
+
+def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    render.print_table(("name", "count"), [("[bold]a[/bold]", 12_345), ("b", 6)])
+    shown = capsys.readouterr().out
+    assert "[bold]a[/bold]" in shown
+    assert "12,345" in shown

@@ -1,0 +1,81 @@
+"""Servers stop on signals with 0; what stops a start is one line and 2."""
+
+import asyncio
+import errno
+import gc
+import os
+import signal
+
+import pytest
+
+from cometmq.cli import serve
+from cometmq.core.errors import SettingsError, StoreLocked
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_with_zero(number: signal.Signals) -> None:
+    stopped = []
+
+    async def main(stop: asyncio.Event) -> None:
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(10):
+            await stop.wait()
+        stopped.append(number)
+
+    assert serve.run("start", main) == 0
+    assert stopped == [number]
+
+
+def failing(error: Exception) -> serve.Main:
+    async def main(stop: asyncio.Event) -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (StoreLocked("/data/store"), "stop that broker, or give another --store"),
+        (SettingsError("x", "no such setting"), "no such setting"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "give another port (0 = free)"),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot assign"), "give another --bind"),
+        (OSError(errno.EACCES, "Permission denied", "/x"), "/x: Permission denied: give a place"),
+        (OSError(errno.ENOSPC, "No space left", "/x"), "free some, or give another --store"),
+        (OSError(errno.EIO, "Input/output error", "/x"), "/x: Input/output error"),
+    ],
+)
+def test_a_start_that_cannot_be_says_why_on_one_line(
+    error: Exception, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve.run("start", failing(error)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("cometmq start: ")
+    assert advice in line
+
+
+def test_a_complaint_stays_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.refuse("start", "first\nsecond\n  third") == 2
+    assert capsys.readouterr().err == "cometmq start: first second third\n"
+
+
+def test_a_bug_is_no_refusal() -> None:
+    with pytest.raises(ZeroDivisionError):
+        serve.run("start", failing(ZeroDivisionError()))
+
+
+def test_the_ready_line_leaves_at_once_and_the_collector_starts_fresh(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def main(stop: asyncio.Event) -> None:
+        assert not gc.isenabled()
+        serve.announce("ready namesrv=127.0.0.1:1")
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+
+    assert serve.run("namesrv", main) == 0
+    gc.unfreeze()
+    assert capsys.readouterr().out == "ready namesrv=127.0.0.1:1\n"
+    assert gc.isenabled()

@@ -1,0 +1,1 @@
+"""The clusters and fixtures that users test with."""
