@@ -70,5 +70,5 @@ class NameServer:
                     address,
                     self.config.broker_expiry_ms,
                 )
-                if isinstance(channel, Peer):
-                    channel.close()
+                assert isinstance(channel, Peer)
+                channel.close()

@@ -1,0 +1,295 @@
+"""A broker's registration with real name servers on loopback; heartbeats by a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker import registration as r
+from cometmq.broker.registration import BrokerPlace, Registration
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.net.client import Remoting
+from cometmq.net.router import Handler, Reply
+from cometmq.net.tasks import Tasks
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import DataVersion, TopicConfigTable
+from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.registry import Side
+from tests.namesrv.serving import Served, name_server, topics, until
+from tests.net.serving import serving
+
+PLACE = BrokerPlace("c", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
+
+
+class Broker:
+    """A registering broker: its topics can be changed, its clock jumped."""
+
+    def __init__(self, *name_servers: str, filter_servers: tuple[str, ...] = ()) -> None:
+        self.clock = VirtualClock()
+        self.tasks = Tasks()
+        self.remoting = Remoting(clock=SystemClock(), tasks=self.tasks)
+        self.table = topics("t")
+        self.order: Mapping[str, str] = {}
+        self.registration = Registration(
+            name_servers,
+            lambda: self.table,
+            remoting=self.remoting,
+            clock=self.clock,
+            tasks=self.tasks,
+            filter_servers=filter_servers,
+            on_order_topics=self.order_topics,
+        )
+
+    def order_topics(self, table: Mapping[str, str]) -> None:
+        self.order = table
+
+    async def change(self, table: TopicConfigTable) -> None:
+        """Change the topics and let the batch window pass."""
+        self.table = table
+        self.registration.changed()
+        await self.pass_time(r.BATCH_MS)
+
+    async def pass_time(self, duration_ms: int) -> None:
+        """Let time pass once everybody sleeps who is going to."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.clock.advance(duration_ms)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.registration.stop()
+        await self.remoting.close()
+        await self.tasks.close()
+
+
+@pytest.fixture
+async def first(tmp_path: Path) -> AsyncIterator[Served]:
+    async with name_server(tmp_path / "first") as served:
+        yield served
+
+
+@pytest.fixture
+async def second(tmp_path: Path) -> AsyncIterator[Served]:
+    async with name_server(tmp_path / "second") as served:
+        yield served
+
+
+def version(served: Served) -> DataVersion | None:
+    return served.server.routes.data_version(PLACE.broker_addr)
+
+
+async def refused_address() -> str:
+    """An address on which nobody listens."""
+    async with serving({}, Side.NAMESRV) as gone:
+        return f"127.0.0.1:{gone.port}"
+
+
+async def test_a_broker_registers_with_every_name_server(first: Served, second: Served) -> None:
+    broker = Broker(first.address, second.address, first.address, filter_servers=("f:1",))
+    await broker.registration.start(PLACE)
+    await until(lambda: len(broker.registration.registered_with) == 2)
+    for served in (first, second):
+        found = json.loads(served.server.routes.pick("t") or b"{}")
+        assert found["brokerDatas"] == [
+            {"brokerAddrs": {"0": "127.0.0.1:10911"}, "brokerName": "broker-a", "cluster": "c"}
+        ]
+        assert found["filterServerTable"] == {"127.0.0.1:10911": ["f:1"]}
+    await broker.close()
+    assert version(first) is None
+    assert version(second) is None
+    assert broker.registration.registered_with == []
+
+
+async def test_changes_of_one_window_leave_together(first: Served) -> None:
+    seen: list[int] = []
+
+    class Watch:
+        def before(self, peer: Any, request: Any) -> None:
+            seen.append(request.code)
+
+        def after(self, peer: Any, request: Any, code: int) -> None:
+            pass
+
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    first.server.router.hooks.append(Watch())
+    for number in range(2, 12):
+        broker.table = topics(*(f"t{n}" for n in range(number)), version=number)
+        broker.registration.changed()
+    await broker.pass_time(r.BATCH_MS - 1)
+    assert seen == []
+    await broker.pass_time(1)
+    await until(lambda: version(first) == DataVersion(11, 1))
+    assert seen == [Code.REGISTER_BROKER]
+    assert first.server.routes.pick("t10") is not None
+    await broker.change(topics("t", "late", version=12))
+    await until(lambda: first.server.routes.pick("late") is not None)
+    await broker.close()
+
+
+async def test_an_unchanged_broker_only_asks(first: Served) -> None:
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    seen: list[int] = []
+
+    class Watch:
+        def before(self, peer: Any, request: Any) -> None:
+            pass
+
+        def after(self, peer: Any, request: Any, code: int) -> None:
+            seen.append(request.code)
+
+    first.server.router.hooks.append(Watch())
+    for beats in (1, 2, 3):
+        for _ in range(r.HEARTBEAT_MS // 1000):
+            await broker.pass_time(1000)
+        await until(lambda beats=beats: len(seen) == beats)  # type: ignore[misc]
+    assert seen == [Code.QUERY_DATA_VERSION] * 3
+    await broker.close()
+
+
+async def test_a_name_server_that_lost_the_topics_gets_them_again(first: Served) -> None:
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    first.server.routes.unregister(h.BrokerIdentity("broker-a", PLACE.broker_addr, "c", 0))
+    assert version(first) is None
+    for _ in range(r.HEARTBEAT_MS // 1000):
+        await broker.pass_time(1000)
+    await until(lambda: version(first) is not None)
+    await broker.close()
+
+
+async def test_a_dead_name_server_delays_nobody(first: Served) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))  # connections open, nobody answers
+    hanging = f"127.0.0.1:{silent.getsockname()[1]}"
+    broker = Broker(hanging, await refused_address(), first.address)
+    async with asyncio.timeout(2):
+        await broker.registration.start(PLACE)
+    assert broker.registration.registered_with == [first.address]
+    await broker.change(topics("t", "late", version=2))
+    async with asyncio.timeout(2):
+        await until(lambda: first.server.routes.pick("late") is not None)
+    async with asyncio.timeout(r.UNREGISTER_TIMEOUT_MS / 1000 + 2):
+        await broker.close()
+    silent.close()
+
+
+async def test_a_start_without_any_name_server_alive_goes_on(tmp_path: Path) -> None:
+    broker = Broker(await refused_address(), await refused_address())
+    async with asyncio.timeout(5):
+        await broker.registration.start(PLACE)
+    assert broker.registration.registered_with == []
+    await broker.close()
+
+
+async def test_a_name_server_that_comes_up_late_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = await refused_address()
+    broker = Broker(address)
+    await broker.registration.start(PLACE)
+    for _ in range(2 * r.RETRY_MS // 1000):
+        await broker.pass_time(1000)
+    # One line while it stays away, not one an attempt.
+    assert sum("name server failed" in record.message for record in caplog.records) == 1
+    async with name_server(tmp_path, port=int(address.rpartition(":")[2])) as late:
+        await until_passing(broker, lambda: version(late) is not None)
+        await until(lambda: broker.registration.registered_with == [address])
+        await broker.close()
+
+
+async def until_passing(broker: Broker, condition: Any) -> None:
+    """Let seconds pass on the broker's clock until a condition holds."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await broker.pass_time(1000)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_restarted_name_server_is_told_again_soon(tmp_path: Path) -> None:
+    async with name_server(tmp_path) as before:
+        broker = Broker(before.address)
+        await broker.registration.start(PLACE)
+        await before.server.stop()
+        await until(lambda: broker.registration.registered_with == [])
+    async with name_server(tmp_path, port=before.port) as after:
+        started_ms = broker.clock.monotonic_ms()
+        await until_passing(broker, lambda: version(after) is not None)
+        assert broker.clock.monotonic_ms() - started_ms < r.HEARTBEAT_MS
+        await broker.close()
+
+
+async def test_order_topics_come_back(first: Served) -> None:
+    await first.server.kv.put("ORDER_TOPIC_CONFIG", "t", "broker-a:4")
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    assert broker.order == {"t": "broker-a:4"}
+    await broker.close()
+
+
+async def test_a_large_table_leaves_compressed(
+    first: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(r, "PLAIN_BODY_MAX_BYTES", 1000)
+    broker = Broker(first.address)
+    broker.table = topics(*(f"topic-{number}" for number in range(500)))
+    await broker.registration.start(PLACE)
+    assert broker.registration._body is not None
+    assert broker.registration._body[1] is True
+    assert len(first.server.routes.topics().topic_list) == 500
+    await broker.close()
+
+
+async def test_refusals_are_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    codes: list[int] = []
+
+    def refuse(peer: Any, request: Any) -> Reply:
+        codes.append(request.code)
+        busy = len(codes) == 1 or request.code == Code.UNREGISTER_BROKER
+        return Reply(1, remark="not now") if busy else Reply()
+
+    handlers: dict[int, Handler] = {Code.REGISTER_BROKER: refuse, Code.UNREGISTER_BROKER: refuse}
+    async with serving(handlers, Side.NAMESRV) as served:
+        broker = Broker(f"127.0.0.1:{served.port}")
+        await broker.registration.start(PLACE)
+        assert "not now" in caplog.text
+        assert broker.registration.registered_with == []
+        await until_passing(broker, lambda: len(codes) == 2)
+        await until(lambda: len(broker.registration.registered_with) == 1)
+        # A name server that does not know code 322 is registered with again.
+        await until_passing(broker, lambda: len(codes) == 3)
+        assert set(codes) == {Code.REGISTER_BROKER}
+        await broker.close()
+    assert "not unregistered" in caplog.text
+
+
+async def test_a_broker_without_name_servers_needs_none() -> None:
+    broker = Broker()
+    await broker.registration.start(PLACE)
+    broker.registration.changed()
+    await broker.close()
+
+
+async def test_a_broker_that_never_started_can_stop() -> None:
+    broker = Broker("127.0.0.1:1")
+    broker.registration.changed()
+    await broker.close()
+
+
+async def test_connections_of_others_do_not_matter(first: Served, second: Served) -> None:
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    await broker.remoting.request(
+        second.address, Code.GET_BROKER_CLUSTER_INFO, None, timeout_ms=999
+    )
+    await second.server.stop()
+    await until(lambda: not broker.remoting.is_connected(second.address))
+    assert broker.registration.registered_with == [first.address]
+    await broker.close()
