@@ -1,7 +1,8 @@
 """pytest fixtures with a real broker; pytest finds them as soon as CometMQ is installed.
 
-    def test_mine(cometmq_cluster):
-        client = cometmq.BlockingClient(cometmq_cluster.namesrv)
+    async def test_mine(cometmq_cluster):
+        async with cometmq.Client(cometmq_cluster.namesrv) as client:
+            await client.send("orders", b"...")
 
 Nothing of CometMQ is imported before a test asks for a fixture.
 """
