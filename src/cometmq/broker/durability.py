@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import CometError, StoreError
 from cometmq.filter.tags import tag_code
@@ -139,7 +139,9 @@ class Appender:
         """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
         while True:
             await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
-            for turn in self._store.durable.expire(self._clock.monotonic_ms()):
+            expired = self._store.durable.expire(self._clock.monotonic_ms())
+            for turn in cast("list[Turn]", expired):
+                self.waiting_sends -= len(turn.sends)
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
 
@@ -177,13 +179,13 @@ class Appender:
             store.durable.park(store.written_offset, deadline_ms, turn)
             store.sync()
 
-    def _durable(self, turns: list[Turn]) -> None:
-        for turn in turns:
+    def _durable(self, tokens: list[object]) -> None:
+        for turn in cast("list[Turn]", tokens):
             self.waiting_sends -= len(turn.sends)
             self._answer(turn, ResponseCode.SUCCESS, None)
 
-    def _sync_failed(self, turns: list[Turn], error: StoreError) -> None:
-        for turn in turns:
+    def _sync_failed(self, tokens: list[object], error: StoreError) -> None:
+        for turn in cast("list[Turn]", tokens):
             self.waiting_sends -= len(turn.sends)
             self._fail(turn, error)
 

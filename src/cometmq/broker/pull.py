@@ -7,7 +7,7 @@ queue entries, the client compares the tags themselves (upstream: PullMessagePro
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, StoreError
@@ -230,7 +230,8 @@ class PullHandler:
             )
         if not readable(topic.perm):
             raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{header.topic}] pulling message is forbidden",
             )
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise BadRequest(
@@ -277,4 +278,3 @@ class PullHandler:
             )
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
         return frozenset(subscription.code_set) or None
-

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.topics import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, check_name
 from cometmq.core.errors import BadRequest, MessageIllegal
 from cometmq.filter.tags import tag_code
-from cometmq.message import batch as batches
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK
-from cometmq.message.record import BadRecord
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -154,23 +152,14 @@ class SendHandler:
         if props.DELAY in properties:
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
         if len(request.body) > self._config.max_message_size:
-            raise MessageIllegal(
-                _body_too_long(len(request.body), self._config.max_message_size)
-            )
+            raise MessageIllegal(_body_too_long(len(request.body), self._config.max_message_size))
         shared = _without_wait(header.properties or "").encode("utf-8", "replace")
-        shared = props.joined(shared, self._cluster_property)
-        try:
-            entries = batches.split(request.body)
-        except BadRecord as error:
-            raise MessageIllegal(f"batch body: {error}") from None
-        if not entries:
-            raise MessageIllegal("batch body: it holds no message")
         queue_id = self._queue_id(header, config)
         store = self._store
-        physical_offsets, queue_offset = store.append_batch(
+        queue_offset, physical_offsets = store.append_batch(
             store.queue(topic, queue_id),
-            entries,
-            shared,
+            request.body,
+            props.joined(shared, self._cluster_property),
             sys_flag=header.sys_flag,
             born_ms=header.born_timestamp,
             born_host=peer.host_bytes,
@@ -197,9 +186,9 @@ class SendHandler:
             if request.flag & 2:
                 continue
             if isinstance(physical, int):
-                ids = "%s%016X" % (prefix, physical)
+                ids = f"{prefix}{physical:016X}"
             else:
-                ids = prefix + f",{prefix}".join(["%016X" % one for one in physical])
+                ids = ",".join([f"{prefix}{one:016X}" for one in physical])
             head = template % (code, ids, queue_id, queue_offset, request.opaque)
             size = len(head)
             peer.push(
@@ -241,7 +230,8 @@ class SendHandler:
             config = self._create_topic(peer, header)
         elif header.topic in FORBIDDEN_TO_SEND:
             raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+                ResponseCode.NO_PERMISSION,
+                f"Sending message to topic[{header.topic}] is forbidden.",
             )
         if not writable(config.perm) or (not writable(broker.broker_permission) and config.order):
             raise BadRequest(
@@ -349,9 +339,7 @@ def _without_wait(text: str) -> str:
     """The property text without WAIT=true, which says nothing once the message is stored."""
     if _WAIT_TRUE not in text:
         return text.rstrip(_SEPARATOR)
-    return _SEPARATOR.join(
-        [pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE]
-    )
+    return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
 
 
 def _properties_too_long(size_bytes: int) -> str:

@@ -1,0 +1,298 @@
+"""A broker put together: store, tables, handlers, sockets and what runs in the background.
+
+Start: reserve the ports, open the store (which recovers it), read the tables, serve, register.
+Stop, in reverse: take no more connections, unregister, end background work, answer what is
+pending, write the tables, close the store. No port answers before the store is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.admin_broker import BrokerAdmin
+from cometmq.broker.admin_groups import GroupAdmin
+from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.config import resolve
+from cometmq.broker.delay import DelayDelivery, DelayLevels
+from cometmq.broker.durability import Appender
+from cometmq.broker.groups import GroupTable
+from cometmq.broker.hooks import ConsumeHooks, SendHooks
+from cometmq.broker.members import Members
+from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
+from cometmq.broker.pull import PullHandler
+from cometmq.broker.query import QueryHandler
+from cometmq.broker.queuelocks import QueueLockHandler
+from cometmq.broker.registration import BrokerPlace, Registration
+from cometmq.broker.retry import SendBackHandler
+from cometmq.broker.send import SendHandler
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.topics import TopicTable
+from cometmq.message.ids import pack_host
+from cometmq.net.client import Remoting
+from cometmq.net.router import Router
+from cometmq.net.server import Server, reserve
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.registry import Side
+from cometmq.store.engine import MessageStore
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+    from cometmq.net.router import Handler
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.dispatch import Dispatched
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+#: The second port that older clients are told to use for sends ("VIP channel").
+VIP_DISTANCE: Final = 2
+_PORT_TRIES: Final = 50
+
+
+class Broker:
+    """One broker; :meth:`start` and :meth:`stop` it once each.
+
+    ``send_hooks``, ``consume_hooks`` and ``router.hooks`` may be filled after the start.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        clock: Clock,
+        *,
+        files: Files | None = None,
+    ) -> None:
+        self.config = config
+        self._store_config = store_config
+        self._clock = clock
+        self._files = files
+        self._tasks = Tasks()
+        self.stats = BrokerStats(clock)
+        self.send_hooks = SendHooks()
+        self.consume_hooks = ConsumeHooks()
+        self.port = 0
+
+    async def start(self) -> int:
+        """Recover, serve and register; gives the port.
+
+        Raises StoreError when the store cannot be opened, OSError for an address that cannot be
+        bound.
+        """
+        listeners = reserve_ports(self.config.bind_address, self.config.listen_port)
+        try:
+            self.port = listeners[0].getsockname()[1]
+            self._build()
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        await self.store.start(self._tasks)
+        self._spawn_background()
+        for listener in listeners:
+            await self.server.serve(listener)
+        await self.registration.start(self._place())
+        log.info("broker started name=%s port=%d", self.config.broker_name, self.port)
+        return self.port
+
+    async def stop(self) -> None:
+        """Stop in order; everything acknowledged is in the store's files when this returns."""
+        if not self.port:
+            return
+        await self.registration.stop()
+        await self.server.close()
+        await self._tasks.close()
+        self.appender.close()
+        for table in (self.delay, self.offsets, self.topics, self.groups):
+            await table.close()
+        await self.remoting.close()
+        self.store.close()
+        log.info("broker stopped name=%s port=%d", self.config.broker_name, self.port)
+
+    # --------------------------------------------------------------------------------- composition
+
+    def _build(self) -> None:
+        config, clock, tasks = self.config, self._clock, self._tasks
+        self.store = MessageStore.open(self._store_config, clock, self._files)
+        self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
+        directory = os.path.join(self._store_config.store_path_root_dir, "config")
+        self.topics = TopicTable(
+            directory, config=config, clock=clock, tasks=tasks, files=self._files
+        )
+        self.groups = GroupTable(
+            directory, config=config, clock=clock, tasks=tasks, files=self._files
+        )
+        self.offsets = ConsumerOffsets(
+            directory, config=config, clock=clock, tasks=tasks, files=self._files
+        )
+        self.appender = Appender(self.store, clock=clock, store_host=self.store.store_host)
+        self.levels = DelayLevels(config.message_delay_level)
+        self.delay = DelayDelivery(
+            directory,
+            config=config,
+            levels=self.levels,
+            store=self.store,
+            appender=self.appender,
+            clock=clock,
+            tasks=tasks,
+            files=self._files,
+        )
+        self._load_tables()
+        self.remoting = Remoting(clock=clock, tasks=tasks)
+        self.registration = Registration(
+            [address for address in config.namesrv_addr.split(";") if address.strip()],
+            self.topics.snapshot,
+            remoting=self.remoting,
+            clock=clock,
+            tasks=tasks,
+        )
+        self.topics.on_change.append(self.registration.changed)
+        self.router = Router(
+            Side.BROKER,
+            self._handlers(),
+            tasks=tasks,
+            remote_admin=config.remote_admin_enable,
+        )
+        self.server = Server(self.router, clock=clock, tasks=tasks)
+        self.store.listeners.append(self._dispatched)
+
+    def _load_tables(self) -> None:
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.topics.adopt(
+            (topic, queue_id)
+            for topic, queue_ids in self.store.topics().items()
+            for queue_id in queue_ids
+        )
+        self.offsets.clamp(self.store)
+        self.delay.load()
+
+    def _handlers(self) -> dict[int, Handler]:
+        self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
+        self.send = SendHandler(
+            config=self.config,
+            store=self.store,
+            appender=self.appender,
+            topics=self.topics,
+            groups=self.groups,
+            delay=self.levels,
+            hooks=self.send_hooks,
+            store_host=self.store.store_host,
+        )
+        self.pull = PullHandler(
+            config=self.config,
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            members=self.members,
+            offsets=self.offsets,
+            stats=self.stats,
+            hooks=self.consume_hooks,
+            clock=self._clock,
+            tasks=self._tasks,
+        )
+        parts = (
+            self.send,
+            self.pull,
+            self.members,
+            OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
+            QueueLockHandler(clock=self._clock),
+            QueryHandler(config=self.config, store=self.store),
+            SendBackHandler(
+                config=self.config,
+                store=self.store,
+                appender=self.appender,
+                topics=self.topics,
+                groups=self.groups,
+                levels=self.levels,
+                stats=self.stats,
+            ),
+            BrokerAdmin(
+                config=self.config,
+                store=self.store,
+                topics=self.topics,
+                delivery=self.delay,
+                stats=self.stats,
+                clock=self._clock,
+            ),
+            TopicAdmin(
+                config=self.config,
+                store=self.store,
+                topics=self.topics,
+                offsets=self.offsets,
+                members=self.members,
+                stats=self.stats,
+                clock=self._clock,
+            ),
+            GroupAdmin(
+                config=self.config,
+                store=self.store,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                members=self.members,
+                delivery=self.delay,
+                stats=self.stats,
+                clock=self._clock,
+            ),
+        )
+        return {code: handler for part in parts for code, handler in part.handlers().items()}
+
+    def _spawn_background(self) -> None:
+        spawn = self._tasks.spawn
+        spawn(self.appender.expire_forever(), name="expire waiting sends")
+        spawn(self.pull.longpoll.expire_forever(), name="expire held pulls")
+        spawn(self.members.expire_forever(), name="expire clients")
+        spawn(self.offsets.persist_forever(), name="persist consumer offsets")
+        spawn(self.delay.run_forever(), name="deliver delayed messages")
+        spawn(self.stats.sample_forever(), name="sample statistics")
+
+    def _place(self) -> BrokerPlace:
+        config = self.config
+        return BrokerPlace(
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            broker_addr=_join(config.broker_ip1, self.port),
+            ha_server_addr=_join(config.broker_ip2 or config.broker_ip1, config.ha_listen_port),
+        )
+
+    def _dispatched(self, rows: Sequence[Dispatched]) -> None:
+        self.stats.on_dispatch(rows)
+        if self.pull.longpoll.count:
+            self.pull.longpoll.wake(
+                [
+                    ((queue.topic, queue.queue_id), queue.max_offset)
+                    for queue in {row[0] for row in rows}
+                ]
+            )
+
+
+def reserve_ports(host: str, port: int) -> list[socket.socket]:
+    """Sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
+
+    Raises OSError when one of them cannot be bound.
+    """
+    for _ in range(_PORT_TRIES if port == 0 else 1):
+        main = reserve(host, port)
+        vip_port = main.getsockname()[1] - VIP_DISTANCE
+        if vip_port <= 0:
+            return [main]
+        try:
+            return [main, reserve(host, vip_port)]
+        except OSError:
+            main.close()
+            if port:
+                raise
+    raise OSError(f"no two free ports {VIP_DISTANCE} apart on {host}")
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
