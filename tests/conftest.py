@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 TESTS_DIR = Path(__file__).parent
 
+pytest_plugins = ["pytester"]
+
 # A folder whose tests belong to one part of `make test` as a whole.
 FOLDER_MARKERS = {"compat": "compat", "operation": "operation", "store": "store"}
 
