@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cometmq.broker.config import change
+from cometmq.broker.lookup import find_record
 from cometmq.core.errors import BadRequest, SettingsError
 from cometmq.core.settings import format_properties, parse_properties, to_properties
 from cometmq.net.router import Reply
@@ -40,6 +40,7 @@ _PUT_TIMES: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
+_SIZE_UNITS: Final = "KMGTPE"
 #: What a broker with thread pools would tell; tools read these keys, and nothing queues here.
 _WITHOUT_POOLS: Final = {
     "sendThreadPoolQueueSize": "0",
@@ -125,7 +126,7 @@ class BrokerAdmin:
             **self._about_counts(),
             **self._about_log(),
             **await self._about_disk(),
-            "earliestMessageTimeStamp": str(await self._store.earliest_time_of_log()),
+            "earliestMessageTimeStamp": str(await self._earliest_ms()),
         }
         for level, (position, end) in self._delivery.progress().items():
             values[f"scheduleMessageOffset_{level}"] = f"{position},{end}"
@@ -168,11 +169,15 @@ class BrokerAdmin:
             "remainHowManyDataToFlush": format_size(store.written_offset - store.durable_offset),
         }
 
+    async def _earliest_ms(self) -> int:
+        first = await find_record(self._store, self._store.log.segments.start)
+        return -1 if first is None else first.store_ms
+
     async def _about_disk(self) -> Mapping[str, str]:
         """Asked in a thread: a network file system may take its time."""
         files = self._store.files
         log_directory = self._store.config.commit_log_directory
-        root = os.path.abspath(self._store.config.store_path_root_dir)
+        root = self._store.config.store_path_root_dir
         log_space = await asyncio.to_thread(files.disk_space, log_directory)
         queue_space = await asyncio.to_thread(files.disk_space, root)
         total, free = format_size(log_space.total_bytes), format_size(log_space.free_bytes)
@@ -196,10 +201,5 @@ def format_size(size_bytes: int) -> str:
     """A size as Java tools show it: "12 B", "1.0 KiB" (upstream: MixAll.humanReadableByteCount)."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
-    value = float(size_bytes)
-    unit = ""
-    for unit in "KMGTPE":
-        value /= 1024
-        if value < 1024:
-            break
-    return f"{value:.1f} {unit}iB"
+    power = min((size_bytes.bit_length() - 1) // 10, len(_SIZE_UNITS))
+    return f"{size_bytes / 1024**power:.1f} {_SIZE_UNITS[power - 1]}iB"

@@ -1,0 +1,131 @@
+"""Settings of a broker from RocketMQ's property files."""
+
+import pytest
+
+from cometmq.broker import config as broker_config
+from cometmq.broker.config import LIVE, BrokerConfig, advertising_problem, change, load, resolve
+from cometmq.core.errors import SettingsError
+from cometmq.core.settings import build, normalise, to_properties
+from cometmq.store.config import FlushDiskType
+
+
+def test_a_rocketmq_property_file_is_understood() -> None:
+    broker, store, notices = load(
+        {
+            "brokerClusterName": "Cluster9",
+            "brokerName": "broker-x",
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "listenPort": "10999",
+            "flushDiskType": "SYNC_FLUSH",
+            "brokerRole": "ASYNC_MASTER",
+            "maxMessageSize": "1024",
+            "sendMessageThreadPoolNums": "16",
+        }
+    )
+    assert broker.broker_cluster_name == "Cluster9"
+    assert broker.broker_name == "broker-x"
+    assert broker.listen_port == 10999
+    assert broker.max_message_size == store.max_message_size == 1024
+    assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert notices == ["setting sendMessageThreadPoolNums does nothing here and is ignored"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("brokrName", "a", "did you mean 'brokerName'"),
+        ("brokerRole", "SLAVE", "not supported yet"),
+        ("aclEnable", "true", "not supported yet"),
+        ("brokerId", "1", "only 0"),
+        ("listenPort", "70000", "no port"),
+        ("defaultTopicQueueNums", "0", "at least one"),
+        ("brokerName", "", "need a name"),
+        ("longPollingEnable", "perhaps", "neither true nor false"),
+        ("messageDelayLevel", "1s 5", "messageDelayLevel"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(key: str, value: str, problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        load({key: value})
+
+
+def test_the_defaults_are_kept_to_this_machine() -> None:
+    broker, _, notices = load({})
+    assert (broker.bind_address, broker.broker_ip1) == ("127.0.0.1", "127.0.0.1")
+    assert not broker.remote_admin_enable
+    assert notices == []
+
+
+def test_the_advertised_address_follows_the_bound_one() -> None:
+    broker, _, _ = load({"bindAddress": "192.0.2.7"})
+    assert broker.broker_ip1 == "192.0.2.7"
+    broker, _, _ = load({"bindAddress": "0.0.0.0"})
+    assert broker.broker_ip1 not in ("0.0.0.0", "")
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertised", "problem"),
+    [
+        ("127.0.0.1", "127.0.0.1", None),
+        ("0.0.0.0", "192.0.2.7", None),
+        ("0.0.0.0", "127.0.0.1", "from this machine only"),
+        ("192.0.2.7", "localhost", "from this machine only"),
+        ("127.0.0.1", "192.0.2.7", "listens on 127.0.0.1 only"),
+        ("0.0.0.0", "0.0.0.0", "no address to connect to"),
+    ],
+)
+def test_an_address_that_others_cannot_reach_is_warned_of(
+    bind: str, advertised: str, problem: str | None
+) -> None:
+    found = advertising_problem(BrokerConfig(bind_address=bind, broker_ip1=advertised))
+    assert (found is None) if problem is None else (found is not None and problem in found)
+    _, _, notices = load({"bindAddress": bind, "brokerIP1": advertised})
+    assert notices == ([] if found is None else [found])
+
+
+def test_names_become_addresses() -> None:
+    assert resolve("192.0.2.7") == "192.0.2.7"
+    assert resolve("localhost") in ("127.0.0.1", "::1")
+    with pytest.raises(SettingsError, match="no address"):
+        resolve("no such host")
+
+
+def test_live_settings_change_in_place() -> None:
+    config = BrokerConfig()
+    changed = change(config, {"autoCreateTopicEnable": "false", "brokerName": "broker-a"})
+    assert changed == ["auto_create_topic_enable"]
+    assert config.auto_create_topic_enable is False
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"brokerPermission": "4", "listenPort": "1"},
+        {"brokerPermission": "4", "fileReservedTime": "1"},
+        {"brokerPermission": "4", "nonsense": "1"},
+        {"brokerPermission": "4", "maxMessageSize": "big"},
+    ],
+)
+def test_settings_change_all_or_none(values: dict[str, str]) -> None:
+    config = BrokerConfig()
+    with pytest.raises(SettingsError):
+        change(config, values)
+    assert config == BrokerConfig()
+
+
+def test_live_names_are_fields() -> None:
+    assert set(BrokerConfig.__slots__) >= LIVE
+
+
+def test_settings_survive_the_round_trip_through_text() -> None:
+    config = BrokerConfig(broker_ip1="192.0.2.1", broker_permission=4)
+    text = to_properties(config)
+    assert text["brokerIP1"] == "192.0.2.1"
+    assert build(BrokerConfig, text)[0] == config
+
+
+def test_no_ignored_key_is_one_that_works() -> None:
+    known = {normalise(name) for name in BrokerConfig.__slots__}
+    ignored = {normalise(key) for key in broker_config._IGNORED.split()}
+    assert not known & ignored

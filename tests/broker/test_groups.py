@@ -1,0 +1,69 @@
+"""The group table: automatic creation, its file."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.core.errors import StoreCorrupt
+from cometmq.protocol.bodies import SubscriptionGroupConfig
+from cometmq.protocol.fastjson import parse_json
+from tests.broker.world import open_tables
+
+
+async def test_every_broker_has_some_groups(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        for name in ("TOOLS_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONSAPI_PULL"):
+            assert name in tables.groups
+        assert len(tables.groups) == 7
+
+
+async def test_groups_are_created_when_asked_for(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        assert tables.groups.get("g") is None
+        assert tables.groups.find("g") == SubscriptionGroupConfig("g")
+        assert tables.groups.find("g") is tables.groups.get("g")
+        assert tables.groups.find("bad name") is None
+        assert tables.groups.find("g" * 200) is None
+
+
+async def test_without_automatic_creation_only_the_system_gets_groups(tmp_path: Path) -> None:
+    config = BrokerConfig(auto_create_subscription_group=False)
+    async with open_tables(tmp_path, config) as tables:
+        assert tables.groups.find("g") is None
+        assert tables.groups.find("CID_RMQ_SYS_TRANS") is not None
+
+
+async def test_groups_survive_a_restart(tmp_path: Path) -> None:
+    config = SubscriptionGroupConfig("g", consume_enable=False, retry_max_times=3)
+    async with open_tables(tmp_path) as tables:
+        tables.groups.put(config)
+        tables.groups.put(SubscriptionGroupConfig("gone"))
+        assert tables.groups.delete("gone")
+        assert not tables.groups.delete("gone")
+        await tables.groups.saved()
+        async with open_tables(tmp_path) as again:
+            assert again.groups.get("g") == config
+            assert "gone" not in again.groups
+            assert again.groups.snapshot().data_version.counter == 3
+    written = parse_json((tmp_path / "subscriptionGroup.json").read_bytes())
+    assert list(written["subscriptionGroupTable"]["g"]) == [
+        "brokerId",
+        "consumeBroadcastEnable",
+        "consumeEnable",
+        "consumeFromMinEnable",
+        "groupName",
+        "notifyConsumerIdsChangedEnable",
+        "retryMaxTimes",
+        "retryQueueNums",
+        "whichBrokerWhenConsumeSlowly",
+    ]
+
+
+async def test_a_broken_group_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "subscriptionGroup.json").write_bytes(
+        b'{"subscriptionGroupTable":{"g":{"retryMaxTimes":1}}}'
+    )
+    with pytest.raises(StoreCorrupt, match="group 'g'"):
+        async with open_tables(tmp_path):
+            pass

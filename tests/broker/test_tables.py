@@ -1,0 +1,201 @@
+"""Table files: fastjson's text, the backup, windows of writing, failing devices."""
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.tables import TableFile, pretty
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.core.errors import StoreCorrupt, StoreError, StoreFull
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.bodies import DataVersion
+from cometmq.protocol.fastjson import parse_json
+from cometmq.store.files import PosixFiles
+
+# As a Java 4.9.7 broker wrote it.
+JAVA_OFFSETS = b"""{
+\t"offsetTable":{
+\t\t"%RETRY%g@g":{0:0
+\t\t},
+\t\t"TopicTest@g":{0:250,1:250
+\t\t}
+\t}
+}"""
+
+
+class FailingFiles(PosixFiles):
+    """A device that refuses to write while ``error`` is set."""
+
+    def __init__(self) -> None:
+        self.error: int | None = None
+        self.writes = 0
+
+    def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if self.error is not None:
+            raise OSError(self.error, "no")
+        self.writes += 1
+        super().pwrite(handle, data, offset)
+
+
+class World:
+    def __init__(self, directory: Path, files: PosixFiles | None = None) -> None:
+        self.path = directory / "config" / "x.json"
+        self.value: dict[str, object] = {"a": 1}
+        self.tasks = Tasks()
+        self.file = TableFile(
+            str(self.path),
+            self.encode,
+            clock=SystemClock(),
+            tasks=self.tasks,
+            files=files,
+        )
+
+    def encode(self) -> Iterator[bytes]:
+        yield pretty({"table": self.value})
+
+    def read(self) -> object:
+        found = self.file.read(required_key="table")
+        return None if found is None else found["table"]
+
+
+def test_integer_keys_stand_as_java_writes_them() -> None:
+    table = {"offsetTable": {"%RETRY%g@g": {0: 0}, "TopicTest@g": {0: 250, 1: 250}}}
+    assert pretty(table) == JAVA_OFFSETS
+    assert parse_json(JAVA_OFFSETS) == {
+        "offsetTable": {"%RETRY%g@g": {"0": 0}, "TopicTest@g": {"0": 250, "1": 250}}
+    }
+
+
+def test_everything_else_is_pretty_with_tabs() -> None:
+    value = {"v": DataVersion(2, 3), "empty": {}, "none": None, "list": ["a", 1], "no": []}
+    assert pretty(value) == (
+        b'{\n\t"v":{\n\t\t"counter":2,\n\t\t"timestamp":3\n\t},\n\t"empty":{},'
+        b'\n\t"list":[\n\t\t"a",\n\t\t1\n\t],\n\t"no":[]\n}'
+    )
+
+
+async def test_a_table_comes_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert world.read() is None
+    await world.file.write()
+    assert world.read() == {"a": 1}
+    world.value = {"a": 2}
+    await world.file.write()
+    assert world.read() == {"a": 2}
+    assert not world.path.with_name("x.json.tmp").exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"table":{', b"[]", b'{"other":1}', b"\xff\xfe"])
+async def test_the_backup_is_read_when_the_table_cannot_be(tmp_path: Path, damage: bytes) -> None:
+    world = World(tmp_path)
+    await world.file.write()
+    world.value = {"a": 2}
+    await world.file.write()
+    world.path.write_bytes(damage)
+    assert world.read() == {"a": 1}
+    world.path.unlink()
+    assert world.read() == {"a": 1}
+
+
+async def test_a_table_is_never_silently_empty(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.file.write()
+    world.path.write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match="Restore the file"):
+        world.read()
+
+
+async def test_changes_of_a_window_share_a_write(tmp_path: Path) -> None:
+    files = FailingFiles()
+    world = World(tmp_path, files)
+    await world.file.write()
+    started = files.writes
+
+    async def alter(number: int) -> None:
+        world.value[str(number)] = number
+        world.file.touch()
+        await world.file.saved()
+        assert str(number) in str(world.read())
+
+    await asyncio.gather(*(alter(number) for number in range(50)))
+    assert files.writes - started == 1
+    await world.tasks.close()
+
+
+async def test_the_window_is_kept(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    tasks = Tasks()
+    file = TableFile(str(tmp_path / "x.json"), lambda: iter((b"{}",)), clock=clock, tasks=tasks)
+    file.touch()
+    await file.saved()  # nothing was written lately: at once
+    file.touch()
+    saved = asyncio.create_task(file.saved())
+    clock.advance(99)
+    await asyncio.sleep(0)
+    assert not saved.done()
+    clock.advance(1)
+    await saved
+    await tasks.close()
+
+
+async def test_saved_waits_for_nothing_when_nothing_changed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.file.saved()
+    assert not world.path.exists()
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, StoreFull), (errno.EIO, StoreError)])
+async def test_a_failing_device_is_told_and_tried_again(
+    tmp_path: Path, number: int, kind: type[StoreError]
+) -> None:
+    files = FailingFiles()
+    world = World(tmp_path, files)
+    await world.file.write()
+    files.error = number
+    world.value = {"a": 2}
+    world.file.touch()
+    with pytest.raises(kind, match=r"x\.json"):
+        await world.file.saved()
+    assert world.read() == {"a": 1}
+    files.error = None
+    await world.file.close()
+    assert world.read() == {"a": 2}
+    await world.tasks.close()
+
+
+async def test_closing_writes_what_is_left(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.file.touch()
+    await world.file.close()
+    assert world.read() == {"a": 1}
+    await world.tasks.close()
+
+
+async def test_a_long_encoding_gives_the_loop_back(tmp_path: Path) -> None:
+    clock = SystemClock()
+
+    def slow() -> Iterator[bytes]:
+        for number in range(20):
+            until_ns = clock.monotonic_ns() + 3_000_000
+            while clock.monotonic_ns() < until_ns:
+                pass
+            yield b"%d" % number
+
+    tasks = Tasks()
+    file = TableFile(str(tmp_path / "x.json"), slow, clock=clock, tasks=tasks)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await file.write()
+    counting.cancel()
+    assert turns >= 20
+    await tasks.close()
