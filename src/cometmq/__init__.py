@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cometmq.client.blocking import Client as BlockingClient
     from cometmq.client.client import Client as Client
     from cometmq.client.config import ClientConfig as ClientConfig
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
@@ -40,6 +41,7 @@ _ERRORS = (
     "SettingsError",
 )
 _HOMES = {
+    "BlockingClient": "cometmq.client.blocking:Client",
     "Client": "cometmq.client.client",
     "ClientConfig": "cometmq.client.config",
     "Message": "cometmq.message.model",
@@ -59,7 +61,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'cometmq' has no attribute {name!r}")
-    value: object = getattr(import_module(home), name)
+    module, _, attribute = home.partition(":")
+    value: object = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,114 @@
+"""Routes become the queues that may be written and read; the table forgets what nobody uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.routes import (
+    RouteTable,
+    auto_create_route,
+    brokers_of,
+    publish_queues,
+    pull_address,
+    subscribe_queues,
+)
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
+
+
+def route(*queues: QueueData, masters: str = "ab", order: str | None = None) -> TopicRoute:
+    brokers = [
+        BrokerData(name, {"0" if name in masters else "1": f"{name}:1"}, "c") for name in "abc"
+    ]
+    return TopicRoute(brokers, list(queues), {}, order)
+
+
+def names(queues: tuple[MessageQueue, ...]) -> list[str]:
+    return [f"{queue.broker_name}{queue.queue_id}" for queue in queues]
+
+
+def test_only_writable_queues_of_brokers_with_a_master_are_written() -> None:
+    given = route(QueueData("b", 3, 2, 6), QueueData("a", 1, 1, 2), QueueData("c", 4, 4, 6))
+    assert names(publish_queues("t", given)) == ["a0", "b0", "b1"]
+    assert names(publish_queues("t", route(QueueData("a", 4, 4, 4)))) == []
+
+
+def test_readable_queues_are_read_whoever_holds_them() -> None:
+    given = route(QueueData("c", 2, 4, 4), QueueData("a", 1, 0, 6), QueueData("b", 8, 8, 2))
+    assert names(subscribe_queues("t", given)) == ["a0", "c0", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("b:2;a:1", ["b0", "b1", "a0"]),
+        ("a:1;;nonsense;b:x;c:1", ["a0", "c0"]),
+    ],
+)
+def test_an_order_configuration_wins_for_writing(text: str, expected: list[str]) -> None:
+    given = route(QueueData("a", 4, 4, 6), order=text)
+    assert names(publish_queues("t", given)) == expected
+    assert names(subscribe_queues("t", given)) == ["a0", "a1", "a2", "a3"]
+
+
+def test_a_topic_to_be_created_has_a_capped_number_of_queues() -> None:
+    default = route(QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7))
+    made = auto_create_route(default, 4)
+    assert names(publish_queues("t", made)) == ["a0", "a1", "a2", "a3", "b0", "b1"]
+
+
+def test_brokers_of_several_routes_are_joined() -> None:
+    one = TopicRoute([BrokerData("a", {"0": "h:1"})], [])
+    two = TopicRoute([BrokerData("a", {"1": "h:2"}), BrokerData("b", {"0": "h:3"})], [])
+    assert brokers_of([one, two]) == {"a": {0: "h:1", 1: "h:2"}, "b": {0: "h:3"}}
+
+
+@pytest.mark.parametrize(
+    ("ids", "suggested", "expected"),
+    [
+        ({0: "m", 1: "s"}, 0, (0, "m")),
+        ({0: "m", 1: "s"}, 1, (1, "s")),
+        ({0: "m", 2: "t"}, 1, (2, "t")),
+        ({0: "m"}, 1, (0, "m")),
+        ({2: "t", 1: "s"}, 0, (1, "s")),
+        ({}, 0, None),
+    ],
+)
+def test_where_to_pull_from(
+    ids: dict[int, str], suggested: int, expected: tuple[int, str] | None
+) -> None:
+    assert pull_address(ids, suggested) == expected
+
+
+def test_the_table_says_what_changed() -> None:
+    table = RouteTable(expiry_ms=100)
+    assert table.get("t", 0) is None
+    given = route(QueueData("a", 1, 1, 6))
+    known, changed = table.put("t", given, 0)
+    assert changed
+    assert names(known.publish) == ["a0"]
+    assert table.put("t", route(QueueData("a", 1, 1, 6)), 5) == (known, False)
+    assert set(table.brokers) == {"a", "b", "c"}
+
+
+def test_a_guess_gives_way_to_the_real_route() -> None:
+    table = RouteTable(expiry_ms=100)
+    given = route(QueueData("a", 1, 1, 6))
+    guess, _ = table.put("t", given, 0, guessed=True)
+    assert guess.publish
+    assert not guess.subscribe
+    known, changed = table.put("t", given, 1)
+    assert changed
+    assert names(known.subscribe) == ["a0"]
+
+
+def test_unused_topics_are_forgotten() -> None:
+    table = RouteTable(expiry_ms=100)
+    for topic in ("used", "held", "unused"):
+        table.put(topic, route(QueueData("a", 1, 1, 6)), 0)
+    table.get("used", 50)
+    assert table.expire(99) == []
+    assert table.expire(100, held=["held"]) == ["unused"]
+    assert table.topics() == ["used", "held"]
+    assert table.expire(1000) == ["used", "held"]
+    assert table.brokers == {}

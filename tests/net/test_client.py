@@ -1,0 +1,372 @@
+"""Remoting: answers find their requests, time-outs and lost connections are told, bounds hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BadRequest, BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.net.client import Remoting, split_address
+from cometmq.net.router import Reply
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import BINARY, Request
+from cometmq.protocol.headers import ConsumerGroup, GetConsumerRunningInfo, Topic
+from tests.client.scripted import Answer, ScriptedPeer, eventually, scripted_peer
+
+CODE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[ScriptedPeer]:
+    async with scripted_peer() as peer:
+        yield peer
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[Remoting]:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    yield remoting
+    await remoting.close()
+    await tasks.close()
+
+
+def echo(request: Request[Any]) -> Answer:
+    return Answer(ext={"topic": request.header.topic}, body=request.body)
+
+
+async def test_answers_in_any_order_find_their_requests(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, None)
+    asking = [
+        asyncio.create_task(
+            remoting.request(peer.address, CODE, Topic(topic=f"t{at}"), b"x" * at, timeout_ms=5000)
+        )
+        for at in range(50)
+    ]
+    await eventually(lambda: len(peer.requests) == 50)
+    peer.on(CODE, echo)
+    for request in reversed(peer.requests):
+        peer.connections[0].answer(request)
+    answers = await asyncio.gather(*asking)
+    assert [answer.ext["topic"] for answer in answers] == [f"t{at}" for at in range(50)]
+    assert [len(answer.body) for answer in answers] == list(range(50))
+    assert len(peer.connections) == 1
+    assert repr(remoting) == f"<Remoting in flight {{{peer.address}: 0}}, opening []>"
+
+
+async def test_requests_of_one_turn_leave_in_one_write(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="first"), timeout_ms=5000)
+    transport = remoting._links[peer.address]._transport
+    assert transport is not None
+    writes: list[int] = []
+    write = transport.write
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(transport, name)
+
+        def write(self, data: bytes) -> None:
+            writes.append(len(data))
+            write(data)
+
+    remoting._links[peer.address]._transport = Counting()  # type: ignore[assignment]
+    await asyncio.gather(
+        *(
+            remoting.request(peer.address, CODE, Topic(topic="t"), b"body", timeout_ms=5000)
+            for _ in range(100)
+        )
+    )
+    assert len(writes) == 1
+
+
+async def test_a_binary_request_is_answered(peer: ScriptedPeer, remoting: Remoting) -> None:
+    peer.on(CODE, echo)
+    answer = await remoting.request(
+        peer.address, CODE, Topic(topic="bin"), timeout_ms=5000, codec=BINARY
+    )
+    assert answer.ext == {"topic": "bin"}
+    assert peer.requests[0].codec == BINARY
+
+
+async def test_call_raises_what_the_other_side_refuses(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, Answer(17, remark="no such topic"))
+    with pytest.raises(BrokerRefused) as caught:
+        await remoting.call(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    assert (caught.value.code, caught.value.broker_remark) == (17, "no such topic")
+    response = await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    assert response.code == 17
+
+
+async def test_silence_ends_in_a_time_out_and_the_connection_lives(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, None)
+    late = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="slow"), timeout_ms=9000)
+    )
+    await eventually(lambda: peer.requests)
+    with pytest.raises(RequestTimedOut) as caught:
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=30)
+    assert (caught.value.address, caught.value.timeout_ms) == (peer.address, 30)
+    peer.on(CODE, echo)
+    # The answer that comes too late goes nowhere; the other request gets its own.
+    for request in list(peer.requests):
+        peer.connections[0].answer(request)
+    assert (await late).ext == {"topic": "slow"}
+    assert len(peer.connections) == 1
+
+
+async def test_a_cancelled_request_is_forgotten(peer: ScriptedPeer, remoting: Remoting) -> None:
+    peer.on(CODE, None)
+    asking = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000)
+    )
+    await eventually(lambda: peer.requests)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert remoting._links[peer.address].connection.in_flight == 0
+
+
+async def test_nobody_listening(remoting: Remoting) -> None:
+    async with scripted_peer() as peer:
+        address = peer.address
+    with pytest.raises(NotConnected, match="cannot connect"):
+        await remoting.request(address, CODE, Topic(topic="t"), timeout_ms=5000)
+    assert not remoting.is_connected(address)
+
+
+async def test_a_lost_connection_is_told_and_opened_again(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    gone: list[str] = []
+    remoting.on_close.append(gone.append)
+    peer.on(CODE, None)
+    asking = [
+        asyncio.create_task(remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000))
+        for _ in range(3)
+    ]
+    await eventually(lambda: len(peer.requests) == 3)
+    assert remoting.is_connected(peer.address)
+    peer.break_off()
+    outcomes = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [NotConnected] * 3
+    assert gone == [peer.address]
+    peer.on(CODE, echo)
+    again = await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    assert again.code == 0
+
+
+async def test_many_callers_share_one_attempt_to_connect(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, echo)
+    first = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    )
+    others = [
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000) for _ in range(20)
+    ]
+    await asyncio.sleep(0)
+    first.cancel()  # it began the attempt, and the others still want it
+    await asyncio.gather(*others)
+    assert len(peer.connections) == 1
+
+
+async def test_bytes_that_are_no_frame_cost_the_connection(
+    peer: ScriptedPeer, remoting: Remoting, caplog: pytest.LogCaptureFixture
+) -> None:
+    def garbage(_: Request[Any]) -> None:
+        peer.connections[0].transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    peer.on(CODE, garbage)
+    with caplog.at_level(logging.WARNING), pytest.raises(NotConnected, match="no frame"):
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    assert "bad_frame" in caplog.text
+
+
+async def test_one_way_requests_arrive(peer: ScriptedPeer, remoting: Remoting) -> None:
+    await remoting.oneway(peer.address, CODE, Topic(topic="t"), b"body")
+    await eventually(lambda: peer.requests)
+    assert peer.requests[0].oneway
+    assert peer.requests[0].body == b"body"
+
+
+async def test_requests_in_flight_are_bounded(peer: ScriptedPeer) -> None:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, max_in_flight=4)
+    peer.on(CODE, None)
+    asking = [
+        asyncio.create_task(
+            remoting.request(peer.address, CODE, Topic(topic=f"t{at}"), timeout_ms=9000)
+        )
+        for at in range(20)
+    ]
+    await eventually(lambda: len(peer.requests) == 4)
+    with pytest.raises(RequestTimedOut):
+        await remoting.request(peer.address, CODE, Topic(topic="no room"), timeout_ms=30)
+    assert len(peer.requests) == 4
+    peer.on(CODE, echo)
+    for request in list(peer.requests):
+        peer.connections[0].answer(request)
+    answers = await asyncio.gather(*asking)
+    assert sorted(answer.ext["topic"] for answer in answers) == sorted(f"t{at}" for at in range(20))
+    await remoting.close()
+    await tasks.close()
+
+
+async def test_a_peer_that_does_not_read_holds_callers_back(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    peer.connections[0].transport.pause_reading()
+    body = b"x" * 1_000_000
+
+    async def fill() -> None:
+        for _ in range(100):
+            await remoting.oneway(peer.address, CODE, Topic(topic="t"), body, timeout_ms=50)
+
+    with pytest.raises(RequestTimedOut):
+        await fill()
+    waiting = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="last"), timeout_ms=9000)
+    )
+    peer.connections[0].transport.resume_reading()
+    assert (await waiting).ext == {"topic": "last"}
+
+
+async def test_close_tells_those_who_wait(peer: ScriptedPeer, remoting: Remoting) -> None:
+    peer.on(CODE, None)
+    asking = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000)
+    )
+    await eventually(lambda: peer.requests)
+    await remoting.close()
+    with pytest.raises(NotConnected, match="closed by this side"):
+        await asking
+    with pytest.raises(NotConnected, match="this client is closed"):
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=1000)
+
+
+async def test_an_idle_connection_is_closed(peer: ScriptedPeer) -> None:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, idle_timeout_ms=50)
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    await eventually(lambda: not remoting.is_connected(peer.address))
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    await remoting.close()
+    await tasks.close()
+
+
+class Inbound:
+    """Serves requests that the peer starts."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def notified(self, address: str, request: Request[Any]) -> Reply | None:
+        self.groups.append(request.header.consumer_group)
+        return None
+
+    async def info(self, address: str, request: Request[Any]) -> Reply:
+        await self.go_on.wait()
+        if request.header.client_id == "bad":
+            raise BadRequest(206, "not here")
+        if request.header.client_id == "broken":
+            raise KeyError("oops")
+        return Reply(body=request.header.client_id.encode())
+
+
+@pytest.fixture
+async def inbound(peer: ScriptedPeer) -> AsyncIterator[Inbound]:
+    tasks = Tasks()
+    inbound = Inbound()
+    remoting = Remoting(
+        clock=SystemClock(),
+        tasks=tasks,
+        on_request={
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: inbound.notified,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: inbound.info,
+        },
+    )
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    yield inbound
+    await remoting.close()
+    await tasks.close()
+
+
+async def test_requests_of_the_other_side_are_served(peer: ScriptedPeer, inbound: Inbound) -> None:
+    connection = peer.connections[0]
+    connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup(consumer_group="g"))
+    code = RequestCode.GET_CONSUMER_RUNNING_INFO
+    answer = await connection.ask(code, GetConsumerRunningInfo(consumer_group="g", client_id="me"))
+    assert (answer.code, answer.body) == (0, b"me")
+    assert inbound.groups == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("client_id", "code", "remark"),
+    [("bad", 206, "not here"), ("broken", 1, "handler failed: KeyError('oops')")],
+)
+async def test_a_handler_that_raises_is_answered(
+    peer: ScriptedPeer, inbound: Inbound, client_id: str, code: int, remark: str
+) -> None:
+    header = GetConsumerRunningInfo(consumer_group="g", client_id=client_id)
+    answer = await peer.connections[0].ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+    assert (answer.code, answer.remark) == (code, remark)
+
+
+async def test_what_is_not_served_is_refused(peer: ScriptedPeer, inbound: Inbound) -> None:
+    connection = peer.connections[0]
+    header = ConsumerGroup(consumer_group="g")
+    answer = await connection.ask(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header)
+    assert answer.code == 1  # a field is missing
+    extra = {"topic": "t", "group": "g"}
+    answer = await connection.ask(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header, extra=extra)
+    assert (answer.code, answer.remark) == (3, " request type 221 not supported")
+
+
+async def test_requests_of_the_other_side_are_bounded(peer: ScriptedPeer, inbound: Inbound) -> None:
+    inbound.go_on.clear()
+    header = GetConsumerRunningInfo(consumer_group="g", client_id="me")
+    asked = [
+        asyncio.create_task(peer.connections[0].ask(RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+        for _ in range(300)
+    ]
+    await eventually(lambda: any(task.done() for task in asked))
+    inbound.go_on.set()
+    codes = [(await task).code for task in asked]
+    assert sorted(set(codes)) == [0, 2]
+    assert codes.count(0) == 256
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [("a:1", ("a", 1)), ("[::1]:9876", ("::1", 9876)), ("10.0.0.1:65535", ("10.0.0.1", 65535))],
+)
+def test_addresses(text: str, parts: tuple[str, int]) -> None:
+    assert split_address(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:port", "host:65536", "host:-1"])
+async def test_bad_addresses_are_told(text: str, remoting: Remoting) -> None:
+    with pytest.raises(NotConnected, match="host:port"):
+        await remoting.request(text, CODE, None, timeout_ms=1000)
