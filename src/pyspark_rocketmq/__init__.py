@@ -1,5 +1,9 @@
 """Makes `spark.read.format("rocketmq")` work without a jar or a call.
 
 Spark imports every top-level module whose name starts with `pyspark_` when it looks for Python
-data sources, so this module stays light.
+data sources, and takes the class `DefaultSource` from each.
 """
+
+from cometmq.spark.source import TopicSource as DefaultSource
+
+__all__ = ["DefaultSource"]

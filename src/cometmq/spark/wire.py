@@ -1,0 +1,148 @@
+"""Blocking requests to name servers and brokers, for Spark's processes, which have no event loop.
+
+Connections are kept on the module, one an address: Spark reuses its worker processes between
+micro-batches, but forks and replaces them too, so the key holds the process id. All requests of the
+source only read, so one that breaks off is sent again on a new connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import BrokerRefused, NotConnected, ProtocolError, RequestTimedOut
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.connection import Answered, Connection
+
+if TYPE_CHECKING:
+    from cometmq.protocol.frame import Response
+    from cometmq.protocol.headers import Header
+
+READ_BYTES: Final = 1 << 18
+IN_FLIGHT_MAX: Final = 64
+"""Requests sent ahead of their answers: few enough that neither side's buffers fill."""
+
+Call = tuple[int, "Header | None"]
+"""A request's code and header."""
+
+_clock: Final = SystemClock()
+
+
+class Wire:
+    """One connection; used by one thread at a time. Raises NotConnected when it cannot be made."""
+
+    def __init__(self, address: str, connect_timeout_ms: int) -> None:
+        self.address = address
+        self.broken = False
+        host, _, port = address.rpartition(":")
+        self._connection: Connection[int] = Connection()
+        try:
+            self._socket = socket.create_connection(
+                (host.strip("[]"), int(port)), connect_timeout_ms / 1000
+            )
+        except OSError as error:
+            raise NotConnected(address, str(error)) from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.broken = True
+        self._socket.close()
+
+    def exchange(self, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
+        """Send all requests, then give their answers in the order of the requests.
+
+        Raises NotConnected and RequestTimedOut; after either the connection is of no more use.
+        """
+        deadline_ms = _clock.monotonic_ms() + timeout_ms
+        answers: dict[int, Response] = {}
+        try:
+            for start in range(0, len(calls), IN_FLIGHT_MAX):
+                self._send(calls[start : start + IN_FLIGHT_MAX], start, deadline_ms)
+                while self._connection.in_flight:
+                    self._receive(answers, deadline_ms)
+        except TimeoutError:
+            self.close()
+            raise RequestTimedOut(self.address, calls[0][0], timeout_ms) from None
+        except (OSError, ProtocolError) as error:
+            self.close()
+            raise NotConnected(self.address, str(error)) from None
+        return [answers[at] for at in range(len(calls))]
+
+    def _send(self, calls: Sequence[Call], first: int, deadline_ms: int) -> None:
+        self._wait_until(deadline_ms)
+        self._socket.sendall(
+            b"".join(
+                self._connection.encode_request(code, header, first + at, deadline_ms)[1]
+                for at, (code, header) in enumerate(calls)
+            )
+        )
+
+    def _receive(self, answers: dict[int, Response], deadline_ms: int) -> None:
+        self._wait_until(deadline_ms)
+        data = self._socket.recv(READ_BYTES)
+        if not data:
+            raise ConnectionResetError("closed by the other side")
+        self._connection.receive_data(data)
+        while self._connection.has_more:
+            for event in self._connection.next_events(IN_FLIGHT_MAX):
+                # A server's own requests (a group changed) mean nothing to a reader.
+                if isinstance(event, Answered):
+                    answers[event.token] = event.response
+
+    def _wait_until(self, deadline_ms: int) -> None:
+        left_ms = deadline_ms - _clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left_ms / 1000)
+
+
+_wires: Final[dict[tuple[str, int], Wire]] = {}
+
+
+def call_many(address: str, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
+    """The answers of ``address``, whatever their codes, in the order of the calls.
+
+    A kept connection that turns out to be dead is replaced once. Raises NotConnected and
+    RequestTimedOut.
+    """
+    if not calls:
+        return []
+    key = (address, os.getpid())
+    kept = _wires.pop(key, None)
+    if kept is not None:
+        try:
+            return _exchange(key, kept, calls, timeout_ms)
+        except NotConnected:
+            pass  # the server went away since the last call: it may be back
+    return _exchange(key, Wire(address, timeout_ms), calls, timeout_ms)
+
+
+def call(address: str, code: int, header: Header | None, timeout_ms: int) -> Response:
+    """One answer of ``address``, whatever its code."""
+    return call_many(address, [(code, header)], timeout_ms)[0]
+
+
+def checked(address: str, code: int, response: Response) -> Response:
+    """``response``, unless it says that the request failed: then BrokerRefused is raised."""
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerRefused(address, code, response.code, response.remark or "no remark")
+    return response
+
+
+def close_all() -> None:
+    """Close the connections of this process."""
+    for key in [key for key in _wires if key[1] == os.getpid()]:
+        _wires.pop(key).close()
+
+
+def _exchange(
+    key: tuple[str, int], wire: Wire, calls: Sequence[Call], timeout_ms: int
+) -> list[Response]:
+    # Kept only once it has answered: a failure half way leaves answers that nobody waits for.
+    found = wire.exchange(calls, timeout_ms)
+    _wires[key] = wire
+    return found
