@@ -89,8 +89,10 @@ class Options:
 
 
 @dataclass(slots=True)
-class _Times:
-    started_ms: int
+class Times:
+    """When the run began (monotonic), how long the first load took and how much it was."""
+
+    started_ms: int = 0
     loading_ms: int = 0
     loaded: int = 0
 
@@ -106,11 +108,12 @@ class Demo:
     clock: Clock
     pipeline: Pipeline | None
     problems: list[str] = field(default_factory=list)
+    times: Times = field(default_factory=Times)
+    spark: tuple[Tables, Report] | None = None
 
     async def run(self) -> Result:
         """Run everything. Raises CometError when a part cannot start or breaks."""
-        times = _Times(self.clock.monotonic_ms())
-        spark: tuple[Tables, Report] | None = None
+        self.times.started_ms = self.clock.monotonic_ms()
         async with AsyncExitStack() as stack:
             node = NodeProcess(
                 self.folder.store, settings=BROKER_SETTINGS, log_path=self.folder.broker_log
@@ -131,15 +134,15 @@ class Demo:
             )
             async with asyncio.TaskGroup() as group:
                 group.create_task(source.publish())
-                await self._load(source, times)
+                await self._load(source)
                 await self._change(source, platforms["social"])
                 source.finish()
             await self._catch_up(source, platforms.values())
             if self.pipeline is not None:
                 self.board.phase = "finishing the pipeline"
-                spark = await self.pipeline.finish()
+                self.spark = await self.pipeline.finish()
         self.board.phase = "comparing"
-        return await asyncio.to_thread(self._judge, times, spark)
+        return await asyncio.to_thread(self.judge)
 
     def _platforms(self, namesrv: str) -> dict[str, Platform]:
         fails = {"order": fails_at_first(FAILING_SHARE)}
@@ -156,8 +159,9 @@ class Demo:
             for name, party in self.board.parties.items()
         }
 
-    async def _load(self, source: Source, times: _Times) -> None:
+    async def _load(self, source: Source) -> None:
         """Commit the first load as fast as it goes and wait until it is published."""
+        times = self.times
         self.board.phase = "loading"
         begun_ms = self.clock.monotonic_ms()
         steps = self.script.initial()
@@ -219,8 +223,9 @@ class Demo:
         if code != 0:
             self.problems.append(f"the broker ended with code {code}: {node.log_tail()}")
 
-    def _judge(self, times: _Times, spark: tuple[Tables, Report] | None) -> Result:
+    def judge(self) -> Result:
         """Read every copy from its files and compare it with the base."""
+        times = self.times
         base = _read(self.folder.base)
         parties = [
             _party_result(party, compare(party.name, base, _read(self.folder.copy(party.name))))
@@ -228,8 +233,8 @@ class Demo:
         ]
         files = {"base": self.folder.base}
         files |= {name: self.folder.copy(name) for name in self.board.parties}
-        if spark is not None and self.pipeline is not None:
-            parties.append(PartyResult(compare(self.pipeline.name, base, spark[0])))
+        if self.spark is not None and self.pipeline is not None:
+            parties.append(PartyResult(compare(self.pipeline.name, base, self.spark[0])))
             files[self.pipeline.name] = self.folder.spark
         files |= {"broker": self.folder.store, "broker log": self.folder.broker_log}
         return Result(
@@ -241,7 +246,7 @@ class Demo:
             base_rows={name: len(rows) for name, rows in base.items()},
             base_digest=digest(base),
             parties=parties,
-            report=None if spark is None else spark[1],
+            report=None if self.spark is None else self.spark[1],
             files=files,
             events=list(self.board.events),
             problems=list(self.problems),
