@@ -334,7 +334,7 @@ class MessageStore:
 
     def sync(self) -> None:
         """Make what is written durable; parked tokens come back through ``on_durable``."""
-        self.flusher.sync()
+        self.flusher.sync(len(self.durable))
 
     def _synced(self, offset: int) -> None:
         self.log.durable = max(self.log.durable, offset)

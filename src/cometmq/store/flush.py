@@ -1,8 +1,9 @@
 """Bringing the log to the device: one sync at a time for everybody who waits.
 
-Who needs durability asks for a sync after a write. If the device has been quick lately, it is done
-at once, on the loop; otherwise one thread does it while the loop goes on, and whatever was
-written meanwhile shares the next one (docs/decisions/0002-sync-flush.md has the numbers).
+Who needs durability asks for a sync after a write. With few waiting, and a device that was quick
+lately, it is done at once, on the loop, which would have nothing else to do; otherwise one thread
+does it while the loop takes in more, and whatever was written meanwhile shares the next one
+(docs/decisions/0002-sync-flush.md has the numbers).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INLINE_BOUND_NS = 200_000
+INLINE_BOUND_NS = 2_000_000
+INLINE_WAITERS = 8
 _SAMPLES = 100
 
 
@@ -55,12 +57,12 @@ class Flusher:
         "_again",
         "_clock",
         "_executor",
-        "_latency",
         "_log",
         "_on_failed",
         "_on_synced",
         "_running",
         "inline_count",
+        "latency",
         "threaded_count",
     )
 
@@ -76,21 +78,24 @@ class Flusher:
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-flush")
-        self._latency = Latency()
+        self.latency = Latency()
         self._running = False
         self._again = False
         self.inline_count = 0
         self.threaded_count = 0
 
-    def sync(self) -> None:
-        """See to it that what is written now becomes durable; ``on_synced`` tells when."""
+    def sync(self, waiters: int) -> None:
+        """See to it that what is written now becomes durable; ``on_synced`` tells when.
+
+        ``waiters`` is how many wait for it.
+        """
         log = self._log
         if self._running:
             self._again = True
             return
         if log.failure is not None or log.durable >= log.written:
             return
-        if self._latency.is_quick:
+        if waiters <= INLINE_WAITERS and self.latency.is_quick:
             self.sync_now()
         else:
             self._start_thread()
@@ -104,7 +109,7 @@ class Flusher:
         except OSError as error:
             self._on_failed(error)
             return
-        self._latency.add(duration_ns)
+        self.latency.add(duration_ns)
         self._on_synced(target)
 
     def sync_in_thread(self) -> None:
@@ -138,10 +143,10 @@ class Flusher:
         if isinstance(error, OSError):
             self._on_failed(error)
             return
-        self._latency.add(done.result())
+        self.latency.add(done.result())
         self._on_synced(target)
-        if again:
-            self.sync()
+        if again and self._log.durable < self._log.written:
+            self._start_thread()
 
     def _sync_files(self, files: list[LogFile]) -> int:
         begin_ns = self._clock.monotonic_ns()
