@@ -3,7 +3,7 @@
 Who needs durability asks for a sync after a write. With few waiting, and a device that was quick
 lately, it is done at once, on the loop, which would have nothing else to do; otherwise one thread
 does it while the loop takes in more, and whatever was written meanwhile shares the next one
-(docs/decisions/0002-sync-flush.md has the numbers).
+(docs/decisions/0003-sync-flush.md has the numbers).
 """
 
 from __future__ import annotations
