@@ -1,0 +1,74 @@
+"""Tag hashes and expressions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.filter import tags
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("TagA", 2598919),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("标签", 857175),
+        ("😀", 1772899),
+    ],
+)
+def test_hash_is_javas(text: str, value: int) -> None:
+    assert tags.java_hash(text) == value
+
+
+@given(st.text())
+def test_hash_is_a_polynomial_over_utf16(text: str) -> None:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+    value = sum(unit * 31 ** (len(units) - 1 - at) for at, unit in enumerate(units)) % 2**32
+    assert tags.java_hash(text) % 2**32 == value
+    assert -(2**31) <= tags.java_hash(text) < 2**31
+    assert tags.tag_code(text) == tags.java_hash(text)
+
+
+def test_no_tag_has_code_zero() -> None:
+    assert tags.tag_code(None) == tags.tag_code("") == 0
+
+
+def test_remembered_codes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tags, "_CACHE_LIMIT", 3)
+    monkeypatch.setattr(tags, "_codes", {})
+    assert [tags.tag_code(f"t{number}") for number in range(9)] == [
+        tags.java_hash(f"t{number}") for number in range(9)
+    ]
+    assert len(tags._codes) <= 3
+
+
+@pytest.mark.parametrize("expression", [None, "", " ", "*", " * "])
+def test_everything_matches(expression: str | None) -> None:
+    found = tags.parse(expression)
+    assert found.matches_all
+    assert found.accepts("x")
+    assert found.accepts_code(5)
+
+
+def test_several_tags() -> None:
+    found = tags.parse(" insert || update||")
+    assert found.tags == {"insert", "update"}
+    assert found.accepts("insert")
+    assert not found.accepts("delete")
+    assert found.accepts_code(tags.tag_code("update"))
+    assert not found.accepts_code(tags.tag_code("delete"))
+
+
+def test_equal_hashes_are_told_apart_by_text() -> None:
+    found = tags.parse("Aa")
+    assert found.accepts_code(tags.tag_code("BB"))
+    assert not found.accepts("BB")
+
+
+def test_expression_without_a_tag() -> None:
+    with pytest.raises(ValueError, match="names no tag"):
+        tags.parse(" || ")
