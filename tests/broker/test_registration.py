@@ -92,7 +92,7 @@ async def refused_address() -> str:
 
 
 async def test_a_broker_registers_with_every_name_server(first: Served, second: Served) -> None:
-    broker = Broker(first.address, second.address, first.address, filter_servers=("f:1",))
+    broker = Broker(first.address, f" {second.address} ", first.address, filter_servers=("f:1",))
     await broker.registration.start(PLACE)
     await until(lambda: len(broker.registration.registered_with) == 2)
     for served in (first, second):

@@ -1,17 +1,31 @@
 """Every code of a name server, asked over a socket."""
 
+import contextlib
+import inspect
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import BadRequest
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.namesrv.handlers import KvHandlers, RouteHandlers
+from cometmq.namesrv.kv import KvTables
+from cometmq.namesrv.routes import RouteTable
+from cometmq.net.peer import Peer
+from cometmq.net.router import Reply, Router
+from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
-from cometmq.protocol.frame import BINARY
+from cometmq.protocol.frame import BINARY, Request
 from cometmq.protocol.registry import REGISTRY, Side
 from tests.namesrv.serving import Asker, Served, name_server, topics, until
+from tests.protocol.strategies import header_values
 
 
 @pytest.fixture
@@ -165,3 +179,29 @@ async def test_every_code_of_a_name_server_has_a_handler(served: Served) -> None
     mine = {int(code) for code, spec in REGISTRY.items() if Side.NAMESRV in spec.side}
     router = served.server.router
     assert {*router._loop_handlers, *router._task_handlers} == mine
+
+
+bodies = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from([b"{}", b"[]", b'{"counter":"x"}', b'{"topicConfigSerializeWrapper":{}}']),
+)
+
+
+@given(
+    st.sampled_from(sorted(code for code, spec in REGISTRY.items() if Side.NAMESRV in spec.side)),
+    st.data(),
+    bodies,
+)
+async def test_whatever_is_asked_is_answered_or_refused(
+    code: int, data: st.DataObject, body: bytes
+) -> None:
+    kv = KvTables(Path("unused"))
+    routes = RouteHandlers(RouteTable(), kv, clock=VirtualClock(), order_message_enable=True)
+    handler = routes.handlers().get(code) or KvHandlers(kv).handlers()[code]
+    if inspect.iscoroutinefunction(handler):
+        return  # writes a file
+    router = Router(Side.NAMESRV, {}, tasks=Tasks())
+    peer = Peer(router, clock=VirtualClock(), watchdog=Watchdog(), peers=set())
+    request = Request(code, data.draw(header_values(REGISTRY[code].header)), 1, body=body)
+    with contextlib.suppress(BadRequest):
+        assert isinstance(handler(peer, request), Reply)

@@ -84,7 +84,9 @@ class Registration:
         filter_servers: Sequence[str] = (),
         on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
-        self._servers = [_NameServer(address) for address in dict.fromkeys(name_servers)]
+        self._servers = [
+            _NameServer(address) for address in dict.fromkeys(map(str.strip, name_servers))
+        ]
         self._topics = topics
         self._remoting = remoting
         self._clock = clock
