@@ -203,6 +203,7 @@ class Client:
             max_reconsume_times=max_reconsume_times,
         )
         subscription = Subscription(self.session, self.producer, options)
+        self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
 

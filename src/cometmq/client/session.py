@@ -280,10 +280,15 @@ class Session:
 
     async def remove_member(self, member: Member) -> None:
         """Leave a consumer group; the brokers hear of it as far as they can be reached."""
-        if self.members.pop(member.group, None) is not None:
+        if self.members.get(member.group) is member:
+            del self.members[member.group]
             await asyncio.gather(
                 *(self._leave(address, "", member.group) for address in self._addresses())
             )
+
+    def heartbeat_soon(self) -> None:
+        """A broker does not know what heartbeats say: do not wait for the period."""
+        self._heartbeat_wanted.set()
 
     async def heartbeat(self) -> None:
         """Send one heartbeat to every known broker; those that fail are logged."""

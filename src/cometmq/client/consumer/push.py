@@ -257,7 +257,7 @@ class PushConsumer:
     async def _pull_failed(self, inflight: InFlight, error: CometError) -> None:
         log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
-            await self._session.heartbeat()
+            self._session.heartbeat_soon()
         await self._clock.sleep_ms(self._config.pull_error_pause_ms)
         if not isinstance(error, BrokerRefused):
             await self._session.refresh(inflight.queue.topic)

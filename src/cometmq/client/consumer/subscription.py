@@ -28,10 +28,10 @@ class Subscription:
 
     def __init__(self, session: Session, producer: Producer, options: SubscribeOptions) -> None:
         self.options = options
+        self.closed = False
         self._session = session
         self._consumer = PushConsumer(session, producer, options)
         self._starting: asyncio.Task[None] | None = None
-        self._closed = False
 
     async def __aenter__(self) -> Subscription:
         await self.start()
@@ -53,7 +53,7 @@ class Subscription:
 
     async def start(self) -> None:
         """Join the group now. Raises ValueError when this client is in it already."""
-        if self._closed:
+        if self.closed:
             return
         if self._starting is None:
             name = f"join {self.options.group}"
@@ -84,7 +84,7 @@ class Subscription:
     async def close(self) -> None:
         """Leave the group: give no more messages, wait up to 10 s for those in work, store
         offsets. Iterations and handlers end."""
-        self._closed = True
+        self.closed = True
         if self._starting is not None:
             await asyncio.wait((self._starting,))
         await self._consumer.close()

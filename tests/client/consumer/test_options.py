@@ -1,0 +1,89 @@
+"""Options are checked before anything is joined, and described to brokers as Java does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cometmq.client.consumer.options import SubscribeOptions, make_options
+from cometmq.core.errors import MessageIllegal, SettingsError
+from cometmq.filter.tags import tag_code
+from cometmq.protocol.fastjson import encode_json, parse_json
+
+
+def options(topics: Any = "t", **changes: Any) -> SubscribeOptions:
+    given: dict[str, Any] = {
+        "group": "g",
+        "expression": "*",
+        "version": 77,
+        "concurrency": 8,
+        "ordered": False,
+        "mode": "clustering",
+        "start": "last",
+        "max_reconsume_times": -1,
+        **changes,
+    }
+    return make_options(topics, **given)
+
+
+def test_a_group_reads_its_retry_topic_too() -> None:
+    assert options().topics == {"t", "%RETRY%g"}
+    assert options(mode="broadcasting").topics == {"t"}
+    assert options(expression="a").filter_of("%RETRY%g").matches_all
+
+
+def test_filters_by_topic() -> None:
+    wanted = options({"t": "a || b", "u": "*"})
+    assert wanted.filter_of("t").tags == {"a", "b"}
+    assert wanted.filter_of("u").matches_all
+
+
+def test_a_heartbeat_says_what_a_java_client_would() -> None:
+    data = parse_json(encode_json(options(expression="b || a").describe()))
+    subscriptions = {each["topic"]: each for each in data["subscriptionDataSet"]}
+    assert set(subscriptions) == {"t", "%RETRY%g"}
+    assert subscriptions["t"]["subString"] == "b || a"
+    assert subscriptions["t"]["tagsSet"] == ["a", "b"]
+    assert sorted(subscriptions["t"]["codeSet"]) == sorted([tag_code("a"), tag_code("b")])
+    assert subscriptions["t"]["subVersion"] == 77
+    assert data["groupName"] == "g"
+    assert data["consumeType"] == "CONSUME_PASSIVELY"
+    assert data["messageModel"] == "CLUSTERING"
+
+
+@pytest.mark.parametrize(
+    ("start", "name", "moment"),
+    [
+        ("last", "CONSUME_FROM_LAST_OFFSET", None),
+        ("first", "CONSUME_FROM_FIRST_OFFSET", None),
+        (5000, "CONSUME_FROM_TIMESTAMP", 5000),
+        (datetime(1970, 1, 1, 0, 1, tzinfo=UTC), "CONSUME_FROM_TIMESTAMP", 60_000),
+    ],
+)
+def test_starts(start: Any, name: str, moment: int | None) -> None:
+    wanted = options(start=start, mode="broadcasting")
+    assert wanted.describe().consume_from_where == name
+    assert wanted.describe().message_model == "BROADCASTING"
+    assert wanted.start_ms() == moment
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "problem"),
+    [
+        ({"group": ""}, MessageIllegal, "empty"),
+        ({"group": "a b"}, MessageIllegal, "a b"),
+        ({"topics": "bad topic"}, MessageIllegal, "bad topic"),
+        ({"topics": {}}, SettingsError, "at least one"),
+        ({"expression": "||"}, SettingsError, "names no tag"),
+        ({"concurrency": 0}, SettingsError, "less than 1"),
+        ({"mode": "both"}, SettingsError, "broadcasting"),
+        ({"start": "middle"}, SettingsError, "middle"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], error: type[Exception], problem: str
+) -> None:
+    with pytest.raises(error, match=problem):
+        options(changes.pop("topics", "t"), **changes)
