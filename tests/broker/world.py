@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from cometmq.broker.admin_broker import BrokerAdmin
+from cometmq.broker.admin_groups import GroupAdmin
+from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import BrokerConfig
+from cometmq.broker.delay import DelayDelivery, DelayLevels
+from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.members import Members
-from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
+from cometmq.broker.query import QueryHandler
+from cometmq.broker.queuelocks import QueueLockHandler
+from cometmq.broker.retry import SendBackHandler
+from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
 from cometmq.core.clock import Clock, SystemClock
+from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer
+from cometmq.net.router import Handler, Reply
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import Header
+from cometmq.store.config import StoreConfig
+from cometmq.store.engine import MessageStore
+from cometmq.store.reader import ReadStatus
 
 
 @dataclass(eq=False)
@@ -100,3 +115,167 @@ async def open_tables(
         yield tables
     finally:
         await tables.close()
+
+
+SMALL_STORE = StoreConfig(
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=2_000,
+    max_hash_slot_num=100,
+    max_index_num=1_000,
+)
+STORE_HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
+
+
+@dataclass
+class Parts(Tables):
+    """A broker's tables over a real store, with everything that answers requests but sockets."""
+
+    store: MessageStore
+    appender: Appender
+    levels: DelayLevels
+    delivery: DelayDelivery
+    stats: BrokerStats
+    handlers: dict[int, Handler]
+
+    async def ask(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        peer: Peer | None = None,
+        version: int = 407,
+    ) -> Reply:
+        """Call the handler of a code as the router does."""
+        asked = request(code, header, body, version)
+        reply = self.handlers[code](peer or connect(), asked)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        assert isinstance(reply, Reply)
+        return reply
+
+    async def put(
+        self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str
+    ) -> PutResult:
+        """Store one message."""
+        return await self.appender.put(
+            OutgoingRecord(
+                topic, queue_id, body, properties, self.clock.wall_ms(), connect().host_bytes
+            )
+        )
+
+    def read(self, topic: str, queue_id: int = 0) -> list[Record]:
+        """Every visible message of a queue."""
+        found: list[Record] = []
+        offset = 0
+        while True:
+            result = self.store.read(topic, queue_id, offset, 32)
+            if result.status is not ReadStatus.FOUND:
+                return found
+            for chunk in result.chunks:
+                found += iter_decode(chunk)
+            offset = result.next_offset
+
+    async def close(self) -> None:
+        await self.tasks.close()
+        self.appender.close()
+        await self.delivery.close()
+        await super().close()
+        self.store.close()
+
+
+@contextlib.asynccontextmanager
+async def open_parts(
+    directory: Path, config: BrokerConfig | None = None, clock: Clock | None = None
+) -> AsyncIterator[Parts]:
+    """A broker's parts on the store in ``directory``; closed in order at the end."""
+    config = config or BrokerConfig()
+    clock = clock or SystemClock()
+    place = str(directory / "config")
+    store_config = replace(
+        SMALL_STORE,
+        store_path_root_dir=str(directory),
+        message_delay_level=config.message_delay_level,
+    )
+    store = MessageStore.open(store_config, clock)
+    store.store_host = STORE_HOST
+    async with open_tables(directory / "config", config, clock) as tables:
+        appender = Appender(store, clock=clock, store_host=STORE_HOST)
+        levels = DelayLevels(config.message_delay_level)
+        delivery = DelayDelivery(
+            place,
+            config=config,
+            levels=levels,
+            store=store,
+            appender=appender,
+            clock=clock,
+            tasks=tables.tasks,
+        )
+        tables.offsets.clamp(store)
+        delivery.load()
+        stats = BrokerStats(clock)
+        store.listeners.append(stats.on_dispatch)
+        parts = Parts(
+            **{name: getattr(tables, name) for name in Tables.__dataclass_fields__},
+            store=store,
+            appender=appender,
+            levels=levels,
+            delivery=delivery,
+            stats=stats,
+            handlers={},
+        )
+        parts.handlers.update(make_handlers(parts))
+        try:
+            yield parts
+        finally:
+            await parts.close()
+
+
+def make_handlers(parts: Parts) -> dict[int, Handler]:
+    """The handlers of everything but sends and pulls."""
+    config, store, topics = parts.config, parts.store, parts.topics
+    offsets, members, stats, clock = parts.offsets, parts.members, parts.stats, parts.clock
+    found = (
+        members,
+        QueueLockHandler(clock=clock),
+        OffsetHandler(offsets=offsets, topics=topics, store=store),
+        QueryHandler(config=config, store=store),
+        SendBackHandler(
+            config=config,
+            store=store,
+            appender=parts.appender,
+            topics=topics,
+            groups=parts.groups,
+            levels=parts.levels,
+            stats=stats,
+        ),
+        BrokerAdmin(
+            config=config,
+            store=store,
+            topics=topics,
+            delivery=parts.delivery,
+            stats=stats,
+            clock=clock,
+        ),
+        TopicAdmin(
+            config=config,
+            store=store,
+            topics=topics,
+            offsets=offsets,
+            members=members,
+            stats=stats,
+            clock=clock,
+        ),
+        GroupAdmin(
+            config=config,
+            store=store,
+            topics=topics,
+            groups=parts.groups,
+            offsets=offsets,
+            members=members,
+            delivery=parts.delivery,
+            stats=stats,
+            clock=clock,
+        ),
+    )
+    return {code: handler for part in found for code, handler in part.handlers().items()}

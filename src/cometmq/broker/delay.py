@@ -24,14 +24,14 @@ from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.tables import TableFile, pretty
 from cometmq.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
-from cometmq.core.errors import CometError, MessageIllegal, StoreCorrupt, StoreError
+from cometmq.core.errors import MessageIllegal, StoreCorrupt, StoreError
 from cometmq.message import properties as props
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.layout import QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.durability import Appender
+    from cometmq.broker.durability import Appender, PutResult
     from cometmq.core.clock import Clock
     from cometmq.message.record import Record
     from cometmq.net.tasks import Tasks
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 TICK_MS: Final = 50
 #: Messages of a level that are delivered together, in one commit.
 BATCH: Final = 64
+#: How long a stop waits for the last deliveries.
+CLOSE_TIMEOUT_S: Final = 2.0
 #: After a refused delivery the level rests for this long.
 REST_MS: Final = 1_000
 
@@ -115,6 +117,7 @@ class DelayDelivery:
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}
         self._changed = False
+        self._pending: asyncio.Future[list[PutResult | BaseException]] | None = None
         self._file = TableFile(
             os.path.join(config_directory, "delayOffset.json"),
             self._encode,
@@ -144,7 +147,10 @@ class DelayDelivery:
             self._positions[level] = clamped
 
     async def close(self) -> None:
-        """Write the positions."""
+        """Write the positions, after what was appended last is stored (the appender is closed)."""
+        if self._pending is not None:
+            await asyncio.wait([self._pending], timeout=CLOSE_TIMEOUT_S)
+            await self._clock.sleep_ms(0)  # one turn, in which its callback runs
         if self._changed:
             await self._file.write()
 
@@ -207,29 +213,35 @@ class DelayDelivery:
             records.append(await self._restore(physical, level, position + len(records)))
         if not records:
             return 0
-        passed = await self._put_all(records, level)
-        if passed:
-            self._positions[level] = position + passed
-            self._changed = True
-        return passed
-
-    async def _put_all(self, records: list[OutgoingRecord | None], level: int) -> int:
-        """Store records in one turn; gives how many of them, from the first on, are done with."""
-        results = await asyncio.gather(
-            *(self._appender.put(record) for record in records if record is not None),
-            return_exceptions=True,
+        puts = [self._appender.put(record) for record in records if record is not None]
+        self._pending = asyncio.gather(*puts, return_exceptions=True)
+        self._pending.add_done_callback(
+            lambda done: self._passed(level, position, self._count(records, done.result(), level))
         )
+        # Shielded: at a stop these records are stored all the same, and passed before close() ends.
+        await asyncio.shield(self._pending)
+        return self._positions[level] - position
+
+    def _passed(self, level: int, position: int, count: int) -> None:
+        self._positions[level] = position + count
+        self._changed = self._changed or count > 0
+
+    def _count(
+        self,
+        records: list[OutgoingRecord | None],
+        results: list[PutResult | BaseException],
+        level: int,
+    ) -> int:
+        """How many records, from the first on, are done with."""
         outcomes = iter(results)
         for passed, record in enumerate(records):
             outcome = None if record is None else next(outcomes)
             if isinstance(outcome, MessageIllegal):
                 log.error("delayed message dropped level=%d reason=%s", level, outcome)
-            elif isinstance(outcome, CometError):
-                log.error("delayed delivery failed level=%d reason=%s", level, outcome)
+            elif isinstance(outcome, BaseException):
+                log.error("delayed delivery failed level=%d reason=%r", level, outcome)
                 self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
                 return passed
-            elif isinstance(outcome, BaseException):
-                raise outcome
         return len(records)
 
     async def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:

@@ -1,0 +1,246 @@
+"""Delay levels, delivery on time, and what a stop or a refusing store does to it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.delay import BATCH, TICK_MS, DelayLevels, restored
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.record import Record
+from cometmq.protocol.codes import RequestCode
+from cometmq.store.layout import QUEUE_ENTRY
+from tests.broker.world import STORE_HOST, Parts, open_parts
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+LEVELS = DelayLevels("1s 5s 10s 2h")
+
+
+async def park(
+    parts: Parts, level: int, body: bytes = b"x", topic: str = "t", queue_id: int = 3, **more: str
+) -> None:
+    place, place_id, properties = parts.levels.park(topic, queue_id, more, level)
+    await parts.put(place, body, place_id, **properties)
+
+
+def test_levels_have_delays() -> None:
+    assert len(LEVELS) == 4
+    assert [LEVELS.delay_ms(level) for level in (1, 2, 3, 4)] == [1_000, 5_000, 10_000, 7_200_000]
+    assert LEVELS.due_ms(1, 100) == 5_100
+    with pytest.raises(SettingsError, match="messageDelayLevel"):
+        DelayLevels("1s 1y")
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("1", 1),
+        ("4", 4),
+        ("99", 4),
+        ("9" * 40, 4),
+        ("0", 0),
+        ("-1", 0),
+        ("x", 0),
+        ("", 0),
+        ("²", 0),
+    ],
+)
+def test_a_level_is_read_from_the_properties(text: str, level: int) -> None:
+    assert LEVELS.level_of({props.DELAY: text}) == level
+
+
+def test_no_property_no_level() -> None:
+    assert LEVELS.level_of({}) == 0
+
+
+def test_a_parked_message_knows_its_place() -> None:
+    topic, queue_id, properties = LEVELS.park("t", 7, {"a": "b", "DELAY": "99"}, 99)
+    assert (topic, queue_id) == (SCHEDULE, 3)
+    assert LEVELS.is_schedule(topic)
+    assert not LEVELS.is_schedule("t")
+    assert properties == {"a": "b", "DELAY": "4", "REAL_TOPIC": "t", "REAL_QID": "7"}
+
+
+async def test_a_message_is_delivered_when_it_is_due(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"one", TAGS="red", KEYS="k", user="u")
+        parked = parts.store.queue(SCHEDULE, 0)
+        assert QUEUE_ENTRY.unpack(parked.read(0, 1))[2] == clock.wall_ms() + 1_000
+        clock.advance(999)
+        assert await parts.delivery.deliver_due() == 0
+        clock.advance(1)
+        assert await parts.delivery.deliver_due() == 1
+        assert await parts.delivery.deliver_due() == 0
+        (record,) = parts.read("t", 3)
+        assert record.body == b"one"
+        found = props.decode(record.properties)
+        assert found == {
+            "TAGS": "red",
+            "KEYS": "k",
+            "user": "u",
+            "DELAY": "1",
+            "REAL_TOPIC": "t",
+            "REAL_QID": "3",
+        }
+        assert QUEUE_ENTRY.unpack(parts.store.queue("t", 3).read(0, 1))[2] == tag_code("red")
+        assert parts.delivery.progress()[1] == (1, 1)
+
+
+async def test_each_level_keeps_its_order_and_its_time(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        for number in range(BATCH + 10):
+            await park(parts, 1, b"%d" % number)
+        await park(parts, 2, b"late")
+        clock.advance(1_000)
+        assert await parts.delivery.deliver_due() == BATCH + 10
+        assert [record.body for record in parts.read("t", 3)] == [
+            b"%d" % number for number in range(BATCH + 10)
+        ]
+        clock.advance(4_000)
+        assert await parts.delivery.deliver_due() == 1
+
+
+async def test_a_wall_clock_set_back_does_not_hold_messages_forever(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1)
+        clock.jump_wall(-3_600_000)
+        assert await parts.delivery.deliver_due() == 1
+
+
+async def test_positions_survive_a_stop(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"a")
+        clock.advance(1_000)
+        await parts.delivery.deliver_due()
+        await park(parts, 1, b"b")
+        reply = await parts.ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        assert reply.body.startswith(b'{"offsetTable":{1:1,2:0,')
+    assert b'"offsetTable":{1:1,2:0,' in (tmp_path / "config" / "delayOffset.json").read_bytes()
+    clock.advance(1_000)
+    async with open_parts(tmp_path, clock=clock) as parts:
+        assert await parts.delivery.deliver_due() == 1
+        assert [record.body for record in parts.read("t", 3)] == [b"a", b"b"]
+
+
+async def test_a_lost_position_delivers_again_rather_than_never(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"a")
+        clock.advance(1_000)
+        await parts.delivery.deliver_due()
+    for path in (tmp_path / "config").glob("delayOffset.json*"):
+        path.unlink()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        assert await parts.delivery.deliver_due() == 1
+
+
+@pytest.mark.parametrize(("stored", "clamped"), [("1:99", 1), ("1:-5", 0)])
+async def test_positions_are_brought_into_bounds(
+    tmp_path: Path, stored: str, clamped: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1)
+    path = tmp_path / "config" / "delayOffset.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"offsetTable":{' + stored + "}}")
+    async with open_parts(tmp_path, clock=clock) as parts:
+        assert parts.delivery.progress()[1] == (clamped, 1)
+        assert "delay offset clamped level=1" in caplog.text
+
+
+async def test_broken_positions_stop_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "delayOffset.json"
+    path.parent.mkdir()
+    path.write_text('{"offsetTable":{"x":1}}')
+    with pytest.raises(StoreCorrupt, match="offsetTable"):
+        async with open_parts(tmp_path):
+            pass
+
+
+async def test_a_refusing_store_is_asked_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1)
+        clock.advance(1_000)
+        parts.store.refusal = StoreFull("full")
+        assert await parts.delivery.deliver_due() == 0
+        parts.store.refusal = None
+        assert await parts.delivery.deliver_due() == 0  # the level rests
+        clock.advance(1_000)
+        assert await parts.delivery.deliver_due() == 1
+
+
+async def test_what_cannot_be_delivered_does_not_hold_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await parts.put(SCHEDULE, b"nowhere", 0, DELAY="1")
+        await park(parts, 1, b"half", "RMQ_SYS_TRANS_HALF_TOPIC")
+        await park(parts, 1, b"long", "t" * 200)
+        await park(parts, 1, b"good")
+        clock.advance(1_000)
+        assert await parts.delivery.deliver_due() == 4
+        assert [record.body for record in parts.read("t", 3)] == [b"good"]
+        assert caplog.text.count("delayed message dropped") == 3
+
+
+async def test_the_loop_delivers_within_100_ms(tmp_path: Path) -> None:
+    config = BrokerConfig(message_delay_level="1s")
+    async with open_parts(tmp_path, config) as parts:
+        running = parts.tasks.spawn(parts.delivery.run_forever(), name="deliver")
+        await park(parts, 1)
+        due_ms = QUEUE_ENTRY.unpack(parts.store.queue(SCHEDULE, 0).read(0, 1))[2]
+        async with asyncio.timeout(10):
+            while not (records := parts.read("t", 3)):
+                await asyncio.sleep(0.005)
+        assert TICK_MS <= 50
+        assert 0 <= records[0].store_ms - due_ms <= 100
+        assert not running.done()
+
+
+async def test_positions_are_written_in_the_interval(tmp_path: Path) -> None:
+    config = BrokerConfig(flush_delay_offset_interval=0)
+    clock = SystemClock()
+    async with open_parts(tmp_path, config, clock) as parts:
+        parts.tasks.spawn(parts.delivery.run_forever(), name="deliver")
+        await park(parts, 1)
+        path = tmp_path / "config" / "delayOffset.json"
+        async with asyncio.timeout(10):
+            while not path.exists():
+                await asyncio.sleep(0.005)
+        assert b"{1:1," in path.read_bytes()
+
+
+async def test_a_stop_in_the_middle_of_a_delivery_counts_it(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1)
+        clock.advance(1_000)
+        running = parts.tasks.spawn(parts.delivery.deliver_due(), name="deliver")
+        async with asyncio.timeout(10):
+            while not parts.store.queue("t", 3).next_offset:
+                await asyncio.sleep(0)
+        running.cancel()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        assert await parts.delivery.deliver_due() == 0
+        assert len(parts.read("t", 3)) == 1
+
+
+def test_hosts_and_counts_of_the_sender_stay() -> None:
+    raw = props.encode({"REAL_TOPIC": "t", "REAL_QID": "2", "DELAY": "1"})
+    host = b"\x01\x02\x03\x04\0\0\0\x05"
+    record = Record(1, 0, 0, 7, 0, 0, 1, 11, host, 12, STORE_HOST, 5, 0, b"b", SCHEDULE, raw)
+    found = restored(record)
+    assert found is not None
+    assert (found.topic, found.queue_id, found.flag, found.sys_flag) == ("t", 2, 7, 1)
+    assert (found.born_ms, found.born_host, found.reconsume_times) == (11, host, 5)

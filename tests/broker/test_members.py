@@ -1,0 +1,237 @@
+"""Who is there: heartbeats, leaving, expiry, and who is told of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.members import EXPIRY_MS, Member, Members, MemberTable, language_name
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import BadRequest
+from cometmq.net.peer import Peer
+from cometmq.protocol.bodies import (
+    ConsumerConnections,
+    ConsumerData,
+    ConsumerIds,
+    Heartbeat,
+    ProducerData,
+    Subscription,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.headers import ConsumerGroup, UnregisterClient
+from tests.broker.world import connect, open_tables, request, sent_to
+
+TELL = [(Code.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup("g"))]
+
+
+def consumer(group: str = "g", *topics: str, version: int = 1) -> ConsumerData:
+    return ConsumerData(
+        group,
+        subscription_data_set=tuple(Subscription(topic, "*", version) for topic in topics),
+    )
+
+
+def beat(
+    members: Members,
+    peer: Peer,
+    client: str,
+    consumers: Sequence[ConsumerData] = (),
+    producers: Sequence[str] = (),
+) -> None:
+    body = Heartbeat(client, tuple(ProducerData(name) for name in producers), tuple(consumers))
+    reply = members.heartbeat(peer, request(Code.HEART_BEAT, body=encode_json(body)))
+    assert reply.code == 0
+
+
+def ids(members: Members, group: str = "g") -> list[str]:
+    asked = request(Code.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroup(group))
+    return parse_json(members.consumer_ids(connect(), asked).body, ConsumerIds).consumer_id_list
+
+
+async def test_a_heartbeat_creates_group_and_retry_topic(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        assert tables.groups.get("g") is not None
+        assert tables.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, 6)
+        assert tables.members.subscription("g", "t") == Subscription("t", "*", 1)
+        assert tables.members.subscription("g", "u") is None
+        assert tables.members.subscription("h", "t") is None
+        assert tables.members.groups_of("t") == ["g"]
+
+
+async def test_without_automatic_creation_a_heartbeat_creates_nothing(tmp_path: Path) -> None:
+    config = BrokerConfig(auto_create_subscription_group=False)
+    async with open_tables(tmp_path, config) as tables:
+        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        assert tables.groups.get("g") is None
+        assert tables.topics.get("%RETRY%g") is None
+
+
+async def test_members_are_told_of_each_other(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        first, second = connect(1), connect(2)
+        beat(tables.members, first, "c1", [consumer("g", "t")])
+        assert sent_to(first) == TELL
+        beat(tables.members, first, "c1", [consumer("g", "t")])
+        assert sent_to(first) == TELL
+        beat(tables.members, second, "c2", [consumer("g", "t")])
+        assert sent_to(first) == TELL * 2
+        assert sent_to(second) == TELL
+        assert ids(tables.members) == ["c1", "c2"]
+        second.close()
+        assert sent_to(first) == TELL * 3
+        assert ids(tables.members) == ["c1"]
+
+
+async def test_a_group_can_be_silent(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        tables.groups.put(SubscriptionGroupConfig("g", notify_consumer_ids_changed_enable=False))
+        peer = connect(1)
+        beat(tables.members, peer, "c1", [consumer("g", "t")])
+        assert sent_to(peer) == []
+
+
+async def test_the_last_heartbeat_s_subscriptions_hold_for_the_group(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        first, second = connect(1), connect(2)
+        beat(tables.members, first, "c1", [consumer("g", "t", "u")])
+        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=2)])
+        group = tables.members.group("g")
+        assert group is not None
+        assert {name: one.sub_version for name, one in group.subscriptions.items()} == {
+            "t": 2,
+            "v": 2,
+        }
+        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=1)])
+        assert group.subscriptions["t"].sub_version == 2
+        told = len(sent_to(first))
+        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=9)])
+        assert group.subscriptions["t"].sub_version == 9
+        assert len(sent_to(first)) == told  # another filter is no reason to divide queues anew
+
+
+async def test_a_client_leaves(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        first, second = connect(1), connect(2)
+        beat(tables.members, first, "c1", [consumer("g", "t")], ["p"])
+        beat(tables.members, second, "c2", [consumer("g", "t")])
+        leave = request(Code.UNREGISTER_CLIENT, UnregisterClient("c1", "p", "g"))
+        tables.members.unregister(first, leave)
+        tables.members.unregister(first, leave)
+        assert sent_to(second) == TELL * 2
+        assert ids(tables.members) == ["c2"]
+        assert tables.members.table.producers == {}
+        first.close()
+        second.close()
+        with pytest.raises(BadRequest, match="no consumer for this group"):
+            ids(tables.members)
+        assert tables.members.table.channels() == set()
+
+
+async def test_connections_of_a_group_are_described(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        asked = request(Code.GET_CONSUMER_CONNECTION_LIST, ConsumerGroup("g"))
+        with pytest.raises(BadRequest, match="not online") as error:
+            tables.members.connections(connect(), asked)
+        assert error.value.code == 206
+        beat(tables.members, connect(7), "c1", [consumer("g", "t")])
+        body = tables.members.connections(connect(), asked).body
+        found = parse_json(body, ConsumerConnections)
+        assert found.connection_set[0].client_addr == "127.0.0.1:7"
+        assert found.connection_set[0].language == "JAVA"
+        assert found.connection_set[0].version == 407
+        assert found.subscription_table["t"].sub_string == "*"
+        assert found.message_model == "CLUSTERING"
+
+
+async def test_two_channels_of_one_client_count_once(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        beat(tables.members, connect(2), "c1", [consumer("g", "t")])
+        assert ids(tables.members) == ["c1"]
+
+
+async def test_the_silent_expire(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_tables(tmp_path, clock=clock) as tables:
+        silent, lively = connect(1), connect(2)
+        beat(tables.members, silent, "c1", [consumer("g", "t")], ["p"])
+        beat(tables.members, lively, "c2", [consumer("g", "t")])
+        clock.advance(EXPIRY_MS - 1)
+        beat(tables.members, lively, "c2", [consumer("g", "t")])
+        tables.members.expire()
+        assert [silent.closed, lively.closed] == [False, False]
+        clock.advance(1)
+        tables.members.expire()
+        assert [silent.closed, lively.closed] == [True, False]
+        assert ids(tables.members) == ["c2"]
+        assert sent_to(lively)[-1:] == TELL
+        assert tables.members.table.producers == {}
+
+
+@pytest.mark.parametrize("name", ["", "bad name", "g" * 200])
+async def test_a_bad_group_name_is_refused(tmp_path: Path, name: str) -> None:
+    async with open_tables(tmp_path) as tables:
+        with pytest.raises(BadRequest, match="illegal"):
+            beat(tables.members, connect(), "c1", [consumer(name, "t")])
+        with pytest.raises(BadRequest, match="illegal"):
+            beat(tables.members, connect(), "c1", (), [name])
+
+
+def test_languages_have_names() -> None:
+    assert language_name("GO") == "GO"
+    assert language_name(1) == "CPP"
+    assert language_name(99) == "OTHER"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["consume", "produce", "leave", "close", "expire"]),
+            st.integers(0, 3),
+            st.sampled_from("gh"),
+            st.integers(0, 50_000),
+        ),
+        max_size=60,
+    )
+)
+def test_the_table_holds_who_was_heard_of_lately(
+    steps: list[tuple[str, int, str, int]],
+) -> None:
+    table: MemberTable[int] = MemberTable()
+    model: dict[tuple[str, int, bool], int] = {}
+    now_ms = 0
+    for act, channel, group, pause_ms in steps:
+        now_ms += pause_ms
+        member = Member(f"c{channel}", "JAVA", 1, now_ms)
+        if act == "consume":
+            table.add_consumer(channel, consumer(group, "t"), member)
+            model[group, channel, True] = now_ms
+        elif act == "produce":
+            table.add_producer(channel, group, member)
+            model[group, channel, False] = now_ms
+        elif act == "leave":
+            known = model.pop((group, channel, True), None)
+            assert table.remove_consumer(channel, group) == (known is not None)
+        elif act == "close":
+            table.remove_channel(channel)
+            model = {key: seen for key, seen in model.items() if key[1] != channel}
+        else:
+            table.expire(now_ms)
+            model = {key: seen for key, seen in model.items() if now_ms - seen < EXPIRY_MS}
+    found = {
+        (name, channel, True)
+        for name, group in table.consumers.items()
+        for channel in group.members
+    }
+    found |= {
+        (name, channel, False) for name, members in table.producers.items() for channel in members
+    }
+    assert found == set(model)
+    assert table.channels() == {key[1] for key in model}
