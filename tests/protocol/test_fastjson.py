@@ -96,6 +96,16 @@ def test_a_missing_body_is_called_missing() -> None:
         parse_json(b"")
 
 
+def test_a_server_bounds_what_it_reads_in_the_dialect() -> None:
+    dialect = b'{"k":{0:1}}'
+    for limit in (len(dialect), len(dialect) + 1):
+        assert parse_json(dialect, dict[str, dict[str, int]], dialect_max_bytes=limit)
+    with pytest.raises(BadRequest, match="JSON body"):
+        parse_json(dialect, dict[str, dict[str, int]], dialect_max_bytes=len(dialect) - 1)
+    # Strict JSON costs little and has no such bound.
+    assert parse_json(b'{"k":1}', dict[str, int], dialect_max_bytes=1) == {"k": 1}
+
+
 def test_a_field_of_another_type_is_named() -> None:
     with pytest.raises(BadRequest, match="Expected `int`"):
         parse_json(b'{"minOffset":"x","maxOffset":1,"lastUpdateTimestamp":1}', TopicOffset)

@@ -14,7 +14,7 @@ from cometmq.net.router import Reply
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.fields import truth
 from cometmq.protocol.registerbody import decode_register_body
 
@@ -102,7 +102,7 @@ class RouteHandlers:
     def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
         """322: whether a broker must register again. When not, this is its heartbeat."""
         address = request.header.broker_addr
-        version = parse_json(request.body, DataVersion)
+        version = parse_json(request.body, DataVersion, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
         known = self._routes.data_version(address)
         changed = self._routes.heartbeat(address, version, self._clock.monotonic_ms())
         return Reply(

@@ -17,12 +17,15 @@ from typing import Any, Final, TypeVar, overload
 import msgspec
 
 from cometmq.core.errors import BadRequest
+from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 T = TypeVar("T")
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _SYSTEM_ERROR: Final = 1
 _MAX_DEPTH: Final = 64
+#: What a server reads in the dialect in one turn of its loop: 10 ms.
+REQUEST_DIALECT_MAX_BYTES: Final = 64 * 1024
 
 
 def encode_json(value: object) -> bytes:
@@ -48,10 +51,11 @@ def object_map(pairs: Iterable[tuple[object, object]]) -> msgspec.Raw:
 @overload
 def parse_json(data: bytes) -> Any: ...
 @overload
-def parse_json(data: bytes, cls: type[T]) -> T: ...
-def parse_json(data: bytes, cls: Any = Any) -> Any:
+def parse_json(data: bytes, cls: type[T], *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> T: ...
+def parse_json(data: bytes, cls: Any = Any, *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> Any:
     """Read a body in strict JSON or in fastjson's dialect, as ``cls``.
 
+    The dialect costs 180 ms a MiB; a server gives ``dialect_max_bytes`` for what anybody may send.
     Raises BadRequest (code 1) saying what is wrong and where.
     """
     try:
@@ -61,6 +65,8 @@ def parse_json(data: bytes, cls: Any = Any) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not data:
             raise BadRequest(_SYSTEM_ERROR, "JSON body is missing: send it") from None
+        if len(data) > dialect_max_bytes:
+            raise BadRequest(_SYSTEM_ERROR, f"JSON body: {error}") from None
         try:
             return msgspec.json.decode(to_strict(data), type=cls, strict=False)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
@@ -75,7 +81,8 @@ def to_strict(data: bytes) -> bytes:
     # One output list for each open container that is itself a key, innermost last.
     outputs: list[list[bytes]] = [[]]
     stack: list[bytes] = []  # b"{" wants a key, b"v" wants an object's value, b"[", b"k" object key
-    for token in _TOKEN.findall(data):
+    for match in _TOKEN.finditer(data):
+        token = match.group()
         at_key = bool(stack) and stack[-1] in (b"{", b"k")
         if token in (b"{", b"["):
             _open(token, at_key, stack, outputs)

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import zlib
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from cometmq.protocol.fastjson import parse_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+
+T = TypeVar("T")
 
 #: What a compressed body may grow to: some 500 000 topics.
 MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
@@ -60,8 +62,12 @@ def decode_register_body(data: bytes, *, compressed: bool, crc32: int | None) ->
     if not data:
         return RegisterBrokerBody()
     if not compressed:
-        return parse_json(data, RegisterBrokerBody)
+        return _parse(data, RegisterBrokerBody)
     return _decode_unpacked(_unpack(data))
+
+
+def _parse(data: bytes, cls: type[T]) -> T:
+    return parse_json(data, cls, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
 
 
 def _sized(data: bytes) -> bytes:
@@ -90,7 +96,7 @@ def _unpack(data: bytes) -> bytes:
 
 def _decode_unpacked(plain: bytes) -> RegisterBrokerBody:
     text, at = _take(plain, 0)
-    version = parse_json(text, DataVersion)
+    version = _parse(text, DataVersion)
     count, at = _take_int(plain, at)
     topics: dict[str, TopicConfig] = {}
     for _ in range(count):
@@ -98,7 +104,7 @@ def _decode_unpacked(plain: bytes) -> RegisterBrokerBody:
         config = _topic(text)
         topics[config.topic_name] = config
     text, at = _take(plain, at)
-    servers = parse_json(text, list[str]) if text else []
+    servers = _parse(text, list[str]) if text else []
     return RegisterBrokerBody(TopicConfigTable(version, topics), servers)
 
 
