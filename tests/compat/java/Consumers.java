@@ -1,0 +1,168 @@
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+
+/** Steps that consume: push consumers that remember all they get, and one look at whole topics. */
+final class Consumers {
+    private final Map<String, DefaultMQPushConsumer> started = new HashMap<>();
+    private final Map<String, List<JSONObject>> inboxes = new HashMap<>();
+
+    /**
+     * consume: id, namesrv, group, topic, filter; optional model, orderly, failTimes (a message is
+     * refused until it was redelivered so often), maxReconsume.
+     */
+    Object start(JSONObject command) throws Exception {
+        String id = command.getString("id");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setInstanceName(id + System.nanoTime());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(2_000);
+        consumer.setHeartbeatBrokerInterval(5_000);
+        consumer.setPersistConsumerOffsetInterval(1_000);
+        consumer.setConsumeThreadMin(4);
+        consumer.setConsumeThreadMax(4);
+        if (command.containsKey("model")) {
+            consumer.setMessageModel(MessageModel.valueOf(command.getString("model")));
+        }
+        if (command.containsKey("maxReconsume")) {
+            consumer.setMaxReconsumeTimes(command.getIntValue("maxReconsume"));
+        }
+        consumer.subscribe(command.getString("topic"), command.getString("filter"));
+        List<JSONObject> inbox = new ArrayList<>();
+        int failTimes = command.getIntValue("failTimes");
+        if (command.getBooleanValue("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                keep(inbox, messages) < failTimes
+                    ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+                    : ConsumeOrderlyStatus.SUCCESS);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                context.setDelayLevelWhenNextConsume(1);
+                return keep(inbox, messages) < failTimes
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        started.put(id, consumer);
+        inboxes.put(id, inbox);
+        JSONObject facts = new JSONObject(true);
+        facts.put("clientId", consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
+        return facts;
+    }
+
+    /** Keeps what came; gives how often the first of them was delivered before. */
+    private static int keep(List<JSONObject> inbox, List<MessageExt> messages) {
+        synchronized (inbox) {
+            for (MessageExt message : messages) {
+                JSONObject fact = Facts.of(message);
+                fact.put("thread", Thread.currentThread().getName());
+                inbox.add(fact);
+            }
+            inbox.notifyAll();
+        }
+        return messages.get(0).getReconsumeTimes();
+    }
+
+    /** received: id, count, timeoutMs, settleMs: waits for so many, then for quiet, and tells all. */
+    Object received(JSONObject command) throws Exception {
+        List<JSONObject> inbox = inboxes.get(command.getString("id"));
+        long deadline = System.currentTimeMillis() + command.getLongValue("timeoutMs");
+        synchronized (inbox) {
+            while (inbox.size() < command.getIntValue("count")) {
+                long left = deadline - System.currentTimeMillis();
+                if (left <= 0) {
+                    break;
+                }
+                inbox.wait(left);
+            }
+            if (command.getLongValue("settleMs") > 0) {
+                inbox.wait(command.getLongValue("settleMs"));
+            }
+            return new JSONArray(new ArrayList<>(inbox));
+        }
+    }
+
+    /** stop: id. */
+    Object stop(JSONObject command) {
+        started.remove(command.getString("id")).shutdown();
+        inboxes.remove(command.getString("id"));
+        return true;
+    }
+
+    /** pullAt: namesrv, topic, broker, queue, offset: what one pull without waiting answers. */
+    Object pullAt(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("pull-at");
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setInstanceName("pull" + System.nanoTime());
+        consumer.start();
+        try {
+            MessageQueue queue = new MessageQueue(
+                command.getString("topic"), command.getString("broker"), command.getIntValue("queue"));
+            PullResult result = consumer.pull(queue, "*", command.getLongValue("offset"), 32);
+            JSONObject facts = new JSONObject(true);
+            facts.put("status", result.getPullStatus().name());
+            facts.put("next", result.getNextBeginOffset());
+            facts.put("min", result.getMinOffset());
+            facts.put("max", result.getMaxOffset());
+            return facts;
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** pullAll: namesrv, topic: every message of every queue, and each queue's limits. */
+    Object pullAll(JSONObject command) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("pull-all");
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setInstanceName("pull" + System.nanoTime());
+        consumer.start();
+        JSONObject facts = new JSONObject(true);
+        JSONArray messages = new JSONArray();
+        JSONObject queues = new JSONObject(true);
+        try {
+            for (MessageQueue queue : new TreeSet<>(consumer.fetchSubscribeMessageQueues(command.getString("topic")))) {
+                long next = consumer.minOffset(queue);
+                JSONObject limits = new JSONObject(true);
+                limits.put("min", next);
+                limits.put("max", consumer.maxOffset(queue));
+                queues.put(String.valueOf(queue.getQueueId()), limits);
+                while (true) {
+                    PullResult result = consumer.pull(queue, "*", next, 32);
+                    if (result.getPullStatus() != PullStatus.FOUND) {
+                        limits.put("end", result.getPullStatus().name());
+                        break;
+                    }
+                    messages.addAll(Facts.of(result.getMsgFoundList()));
+                    next = result.getNextBeginOffset();
+                }
+            }
+        } finally {
+            consumer.shutdown();
+        }
+        facts.put("queues", queues);
+        facts.put("messages", messages);
+        return facts;
+    }
+
+    void close() {
+        started.values().forEach(DefaultMQPushConsumer::shutdown);
+    }
+}

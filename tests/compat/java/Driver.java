@@ -1,0 +1,58 @@
+import com.alibaba.fastjson.JSON;
+import com.alibaba.fastjson.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * One JVM that runs the steps of many tests: it reads a JSON object a line from standard input, does
+ * what its "step" names with RocketMQ's own client or tools, and prints a JSON object with facts.
+ * It judges nothing; a step that throws answers {"error": ...}. It ends with its input.
+ */
+public final class Driver {
+    interface Step {
+        Object run(JSONObject command) throws Exception;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        System.setOut(System.err);
+        Map<String, Step> steps = new TreeMap<>();
+        Producers producers = new Producers();
+        Consumers consumers = new Consumers();
+        Tools tools = new Tools();
+        steps.put("send", producers::send);
+        steps.put("consume", consumers::start);
+        steps.put("received", consumers::received);
+        steps.put("stop", consumers::stop);
+        steps.put("pullAll", consumers::pullAll);
+        steps.put("pullAt", consumers::pullAt);
+        steps.put("mqadmin", tools::mqadmin);
+        steps.put("query", tools::query);
+        steps.put("offsets", tools::offsets);
+        steps.put("view", tools::view);
+        BufferedReader input =
+            new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line; (line = input.readLine()) != null; ) {
+            answers.println(JSON.toJSONString(answer(steps, JSON.parseObject(line))));
+        }
+        producers.close();
+        consumers.close();
+        tools.close();
+        System.exit(0);
+    }
+
+    private static Object answer(Map<String, Step> steps, JSONObject command) {
+        JSONObject answer = new JSONObject(true);
+        try {
+            answer.put("facts", steps.get(command.getString("step")).run(command));
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            answer.put("error", failure.toString());
+        }
+        return answer;
+    }
+}

@@ -1,0 +1,129 @@
+import com.alibaba.fastjson.JSONArray;
+import com.alibaba.fastjson.JSONObject;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** Steps that send. One producer a name server and group, kept until the end. */
+final class Producers {
+    private final Map<String, DefaultMQProducer> started = new HashMap<>();
+
+    /** send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue, properties. */
+    Object send(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        List<Message> messages = messages(command);
+        MessageQueue queue = null;
+        if (command.containsKey("queue")) {
+            String broker = command.getString("broker");
+            queue = new MessageQueue(command.getString("topic"), broker, command.getIntValue("queue"));
+        }
+        JSONArray results = new JSONArray();
+        switch (command.getString("mode")) {
+            case "sync":
+                for (Message message : messages) {
+                    results.add(Facts.of(queue == null ? producer.send(message) : producer.send(message, queue)));
+                }
+                break;
+            case "async":
+                results.addAll(sendAsync(producer, messages));
+                break;
+            case "oneway":
+                for (Message message : messages) {
+                    producer.sendOneway(message);
+                }
+                break;
+            case "batch":
+                results.add(Facts.of(producer.send(messages)));
+                break;
+            default:
+                throw new IllegalArgumentException(command.getString("mode"));
+        }
+        return results;
+    }
+
+    private DefaultMQProducer producer(JSONObject command) throws Exception {
+        String namesrv = command.getString("namesrv");
+        String group = command.getString("group");
+        DefaultMQProducer producer = started.get(namesrv + group);
+        if (producer == null) {
+            producer = new DefaultMQProducer(group);
+            producer.setNamesrvAddr(namesrv);
+            producer.setInstanceName("producer" + started.size() + System.nanoTime());
+            producer.setSendMsgTimeout(10_000);
+            producer.setPollNameServerInterval(3_000);
+            producer.start();
+            started.put(namesrv + group, producer);
+        }
+        return producer;
+    }
+
+    private static List<Message> messages(JSONObject command) {
+        String topic = command.getString("topic");
+        String prefix = command.getString("prefix");
+        JSONArray tags = command.getJSONArray("tags");
+        List<Message> messages = new ArrayList<>();
+        for (int i = 0; i < command.getIntValue("count"); i++) {
+            StringBuilder body = new StringBuilder(prefix + i);
+            while (body.length() < command.getIntValue("size")) {
+                body.append('x');
+            }
+            Message message = new Message(topic, body.toString().getBytes(StandardCharsets.UTF_8));
+            message.setKeys(prefix + i);
+            if (tags != null) {
+                message.setTags(tags.getString(i % tags.size()));
+            }
+            if (command.getIntValue("delay") > 0) {
+                message.setDelayTimeLevel(command.getIntValue("delay"));
+            }
+            JSONObject properties = command.getJSONObject("properties");
+            if (properties != null) {
+                properties.forEach((name, value) -> message.putUserProperty(name, value.toString()));
+            }
+            messages.add(message);
+        }
+        return messages;
+    }
+
+    private static List<Object> sendAsync(DefaultMQProducer producer, List<Message> messages) throws Exception {
+        Map<Integer, Object> results = new ConcurrentHashMap<>();
+        CountDownLatch left = new CountDownLatch(messages.size());
+        for (int i = 0; i < messages.size(); i++) {
+            int place = i;
+            producer.send(messages.get(i), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    results.put(place, Facts.of(result));
+                    left.countDown();
+                }
+
+                @Override
+                public void onException(Throwable failure) {
+                    results.put(place, failure.toString());
+                    left.countDown();
+                }
+            });
+        }
+        if (!left.await(30, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(left.getCount() + " answers are missing");
+        }
+        List<Object> ordered = new ArrayList<>();
+        for (int i = 0; i < messages.size(); i++) {
+            ordered.add(results.get(i));
+        }
+        return ordered;
+    }
+
+    void close() {
+        started.values().forEach(DefaultMQProducer::shutdown);
+    }
+}
