@@ -1,0 +1,132 @@
+"""Administration of topics."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import BadRequest
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import (
+    ConsumerData,
+    GroupList,
+    Heartbeat,
+    Subscription,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicStatsRead,
+)
+from cometmq.protocol.codes import RequestCode as Code
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+from tests.broker.world import Parts, open_parts
+
+
+def creation(topic: str = "t", **changes: object) -> h.CreateTopic:
+    values: dict[str, object] = {
+        "topic": topic,
+        "default_topic": "TBW102",
+        "read_queue_nums": 4,
+        "write_queue_nums": 3,
+        "perm": 6,
+        "topic_filter_type": "SINGLE_TAG",
+        "topic_sys_flag": 0,
+        "order": "false",
+        **changes,
+    }
+    return h.CreateTopic(**values)  # type: ignore[arg-type]
+
+
+async def create(parts: Parts, header: h.CreateTopic) -> None:
+    assert (await parts.ask(Code.UPDATE_AND_CREATE_TOPIC, header)).code == 0
+
+
+async def test_a_topic_is_created_and_changed_on_disk(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        assert b'"t":{' in (tmp_path / "config" / "topics.json").read_bytes()
+        await create(parts, creation(read_queue_nums=8, order="true", topic_sys_flag=None))
+        assert parts.topics.get("t") == TopicConfig("t", 8, 3, 6, "SINGLE_TAG", 0, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"topic": "TBW102"}, "conflict with system topic"),
+        ({"topic": ""}, "blank"),
+        ({"topic": "a/b"}, "illegal"),
+        ({"read_queue_nums": -1}, "readQueueNums -1"),
+        ({"write_queue_nums": 10**6}, "writeQueueNums 1000000"),
+        ({"perm": 99}, "perm 99"),
+        ({"topic_filter_type": "X"}, "topicFilterType 'X'"),
+    ],
+)
+async def test_a_topic_that_makes_no_sense_is_refused(
+    tmp_path: Path, changes: dict[str, object], remark: str
+) -> None:
+    async with open_parts(tmp_path) as parts:
+        with pytest.raises(BadRequest, match=remark) as error:
+            await create(parts, creation(**changes))  # type: ignore[arg-type]
+        assert error.value.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        await parts.put("t")
+        parts.offsets.commit("g", "t", 0, 1)
+        reply = await parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("t"))
+        assert reply.code == 0
+        assert parts.topics.get("t") is None
+        assert parts.store.find_queue("t", 0) is None
+        assert parts.offsets.query("g", "t", 0) == -1
+        assert "t" not in parts.stats.topics
+        await create(parts, creation())
+        assert (await parts.put("t")).queue_offset == 0
+        with pytest.raises(BadRequest, match="system topic"):
+            await parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("TBW102"))
+
+
+async def test_all_topics_are_listed(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        reply = await parts.ask(Code.GET_ALL_TOPIC_CONFIG)
+        table = parse_json(reply.body, TopicConfigTable)
+        assert table.topic_config_table["t"].write_queue_nums == 3
+        assert table.data_version == parts.topics.data_version
+        system = parse_json(
+            (await parts.ask(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body, TopicList
+        ).topic_list
+        assert {"TBW102", "broker-a", "DefaultCluster"} <= set(system)
+        assert "t" not in system
+
+
+async def test_the_state_of_a_topic_s_queues(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        parts.topics.put(TopicConfig("t", 2, 2))
+        await parts.put("t", queue_id=1)
+        clock.advance(5_000)
+        await parts.put("t", queue_id=1)
+        reply = await parts.ask(Code.GET_TOPIC_STATS_INFO, h.Topic("t"))
+        assert reply.body.startswith(
+            b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:'
+        )
+        rows = [
+            (one.min_offset, one.max_offset, one.last_update_timestamp)
+            for one in parse_json(reply.body, TopicStatsRead).offset_table.values()
+        ]
+        assert rows == [(0, 0, 0), (0, 2, clock.wall_ms())]
+        with pytest.raises(BadRequest, match="not exist") as error:
+            await parts.ask(Code.GET_TOPIC_STATS_INFO, h.Topic("none"))
+        assert error.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_groups_of_a_topic_are_those_online_and_those_that_read(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        parts.offsets.commit("reader", "t", 0, 1)
+        data = ConsumerData("online", subscription_data_set=(Subscription("t"),))
+        await parts.ask(Code.HEART_BEAT, body=encode_json(Heartbeat("c", (), (data,))))
+        reply = await parts.ask(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic("t"))
+        assert parse_json(reply.body, GroupList).group_list == ["online", "reader"]

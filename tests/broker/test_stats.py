@@ -1,0 +1,104 @@
+"""Counters, rates over windows, days."""
+
+from typing import Any, cast
+
+from cometmq.broker.stats import BrokerStats, Counter
+from cometmq.core.clock import VirtualClock
+
+
+class Queue:
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+
+def rows(*sizes: tuple[Queue, int]) -> Any:
+    return [(queue, 0, 0, size, 0, 0, ()) for queue, size in sizes]
+
+
+def test_a_dispatch_is_counted_by_topic() -> None:
+    stats = BrokerStats(VirtualClock())
+    a, b = Queue("a"), Queue("b")
+    stats.on_dispatch(rows((a, 1), (a, 2), (b, 10), (a, 4)))
+    stats.on_dispatch([])
+    assert stats.puts == 4
+    assert (stats.topics["a"].count, stats.topics["a"].size_bytes) == (3, 7)
+    assert (stats.topics["b"].count, stats.topics["b"].size_bytes) == (1, 10)
+    assert stats.put_bytes == 17
+
+
+def test_pulls_are_counted_by_group_and_topic() -> None:
+    stats = BrokerStats(VirtualClock())
+    stats.on_pull("g", "t", 32, 100)
+    stats.on_pull("g", "t", 1, 5)
+    stats.on_pull("h", "t", 1, 5)
+    stats.on_pull_missed()
+    assert (stats.pulls["g", "t"].count, stats.pulls["g", "t"].size_bytes) == (33, 105)
+    assert (stats.found, stats.missed, stats.transferred) == (3, 1, 34)
+    stats.on_send_back("g", "t")
+    stats.forget_group("g")
+    assert list(stats.pulls) == [("h", "t")]
+    stats.forget_topic("t")
+    assert not stats.pulls
+    assert not stats.send_backs
+
+
+def test_rates_cover_their_windows() -> None:
+    clock = VirtualClock()
+    stats = BrokerStats(clock)
+    assert stats.rates("puts") == "0 0 0"
+    queue = cast("Any", Queue("t"))
+    for _ in range(60):
+        stats.on_dispatch(rows(*[(queue, 1)] * 10))
+        clock.advance(1_000)
+        stats.sample()
+    assert stats.rates("puts") == "10 10 10"
+    for _ in range(30):
+        clock.advance(1_000)
+        stats.sample()
+    short, minute, long = (float(text) for text in stats.rates("puts").split(" "))
+    assert (short, minute) == (0, 5)
+    assert abs(long - 600 / 90) < 0.01
+    assert stats.rates("found", "missed") == "0 0 0"
+    for _ in range(700):
+        clock.advance(1_000)
+        stats.sample()
+    assert stats.rates("puts") == "0 0 0"
+
+
+def test_a_group_s_rate_is_that_of_its_last_minute() -> None:
+    clock = VirtualClock(monotonic_ms=1_000_000)
+    stats = BrokerStats(clock)
+    assert stats.consume_tps("g", "t") == 0.0
+    for _ in range(60):
+        stats.on_pull("g", "t", 5, 1)
+        clock.advance(1_000)
+        stats.sample()
+    assert abs(stats.consume_tps("g", "t") - 5) < 0.6
+    clock.advance(120_000)
+    stats.sample()
+    assert stats.consume_tps("g", "t") == 0.0
+
+
+def test_a_counter_keeps_a_bounded_past() -> None:
+    counter = Counter()
+    for step in range(10_000):
+        counter.add(1, 1, step)
+    assert counter.count == 10_000
+    assert 0.09 < counter.per_second(10_000 * 10_000) < 0.11
+
+
+def test_days_begin_at_midnight() -> None:
+    clock = VirtualClock()
+    stats = BrokerStats(clock)
+    stats.on_dispatch(rows((Queue("t"), 1)))
+    stats.on_pull("g", "t", 3, 1)
+    stats.sample()
+    assert stats.days.puts_today == 0
+    clock.advance(86_400_000)
+    stats.sample()
+    assert (stats.days.puts_today, stats.days.gets_today) == (1, 3)
+    stats.on_dispatch(rows((Queue("t"), 1)))
+    clock.advance(86_400_000)
+    stats.sample()
+    assert (stats.days.puts_yesterday, stats.days.puts_today) == (1, 2)
+    assert (stats.days.gets_yesterday, stats.days.gets_today) == (3, 3)
