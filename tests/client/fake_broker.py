@@ -228,7 +228,11 @@ class FakeBroker:
         return Answer()
 
     def _member_ids(self, request: Request[Any]) -> Answer:
-        ids = sorted(self.members[request.header.consumer_group])
+        ids = sorted(
+            client_id
+            for client_id, connection in self.members[request.header.consumer_group].items()
+            if not connection.transport.is_closing()
+        )
         return Answer(body=encode_json(ConsumerIds(ids))) if ids else Answer(1, remark="nobody")
 
     def _query_offset(self, request: Request[Any]) -> Answer:

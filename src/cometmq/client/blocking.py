@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cometmq.client import client as asynchronous
@@ -23,6 +22,8 @@ from cometmq.client.consumer import received
 from cometmq.net.runtime import loop_factory
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from cometmq.client.config import ClientConfig
     from cometmq.client.consumer import subscription
     from cometmq.client.consumer.options import Mode, Start
@@ -68,22 +69,10 @@ class ReceivedMessage(received.MessageView):
         self._thread = thread
         self._message = message
 
-    @contextmanager
-    def processing(self) -> Iterator[ReceivedMessage]:
-        """Leaving the block acknowledges the message; an Exception in it is logged and sends it to
-        be retried."""
-        context = self._message.processing()
-        self._thread.wait(context.__aenter__())
-        try:
-            yield self
-        except BaseException as error:
-            ends_here = self._thread.wait(
-                _leave(context.__aexit__, error),
-            )
-            if not ends_here:
-                raise
-        else:
-            self._thread.wait(_leave(context.__aexit__, None))
+    def processing(self) -> Processing:
+        """``with message.processing():`` acknowledges the message when the block is left; an
+        Exception in it is logged, sends the message to be retried, and goes no further."""
+        return Processing(self, self._thread, self._message.processing())
 
     def ack(self) -> None:
         """Done: never give it again."""
@@ -92,6 +81,31 @@ class ReceivedMessage(received.MessageView):
     def retry(self, delay_level: int = 0) -> None:
         """Give it again later."""
         self._thread.wait(self._message.retry(delay_level))
+
+
+class Processing:
+    """The block in which a message is worked on; see ReceivedMessage.processing."""
+
+    __slots__ = ("_block", "_message", "_thread")
+
+    def __init__(
+        self, message: ReceivedMessage, thread: _LoopThread, block: received.Processing
+    ) -> None:
+        self._message = message
+        self._thread = thread
+        self._block = block
+
+    def __enter__(self) -> ReceivedMessage:
+        self._thread.wait(self._block.__aenter__())
+        return self._message
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return self._thread.wait(self._block.__aexit__(kind, error, traceback))
 
 
 class Subscription:
@@ -267,15 +281,3 @@ class Client:
 
 async def _call(action: Callable[[], None]) -> None:
     action()
-
-
-async def _leave(
-    leave: Callable[..., Coroutine[Any, Any, bool | None]], error: BaseException | None
-) -> bool:
-    kind = None if error is None else type(error)
-    try:
-        return bool(await leave(kind, error, None if error is None else error.__traceback__))
-    except BaseException as raised:
-        if raised is error:
-            return False
-        raise

@@ -39,9 +39,12 @@ class OffsetStore(Protocol):
         """Everything before ``offset`` is done with; stored by the next :meth:`persist`."""
         ...
 
-    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
+    async def persist(
+        self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
+    ) -> None:
         """Store what changed, of all queues or of ``queues``; failures are logged and tried again
-        by the next call."""
+        by the next call. ``unchanged_too`` repeats what was stored: a member that had a queue
+        before may have stored an older offset since."""
         ...
 
     def forget(self, queue: MessageQueue) -> None:
@@ -78,11 +81,14 @@ class RemoteOffsets:
     def update(self, queue: MessageQueue, offset: int) -> None:
         self._current[queue] = offset
 
-    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
+    async def persist(
+        self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
+    ) -> None:
         due = [
             (queue, self._current[queue])
             for queue in (list(self._current) if queues is None else queues)
-            if queue in self._current and self._stored.get(queue) != self._current[queue]
+            if queue in self._current
+            if unchanged_too or self._stored.get(queue) != self._current[queue]
         ]
         await asyncio.gather(*(self._store(queue, offset) for queue, offset in due))
 
@@ -130,8 +136,10 @@ class LocalOffsets:
             self._table[queue] = offset
             self._dirty = True
 
-    async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        del queues  # the file is written as a whole
+    async def persist(
+        self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
+    ) -> None:
+        del queues, unchanged_too  # the file is written as a whole, and by nobody else
         if self._table is None or not self._dirty:
             return
         self._dirty = False

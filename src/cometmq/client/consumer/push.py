@@ -119,7 +119,7 @@ class PushConsumer:
         for reading in self._reading.values():
             self._offsets.update(reading.inflight.queue, reading.inflight.committable)
             reading.inflight.dropped = True
-        await self._offsets.persist()
+        await self._offsets.persist(unchanged_too=True)
         if self._locks is not None:
             for queue in list(self._reading):
                 await self._locks.release(queue)

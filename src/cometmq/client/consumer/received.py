@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from cometmq.message import properties as props
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.message.model import MessageQueue, StoredMessage
 
@@ -118,31 +119,11 @@ class ReceivedMessage(MessageView):
         self._settler = settler
         self._settled = False
 
-    @asynccontextmanager
-    async def processing(self) -> AsyncIterator[ReceivedMessage]:
-        """Leaving the block acknowledges the message. An Exception in it is logged, sends the
-        message to be retried, and goes no further. When the block is cancelled the message is
-        given again, here or to another member."""
-        self._settler.begin()
-        try:
-            yield self
-        except Exception as error:
-            log.warning(
-                "processing_failed topic=%s message=%s attempt=%d error=%r",
-                self.topic,
-                self.message_id,
-                self.reconsume_times + 1,
-                error,
-                exc_info=error,
-            )
-            await self.retry()
-        except BaseException:
-            self._give_back()
-            raise
-        else:
-            self.ack()
-        finally:
-            self._settler.end()
+    def processing(self) -> Processing:
+        """``async with message.processing():`` acknowledges the message when the block is left. An
+        Exception in it is logged, sends the message to be retried, and goes no further. When the
+        block is cancelled the message is given again, here or to another member."""
+        return Processing(self)
 
     def ack(self) -> None:
         """Done: never give it again."""
@@ -162,3 +143,43 @@ class ReceivedMessage(MessageView):
         if not self._settled:
             self._settled = True
             self._settler.returned(self._inflight, self.stored)
+
+
+class Processing:
+    """The block in which a message is worked on; see ReceivedMessage.processing."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self._message = message
+
+    async def __aenter__(self) -> ReceivedMessage:
+        self._message._settler.begin()
+        return self._message
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        message = self._message
+        try:
+            if error is None:
+                message.ack()
+                return False
+            if not isinstance(error, Exception):
+                message._give_back()
+                return False
+            log.warning(
+                "processing_failed topic=%s message=%s attempt=%d error=%r",
+                message.topic,
+                message.message_id,
+                message.reconsume_times + 1,
+                error,
+                exc_info=error,
+            )
+            await message.retry()
+            return True
+        finally:
+            message._settler.end()

@@ -1,0 +1,164 @@
+"""Offsets reach the broker when they changed, and the file survives what files go through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.consumer.offsets import LocalOffsets, RemoteOffsets, offsets_path
+from cometmq.core.errors import BrokerRefused
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.scripted import Answer
+
+ONE = MessageQueue("t", "broker-0", 0)
+TWO = MessageQueue("t", "broker-0", 1)
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster() as cluster:
+        cluster.create("t", 2)
+        yield cluster
+
+
+@pytest.fixture
+def broker(cluster: FakeCluster) -> FakeBroker:
+    return cluster.brokers[0]
+
+
+@pytest.fixture
+async def offsets(cluster: FakeCluster) -> AsyncIterator[RemoteOffsets]:
+    async with open_session(cluster) as session:
+        yield RemoteOffsets(session, "g")
+
+
+async def test_only_what_changed_is_stored(broker: FakeBroker, offsets: RemoteOffsets) -> None:
+    assert await offsets.load(ONE) is None
+    offsets.update(ONE, 5)
+    offsets.update(TWO, 7)
+    await offsets.persist()
+    await offsets.persist()
+    assert len(broker.peer.received(UPDATE)) == 2
+    assert (broker.offset("g", "t", 0), broker.offset("g", "t", 1)) == (5, 7)
+    assert await offsets.load(TWO) == 7
+    offsets.update(ONE, 6)
+    offsets.update(TWO, 9)
+    await offsets.persist([ONE])
+    assert (broker.offset("g", "t", 0), broker.offset("g", "t", 1)) == (6, 7)
+
+
+async def test_an_offset_that_was_loaded_need_not_be_stored(
+    broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    broker.offsets["g", "t", 0] = 3
+    assert await offsets.load(ONE) == 3
+    offsets.update(ONE, 3)
+    await offsets.persist()
+    assert not broker.peer.received(UPDATE)
+
+
+async def test_what_failed_is_stored_the_next_time(
+    broker: FakeBroker, offsets: RemoteOffsets, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = broker.peer.scripts[UPDATE]
+    broker.peer.on(UPDATE, Answer(1, remark="no"))
+    offsets.update(ONE, 5)
+    with caplog.at_level(logging.WARNING):
+        await offsets.persist()
+    assert "offset_not_stored" in caplog.text
+    broker.peer.on(UPDATE, script)
+    await offsets.persist()
+    assert broker.offset("g", "t") == 5
+
+
+async def test_a_queue_of_somebody_else_is_left_alone(
+    broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    offsets.update(ONE, 5)
+    offsets.forget(ONE)
+    await offsets.persist()
+    await offsets.persist([ONE])
+    assert not broker.peer.received(UPDATE)
+
+
+async def test_a_broker_that_refuses_to_say(broker: FakeBroker, offsets: RemoteOffsets) -> None:
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Answer(1, remark="no"))
+    with pytest.raises(BrokerRefused):
+        await offsets.load(ONE)
+
+
+async def test_the_file_is_found_again(tmp_path: Path) -> None:
+    path = offsets_path(tmp_path, "10.0.0.1", "DEFAULT", "g")
+    assert path == tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
+    offsets = LocalOffsets(path)
+    assert await offsets.load(ONE) is None
+    await offsets.persist()
+    assert not path.exists()
+    offsets.update(ONE, 5)
+    offsets.update(TWO, 7)
+    offsets.forget(TWO)
+    await offsets.persist()
+    assert path.read_text() == (
+        '{"offsetTable":{{"brokerName":"broker-0","queueId":0,"topic":"t"}:5,'
+        '{"brokerName":"broker-0","queueId":1,"topic":"t"}:7}}'
+    )
+    again = LocalOffsets(path)
+    assert (await again.load(ONE), await again.load(TWO)) == (5, 7)
+
+
+async def test_a_file_that_did_not_change_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    offsets = LocalOffsets(path)
+    offsets.update(ONE, 5)
+    await offsets.persist()
+    path.unlink()
+    offsets.update(ONE, 5)
+    await offsets.persist()
+    assert not path.exists()
+
+
+async def test_a_broken_file_gives_way_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "offsets.json"
+    offsets = LocalOffsets(path)
+    for offset in (5, 6):
+        offsets.update(ONE, offset)
+        await offsets.persist()
+    path.write_text("{broken")
+    with caplog.at_level(logging.WARNING):
+        assert await LocalOffsets(path).load(ONE) == 5
+    assert "offset_file_unreadable" in caplog.text
+    path.unlink()
+    assert await LocalOffsets(path).load(ONE) == 5
+    path.with_suffix(".json.bak").write_text("[]")
+    assert await LocalOffsets(path).load(ONE) is None
+
+
+async def test_a_file_as_java_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text(
+        '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-0",\n\t\t\t"queueId":1,'
+        '\n\t\t\t"topic":"t"\n\t\t}:42\n\t}\n}'
+    )
+    assert await LocalOffsets(path).load(TWO) == 42
+
+
+async def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    offsets = LocalOffsets(tmp_path / "file" / "offsets.json")
+    offsets.update(ONE, 5)
+    with caplog.at_level(logging.WARNING):
+        await offsets.persist()
+    assert "offset_file_not_written" in caplog.text
+    (tmp_path / "file").unlink()
+    await offsets.persist()
+    assert (tmp_path / "file" / "offsets.json").exists()

@@ -1,0 +1,154 @@
+"""The way from what a member reads to what it should read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.client.consumer.rebalance import Plan, Rebalancer, plan
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from tests.client.consumer.test_options import options
+from tests.client.fake_broker import FakeCluster, fake_cluster, open_session
+from tests.client.scripted import Answer, eventually
+from tests.client.test_session import FakeMember
+
+QUEUES = st.sets(st.builds(MessageQueue, st.just("t"), st.sampled_from("ab"), st.integers(0, 5)))
+
+
+@given(QUEUES, QUEUES)
+def test_a_plan_leads_from_one_to_the_other(
+    current: set[MessageQueue], share: set[MessageQueue]
+) -> None:
+    change = plan(current, share)
+    assert (current - set(change.drop)) | set(change.add) == share
+    assert set(change.drop) <= current
+    assert not set(change.add) & current
+
+
+class Reading:
+    """Carries plans out on a set."""
+
+    def __init__(self) -> None:
+        self.queues: set[MessageQueue] = set()
+        self.complete = True
+        self.plans = 0
+
+    def assigned(self, topic: str) -> list[MessageQueue]:
+        return [queue for queue in self.queues if queue.topic == topic]
+
+    async def apply(self, change: Plan) -> bool:
+        self.plans += 1
+        self.queues = self.queues - set(change.drop) | set(change.add)
+        return self.complete
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster(brokers=2) as cluster:
+        cluster.create("t", 2)
+        yield cluster
+
+
+async def rebalancer(session: Any, reading: Reading, **changes: Any) -> Rebalancer:
+    wanted = options(**changes)
+    await session.publish_queues("t")
+    member = FakeMember("g", *wanted.topics)
+    await session.add_member(member)
+    return Rebalancer(session, wanted, reading)
+
+
+async def test_a_single_member_reads_everything(cluster: FakeCluster) -> None:
+    async with open_session(cluster) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        assert await rounds.round()
+        assert len(reading.assigned("t")) == 4
+        assert len(reading.assigned("%RETRY%g")) == 2
+        plans = reading.plans
+        assert await rounds.round()
+        assert reading.plans == plans
+
+
+async def test_members_share(cluster: FakeCluster) -> None:
+    async with open_session(cluster) as one, open_session(cluster) as two:
+        mine, theirs = Reading(), Reading()
+        first, second = await rebalancer(one, mine), await rebalancer(two, theirs)
+        assert await first.round()
+        assert await second.round()
+        assert len(mine.assigned("t")) == len(theirs.assigned("t")) == 2
+        assert not mine.queues & theirs.queues
+
+
+async def test_everybody_reads_everything_when_broadcasting(cluster: FakeCluster) -> None:
+    async with open_session(cluster) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading, mode="broadcasting")
+        assert await rounds.round()
+        assert len(reading.queues) == 4
+        ids = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        assert not any(broker.peer.received(ids) for broker in cluster.brokers)
+
+
+@pytest.mark.parametrize("answer", [Answer(1, remark="nobody"), Answer(body=b"[]")])
+async def test_without_a_list_of_members_everything_stays(
+    cluster: FakeCluster, answer: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_session(cluster) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        await rounds.round()
+        before = set(reading.queues)
+        for broker in cluster.brokers:
+            broker.peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, answer)
+        with caplog.at_level(logging.WARNING):
+            assert not await rounds.round()
+        assert reading.queues == before
+        assert "rebalance_skipped topic=t" in caplog.text
+
+
+async def test_a_broker_that_does_not_know_this_member_hears_of_it(cluster: FakeCluster) -> None:
+    async with open_session(cluster, heartbeat_interval_ms=60_000) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        for broker in cluster.brokers:
+            broker.members["g"] = {"somebody else": broker.peer.connections[0]}
+        assert not await rounds.round()
+        assert session.client_id in cluster.brokers[0].members["g"]
+        assert not reading.assigned("%RETRY%g")  # the first topic that it asked for
+
+
+async def test_a_topic_without_queues_is_no_work(cluster: FakeCluster) -> None:
+    cluster.create("t", 0)
+    async with open_session(cluster) as session:
+        reading = Reading()
+        wanted = options(mode="clustering")
+        await session.refresh("t")
+        await session.add_member(FakeMember("g", *wanted.topics))
+        cluster.create("%RETRY%g", 0)
+        assert await Rebalancer(session, wanted, reading).round()
+        assert reading.queues == set()
+
+
+async def test_rounds_repeat_when_told_when_due_and_when_unfinished(cluster: FakeCluster) -> None:
+    async with open_session(cluster, rebalance_interval_ms=60_000) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        running = session.tasks.spawn(rounds.run(), name="rounds")
+        await eventually(lambda: len(reading.queues) == 6)
+        reading.queues.clear()
+        rounds.soon()
+        await eventually(lambda: len(reading.queues) == 6)
+        running.cancel()
+    async with open_session(cluster, rebalance_interval_ms=10) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        session.tasks.spawn(rounds.run(), name="rounds")
+        await eventually(lambda: len(reading.queues) == 6)
+        reading.queues.clear()
+        await eventually(lambda: len(reading.queues) == 6)

@@ -1,0 +1,114 @@
+"""A message is acknowledged, retried or given back exactly once, whatever its block does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from msgspec import structs
+
+from cometmq.client.consumer.inflight import InFlight
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.message.model import MessageQueue, StoredMessage
+from tests.client.consumer.test_inflight import message
+
+QUEUE = MessageQueue("t", "a", 0)
+
+
+class Settling:
+    """Writes down what messages come to."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+    def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
+        self.calls.append("ack")
+
+    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+        self.calls.append(f"retry {delay_level}")
+
+    def returned(self, inflight: InFlight, message: StoredMessage) -> None:
+        self.calls.append("back")
+
+
+def received(settling: Settling, **properties: str) -> ReceivedMessage:
+    stored = structs.replace(message(5), properties=properties, body=b"body")
+    return ReceivedMessage(settling, InFlight(QUEUE, 0), stored)
+
+
+async def test_leaving_the_block_acknowledges() -> None:
+    settling = Settling()
+    async with received(settling).processing() as inside:
+        assert inside.body == b"body"
+        assert settling.calls == ["begin"]
+    assert settling.calls == ["begin", "ack", "end"]
+
+
+async def test_an_exception_sends_it_to_be_retried(caplog: pytest.LogCaptureFixture) -> None:
+    settling = Settling()
+    with caplog.at_level(logging.WARNING):
+        async with received(settling, UNIQ_KEY="ID").processing():
+            raise ValueError("bad row")
+    assert settling.calls == ["begin", "retry 0", "end"]
+    assert "message=ID attempt=1 error=ValueError('bad row')" in caplog.text
+
+
+async def test_a_cancelled_block_gives_it_back() -> None:
+    settling = Settling()
+
+    async def work() -> None:
+        async with received(settling).processing():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert settling.calls == ["begin", "back", "end"]
+
+
+async def test_what_the_block_decided_stands() -> None:
+    settling = Settling()
+    async with received(settling).processing() as inside:
+        await inside.retry(3)
+        inside.ack()
+    async with received(settling).processing() as inside:
+        inside.ack()
+        raise ValueError("after the acknowledgement")
+    assert settling.calls == ["begin", "retry 3", "end", "begin", "ack", "end"]
+
+
+async def test_cancelled_after_the_decision() -> None:
+    settling = Settling()
+
+    async def work() -> None:
+        async with received(settling).processing() as inside:
+            inside.ack()
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await work()
+    assert settling.calls == ["begin", "ack", "end"]
+
+
+def test_what_a_message_says() -> None:
+    given = received(Settling(), TAGS="up", KEYS="a b", UNIQ_KEY="ID", mine="x")
+    assert (given.topic, given.tag, given.keys) == ("t", "up", ("a", "b"))
+    assert (given.message_id, given.queue, given.queue_offset) == ("ID", QUEUE, 5)
+    assert given.properties["mine"] == "x"
+    assert (given.reconsume_times, given.born_ms, given.store_ms) == (0, 0, 0)
+    assert repr(given) == "<ReceivedMessage ID of 't' tag 'up'>"
+
+
+def test_a_retried_message_names_its_first_topic() -> None:
+    given = received(Settling(), RETRY_TOPIC="regions")
+    assert given.topic == "regions"
+    assert given.stored.topic == "t"
