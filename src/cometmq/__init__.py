@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cometmq.client.blocking import Client as BlockingClient
+    from cometmq.client import blocking as _blocking
     from cometmq.client.client import Client as Client
     from cometmq.client.config import ClientConfig as ClientConfig
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from cometmq.message.model import Message as Message
     from cometmq.message.model import MessageQueue as MessageQueue
     from cometmq.message.model import StoredMessage as StoredMessage
+
+    # An assignment, because type checkers take an import under another name for a private one.
+    BlockingClient = _blocking.Client
 
 _ERRORS = (
     "BrokerRefused",

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from cometmq.core.clock import VirtualClock
+from cometmq.broker.app import Broker
+from cometmq.cli.node import node_config
+from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.router import Router
@@ -47,6 +49,22 @@ def test_the_name_server_handles_its_codes(tmp_path: Path) -> None:
     config = NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json"))
     server = NameServer(config, VirtualClock())
     assert handled_by(server.router) == served_by(Side.NAMESRV)
+
+
+async def test_the_broker_handles_its_codes(tmp_path: Path) -> None:
+    config = node_config(
+        tmp_path,
+        {"mappedFileSizeCommitLog": "1048576", "namesrvAddr": ""},
+        namesrv_port=0,
+        broker_port=0,
+        bind="127.0.0.1",
+    )
+    broker = Broker(config.broker, config.store, SystemClock())
+    await broker.start()
+    try:
+        assert handled_by(broker.router) == served_by(Side.BROKER)
+    finally:
+        await broker.stop()
 
 
 def test_a_row_stands_under_its_own_code() -> None:
