@@ -12,22 +12,44 @@ from cometmq.cli import serve
 from cometmq.core.errors import SettingsError, StoreLocked
 
 
+def signal_self(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_with_zero(number: signal.Signals) -> None:
     stopped = []
 
-    async def main(stop: asyncio.Event) -> None:
-        os.kill(os.getpid(), number)
+    async def main(lifetime: serve.Lifetime) -> None:
+        lifetime.announce("ready")
+        signal_self(number)
         async with asyncio.timeout(10):
-            await stop.wait()
+            await lifetime.wait()
         stopped.append(number)
 
     assert serve.run("start", main) == 0
     assert stopped == [number]
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_start_or_a_stop_that_hangs_is_given_up(
+    ready: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(lifetime: serve.Lifetime) -> None:
+        if ready:
+            lifetime.announce("ready")
+            signal_self(signal.SIGTERM)
+            await lifetime.wait()
+        signal_self(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            await asyncio.Event().wait()
+
+    assert serve.run("start", main) == 0
+    assert "stopped before the end" in caplog.text
+
+
 def failing(error: Exception) -> serve.Main:
-    async def main(stop: asyncio.Event) -> None:
+    async def main(lifetime: serve.Lifetime) -> None:
         raise error
 
     return main
@@ -69,9 +91,9 @@ def test_a_bug_is_no_refusal() -> None:
 def test_the_ready_line_leaves_at_once_and_the_collector_starts_fresh(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def main(stop: asyncio.Event) -> None:
+    async def main(lifetime: serve.Lifetime) -> None:
         assert not gc.isenabled()
-        serve.announce("ready namesrv=127.0.0.1:1")
+        lifetime.announce("ready namesrv=127.0.0.1:1")
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
 

@@ -6,7 +6,7 @@ send is written once, and its future ends with the answer or with the loss of th
 
 import asyncio
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 from cometmq.message import record
 from cometmq.protocol import headers as h
@@ -47,8 +47,8 @@ class RawPeer(asyncio.Protocol):
         return self.connection.in_flight
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports behave like asyncio.Transport without being one.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self.connection.receive_data(data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -18,13 +19,46 @@ from typing import Any, Final
 from cometmq.core.errors import CometError
 from cometmq.net.runtime import loop_factory
 
+log = logging.getLogger(__name__)
+
 DONE: Final = 0
 REFUSED: Final = 2
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: Starts the servers, says so, waits for the event, and stops them again.
-Main = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+
+class Lifetime:
+    """How long a command's servers run: until a stop signal.
+
+    A signal before :meth:`announce` gives the start up; one after it ends :meth:`wait`; a second
+    one gives up whatever still goes on.
+    """
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+        self._stop = asyncio.Event()
+        self._ready = False
+
+    def signalled(self) -> None:
+        """The process is asked to end."""
+        if not self._ready or self._stop.is_set():
+            self._task.cancel()
+        self._stop.set()
+
+    def announce(self, line: str) -> None:
+        """Print the ready line, and leave what was loaded so far to no collector."""
+        self._ready = True
+        print(line, flush=True)
+        gc.freeze()
+        gc.enable()
+
+    async def wait(self) -> None:
+        """Wait until the servers have to stop."""
+        await self._stop.wait()
+
+
+#: Starts the servers, announces them, waits for the end, and stops them again.
+Main = Callable[[Lifetime], Coroutine[Any, Any, None]]
 
 
 def run(command: str, main: Main) -> int:
@@ -63,21 +97,19 @@ def explain(error: OSError) -> str:
     return f"{named}{error.strerror or error}"
 
 
-def announce(line: str) -> None:
-    """Print the ready line, and leave what was loaded so far to no collector."""
-    print(line, flush=True)
-    gc.freeze()
-    gc.enable()
-
-
-def stop_on_signals(stop: asyncio.Event) -> None:
-    """Set ``stop`` when the process is asked to end, instead of ending it."""
+def on_signals(callback: Callable[[], object]) -> None:
+    """Call ``callback`` when the process is asked to end, instead of ending it."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, callback)
 
 
 async def _until_signal(main: Main) -> None:
-    stop = asyncio.Event()
-    stop_on_signals(stop)
-    await main(stop)
+    task = asyncio.current_task()
+    assert task is not None
+    lifetime = Lifetime(task)
+    on_signals(lifetime.signalled)
+    try:
+        await main(lifetime)
+    except asyncio.CancelledError:
+        log.warning("stopped before the end of its start or stop")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cometmq.cli import logs, serve
 from cometmq.cli.node import (
@@ -29,9 +29,6 @@ from cometmq.cli.node import (
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError, SettingsError
 from cometmq.core.settings import normalise, parse_properties
-
-if TYPE_CHECKING:
-    import asyncio
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
@@ -136,10 +133,10 @@ def _prepare_start(options: argparse.Namespace) -> serve.Main:
         bind=options.bind or "",
     )
 
-    async def run(stop: asyncio.Event) -> None:
+    async def run(lifetime: serve.Lifetime) -> None:
         async with running_node(config, SystemClock()) as node:
-            serve.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
-            await stop.wait()
+            lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
+            await lifetime.wait()
 
     return run
 
@@ -147,10 +144,10 @@ def _prepare_start(options: argparse.Namespace) -> serve.Main:
 def _prepare_namesrv(options: argparse.Namespace) -> serve.Main:
     config = namesrv_config(_with_options(options, listenPort=options.port))
 
-    async def run(stop: asyncio.Event) -> None:
+    async def run(lifetime: serve.Lifetime) -> None:
         async with running_namesrv(config, SystemClock()) as address:
-            serve.announce(f"ready namesrv={address}")
-            await stop.wait()
+            lifetime.announce(f"ready namesrv={address}")
+            await lifetime.wait()
 
     return run
 
@@ -160,10 +157,10 @@ def _prepare_broker(options: argparse.Namespace) -> serve.Main:
 
     broker, store, notices = load(_with_options(options, namesrvAddr=options.namesrv))
 
-    async def run(stop: asyncio.Event) -> None:
+    async def run(lifetime: serve.Lifetime) -> None:
         async with running_broker(broker, store, SystemClock(), tuple(notices)) as address:
-            serve.announce(f"ready broker={address}")
-            await stop.wait()
+            lifetime.announce(f"ready broker={address}")
+            await lifetime.wait()
 
     return run
 

@@ -93,7 +93,7 @@ def consume(
 
     async def main() -> int:
         stop = asyncio.Event()
-        serve.stop_on_signals(stop)
+        serve.on_signals(stop.set)
         async with client(namesrv) as opened:
             subscription = opened.subscribe(
                 topic, group=group, filter=filter, start=start, concurrency=1
