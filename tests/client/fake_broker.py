@@ -33,6 +33,9 @@ from tests.client.scripted import Answer, ScriptedConnection, ScriptedPeer
 
 Queue = tuple[str, int]
 
+#: Marks a held pull that is looked at again: it commits no offset a second time.
+_WOKEN = "woken"
+
 
 class FakeCluster:
     """One name server, brokers ``broker-0``, ``broker-1``, ..."""
@@ -133,6 +136,7 @@ class FakeBroker:
         self.queues[queue].append(pack(record))
         for connection, request in self._parked.pop(queue, []):
             if not connection.transport.is_closing():
+                request.remark = _WOKEN
                 connection.answer(request)
         return encode_offset_id(host, place)
 
@@ -182,7 +186,7 @@ class FakeBroker:
     def _pull(self, request: Request[Any]) -> Answer | None:
         header = request.header
         queue = header.topic, header.queue_id
-        if header.sys_flag & 1:
+        if header.sys_flag & 1 and request.remark != _WOKEN:
             self.offsets[header.consumer_group, *queue] = header.commit_offset
         first, end, offset = self.first[queue], self.end(queue), header.queue_offset
         if offset < first or offset > end:

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
+#: Where a queue is read next whose lock was lost: what its broker says when the lock is back.
+_NOWHERE: Final = -1
 #: The broker has not seen this member's subscription: a heartbeat tells it.
 _SUBSCRIPTION_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
@@ -117,7 +119,6 @@ class PushConsumer:
             reading.loop.cancel()
         await self._drain(lambda: self._settler.working == 0)
         for reading in self._reading.values():
-            self._offsets.update(reading.inflight.queue, reading.inflight.committable)
             reading.inflight.dropped = True
         await self._offsets.persist(unchanged_too=True)
         if self._locks is not None:
@@ -214,7 +215,10 @@ class PushConsumer:
                         # Somebody else may have read the queue in between.
                         epoch = self._locks.epoch(queue)
                         inflight.reset(await self._first_offset(queue))
-                self._take_in(inflight, await self._pull_once(inflight))
+                asked = inflight.next_offset
+                result = await self._pull_once(inflight)
+                if inflight.next_offset == asked:  # else it was reset while the pull was held
+                    self._take_in(inflight, result)
             except CometError as error:
                 await self._pull_failed(inflight, error)
 
@@ -279,7 +283,9 @@ class PushConsumer:
                     self._dispatch.offer(reading.inflight)
                 else:
                     log.warning("lock_lost queue=%s", queue)
-                    reading.inflight.reset(reading.inflight.committable)
+                    # Its new owner's offset counts from now on, not what was known here.
+                    reading.inflight.reset(_NOWHERE)
+                    self._offsets.forget(queue)
 
     async def _release_stuck(self) -> None:
         assert isinstance(self._settler, ConcurrentSettler)

@@ -1,0 +1,206 @@
+"""Ordered consumers: one at a time, retried in place, and only under the broker's lock."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from cometmq.client.consumer.orderly import QueueLocks
+from cometmq.message.model import MessageQueue, from_record
+from cometmq.protocol.bodies import QueueKey
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Request
+from tests.client.consumer.test_push import bodies, fill, joined, take
+from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.scripted import Answer, eventually
+
+LOCK = RequestCode.LOCK_BATCH_MQ
+KEY = QueueKey(topic="t", broker_name="broker-0", queue_id=0)
+QUEUE = MessageQueue("t", "broker-0", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with fake_cluster() as cluster:
+        cluster.create("t", 1)
+        yield cluster
+
+
+@pytest.fixture
+def broker(cluster: FakeCluster) -> FakeBroker:
+    return cluster.brokers[0]
+
+
+async def test_messages_of_a_queue_come_one_by_one(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    fill(broker, "a1", "a2", queue_id=0)
+    fill(broker, "b1", "b2", queue_id=1)
+    async with joined(cluster, ordered=True) as consumer:
+        held = {(await take(consumer)).body: at for at in range(2)}
+        assert set(held) == {b"a1", b"b1"}
+        third = asyncio.create_task(consumer.take())
+        await asyncio.sleep(0.03)
+        assert not third.done()
+        third.cancel()
+    assert broker.locks == {}
+
+
+async def test_a_failed_message_is_given_again_before_the_next(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    fill(broker, "1", "2")
+    async with joined(cluster, ordered=True) as consumer:
+        for attempt in range(3):
+            message = await take(consumer)
+            assert (message.body, message.reconsume_times) == (b"1", attempt)
+            await message.retry()
+        assert await bodies(consumer, 2) == [b"1", b"2"]
+    assert not broker.peer.received(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert broker.offset("g", "t") == 2
+
+
+async def test_what_is_given_back_comes_again_at_once(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    fill(broker, "1", "2")
+    async with joined(cluster, ordered=True) as consumer:
+        (await take(consumer))._give_back()
+        assert await bodies(consumer, 2) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(("most", "level"), [(1, 0), (-1, -1)])
+async def test_after_the_last_attempt_it_makes_room(
+    cluster: FakeCluster, broker: FakeBroker, most: int, level: int
+) -> None:
+    fill(broker, "1", "2", tag="x")
+    async with joined(cluster, ordered=True, max_reconsume_times=most) as consumer:
+        if most > 0:
+            await (await take(consumer)).retry()
+        await (await take(consumer)).retry(level)
+        second = await take(consumer)
+        while second.topic != "t" or second.body != b"2":
+            second.ack()  # the retry topic, which this broker delivers at once
+            second = await take(consumer)
+        second.ack()
+    (stored,) = broker.stored("%RETRY%g")
+    message = from_record(stored)
+    assert (message.body, message.tag) == (b"1", "x")
+    assert message.properties["RETRY_TOPIC"] == "t"
+    header = broker.peer.received(RequestCode.SEND_MESSAGE_V2)[0].header
+    # The broker makes it a dead letter, because no attempt is left.
+    assert header.reconsume_times >= header.max_reconsume_times == max(most, 0)
+
+
+async def test_a_dead_letter_that_cannot_leave_is_tried_again(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, "1")
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, Answer(13, remark="no"))
+    with caplog.at_level(logging.WARNING):
+        async with joined(cluster, ordered=True, max_reconsume_times=0) as consumer:
+            await (await take(consumer)).retry()
+            again = await take(consumer)
+            assert again.reconsume_times == 1
+            again.ack()
+    assert "dead_letter_failed" in caplog.text
+
+
+async def test_a_broadcast_message_that_failed_for_good_is_dropped(
+    cluster: FakeCluster, broker: FakeBroker, tmp_path: Any
+) -> None:
+    fill(broker, "1", "2")
+    wanted = {"ordered": True, "mode": "broadcasting", "max_reconsume_times": 0}
+    async with joined(cluster, {"offsets_dir": tmp_path}, **wanted) as consumer:
+        await (await take(consumer)).retry()
+        assert await bodies(consumer, 1) == [b"2"]
+    assert not broker.peer.received(LOCK)
+
+
+async def test_a_locked_queue_waits_for_its_lock(cluster: FakeCluster, broker: FakeBroker) -> None:
+    fill(broker, "1")
+    broker.locks[KEY] = "somebody else"
+    async with joined(cluster, {"rebalance_interval_ms": 20}, ordered=True) as consumer:
+        await eventually(lambda: len(broker.peer.received(LOCK)) >= 2)
+        assert consumer.assigned("t") == []
+        broker.offsets["g", "t", 0] = 0
+        del broker.locks[KEY]
+        assert await bodies(consumer, 1) == [b"1"]
+
+
+async def test_after_a_lost_lock_the_group_is_asked_where_it_stands(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, "1", "2", "3")
+    settings = {"lock_renewal_interval_ms": 10}
+    with caplog.at_level(logging.WARNING):
+        async with joined(cluster, settings, ordered=True) as consumer:
+            first = await take(consumer)
+            broker.locks[KEY] = "somebody else"
+            await eventually(lambda: "lock_lost" in caplog.text)
+            first.ack()  # too late: it has no effect
+            broker.offsets["g", "t", 0] = 2  # the other one went on
+            broker.put("t", 0, b"4")  # wakes the pull that is held
+            del broker.locks[KEY]
+            assert await bodies(consumer, 2) == [b"3", b"4"]
+            await eventually(lambda: broker.offset("g", "t") == 4)
+
+
+async def test_a_dropped_queue_is_unlocked_when_its_message_is_done(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    async with joined(cluster, {"client_id": "a"}, ordered=True) as one:
+        await eventually(lambda: len(one.assigned("t")) == 2)
+        fill(broker, "x", "y", queue_id=1)
+        message = await take(one)
+        async with joined(cluster, {"client_id": "b"}, ordered=True) as two:
+            await eventually(lambda: len(one.assigned("t")) == 1)
+            await asyncio.sleep(0.05)
+            assert two.assigned("t") == []  # x is still in work
+            message.ack()
+            second = await take(two)
+            # Nothing is committed for a queue that was given up, so x comes again.
+            assert second.body in (b"x", b"y")
+            second.ack()
+
+
+async def test_locks(cluster: FakeCluster, broker: FakeBroker) -> None:
+    async with open_session(cluster, lock_expiry_ms=80) as session:
+        locks = QueueLocks(session, "g")
+        assert not locks.held(QUEUE)
+        assert await locks.acquire([QUEUE]) == {QUEUE}
+        assert (locks.held(QUEUE), locks.epoch(QUEUE)) == (True, 1)
+        await locks.acquire([QUEUE])
+        assert locks.epoch(QUEUE) == 1
+        script = broker.peer.scripts[LOCK]
+        broker.peer.on(LOCK, Answer(1, remark="no"))
+        assert await locks.acquire([QUEUE]) == {QUEUE}  # believed until its time is up
+        await eventually(lambda: not locks.held(QUEUE))
+        broker.peer.on(LOCK, script)
+        assert await locks.acquire([QUEUE]) == {QUEUE}
+        assert locks.epoch(QUEUE) == 2
+        await locks.release(QUEUE)
+        await locks.release(QUEUE)
+        assert broker.locks == {}
+        assert not locks.held(QUEUE)
+
+
+async def test_an_unlock_that_fails_is_only_logged(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Request[Any]) -> Answer:
+        return Answer(1, remark="no")
+
+    broker.peer.on(RequestCode.UNLOCK_BATCH_MQ, refuse)
+    async with open_session(cluster) as session:
+        locks = QueueLocks(session, "g")
+        await locks.acquire([QUEUE])
+        with caplog.at_level(logging.WARNING):
+            await locks.release(QUEUE)
+    assert "unlock_failed" in caplog.text
