@@ -15,6 +15,8 @@
     written      queue and index files hold all of the log below this offset; true as long as the
                  machine has not lost power (same boot_id)
     synced       the same, and on the device
+    queues       how many queues had files; with fewer at a start, somebody removed some, and all of
+                 the log is dispatched again
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
 """
@@ -48,6 +50,7 @@ class Positions(msgspec.Struct, frozen=True):
     clean: bool
     written: int
     synced: int
+    queues: int
     checkpoint: Checkpoint
 
 

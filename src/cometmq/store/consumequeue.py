@@ -47,6 +47,7 @@ class QueueFiles:
         "directory",
         "file_bytes",
         "new_directories",
+        "queue_count",
         "unsynced",
     )
 
@@ -56,6 +57,7 @@ class QueueFiles:
         self._limit = limit
         self.directory = directory
         self.file_bytes = file_bytes
+        self.queue_count = 0
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
 
@@ -66,7 +68,9 @@ class QueueFiles:
             return handle
         if create and not self._files.exists(path):
             directory = os.path.dirname(path)
-            self._files.make_directory(directory)
+            if not self._files.exists(directory):
+                self._files.make_directory(directory)
+                self.queue_count += 1
             self.new_directories.update((directory, os.path.dirname(directory), self.directory))
             handle = self._files.open(path, create=True)
             self._files.resize(handle, self.file_bytes)
@@ -138,6 +142,7 @@ class QueueFiles:
     def remove_topic(self, topic: str) -> None:
         """Remove every queue of a topic."""
         directory = os.path.join(self.directory, topic)
+        self.queue_count -= len(self._files.names(directory))
         for path in [path for path in self._handles if path.startswith(directory + os.sep)]:
             self.forget(path)
         self.unsynced = {path for path in self.unsynced if not path.startswith(directory + os.sep)}

@@ -165,9 +165,9 @@ class Index:
             return self.files[-1]
         last = os.path.basename(self.files[-1].path) if self.files else ""
         name = _file_name(now_ms)
-        while name <= last:
-            now_ms += 1
-            name = _file_name(now_ms)
+        if name <= last:
+            # The wall clock went back; names must not.
+            name = _file_name(_name_ms(last) + 1)
         self._files.make_directory(self._directory)
         path = os.path.join(self._directory, name)
         file = IndexFile(
@@ -222,3 +222,7 @@ def _file_name(now_ms: int) -> str:
     # Java names them in local time.
     moment = datetime.fromtimestamp(now_ms // 1000)
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+
+
+def _name_ms(name: str) -> int:
+    return int(datetime.strptime(name[:14], "%Y%m%d%H%M%S").timestamp()) * 1000 + int(name[14:])

@@ -66,6 +66,7 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
         files.boot_id(),
         crashed,
         read_checkpoint(files, root),
+        pool.queue_count,
         lambda: _queues_end(store),
     )
     scan = _recover(store, start)
@@ -107,6 +108,7 @@ def _find_queues(store: MessageStore) -> None:
         numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
         if numbers:
             store.known[topic] = numbers
+            store.pool.queue_count += len(numbers)
 
 
 def _queues_end(store: MessageStore) -> int:

@@ -65,14 +65,19 @@ def starting_point(
     boot_id: str,
     crashed: bool,
     checkpoint: Checkpoint,
+    queue_count: int,
     queues_end: Callable[[], int],
 ) -> StartingPoint:
     """Decide where recovery starts. ``queues_end`` looks through all queues for their last record.
+
+    ``queue_count`` is how many queues have files.
 
     Our own positions are used unless another broker wrote to the store since; then what a Java
     broker left decides: the queues after a clean stop, else its checkpoint.
     """
     low, high = segments.start, segments.end
+    if positions is not None and queue_count < positions.queues:
+        return StartingPoint(low, False, True, "queue files are missing")
     if positions is not None and low <= positions.written <= high:
         if positions.clean and not crashed:
             return StartingPoint(positions.written, True, False, "clean stop")

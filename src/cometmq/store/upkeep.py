@@ -149,7 +149,14 @@ class Upkeep:
 
     def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
         store = self._store
-        positions = Positions(store.files.boot_id(), clean, reached, self._synced, self._checkpoint)
+        positions = Positions(
+            store.files.boot_id(),
+            clean,
+            reached,
+            self._synced,
+            store.pool.queue_count,
+            self._checkpoint,
+        )
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=durable)
         self._noted = reached
