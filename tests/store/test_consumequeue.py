@@ -1,0 +1,164 @@
+"""Consume queues: entries in memory and in files, cuts, holes, many handles."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.files import PosixFiles
+from cometmq.store.layout import HOLE, QUEUE_ENTRY
+
+PER_FILE = 10
+
+
+def pool_at(root: Path, limit: int = 256) -> QueueFiles:
+    return QueueFiles(PosixFiles(), str(root / "consumequeue"), 20 * PER_FILE, limit)
+
+
+def add(queue: ConsumeQueue, count: int) -> None:
+    for _ in range(count):
+        queue.tail += entry(queue.max_offset)
+        queue.max_offset += 1
+
+
+def entry(number: int) -> bytes:
+    return QUEUE_ENTRY.pack(number * 100, 100, number)
+
+
+def all_of(queue: ConsumeQueue, step: int = 7) -> bytes:
+    found = b""
+    offset = queue.min_offset
+    while offset < queue.max_offset:
+        raw = queue.read(offset, step)
+        assert raw
+        found += raw
+        offset += len(raw) // 20
+    return found
+
+
+def test_entries_are_read_before_and_after_they_are_written(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    expected = b""
+    for number in range(1, 40):
+        expected += b"".join(map(entry, range(queue.max_offset, queue.max_offset + number)))
+        add(queue, number)
+        assert all_of(queue) == expected
+        if number % 3:
+            queue.write()
+            assert all_of(queue) == expected
+    sizes = {path.stat().st_size for path in (tmp_path / "consumequeue" / "t" / "0").iterdir()}
+    assert sizes == {20 * PER_FILE}
+    pool.close()
+
+
+@given(st.integers(0, 35), st.integers(0, 36), st.booleans())
+def test_load_cuts_what_is_not_below(
+    tmp_path_factory: pytest.TempPathFactory, count: int, below: int, more: bool
+) -> None:
+    root = tmp_path_factory.mktemp("queue")
+    pool = pool_at(root)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, count)
+    queue.write()
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(below * 100, 0)
+    kept = min(count, below)
+    assert (again.next_offset, again.max_offset) == (kept, kept)
+    assert all_of(again) == b"".join(map(entry, range(kept)))
+    on_disk = b"".join(
+        path.read_bytes() for path in sorted((root / "consumequeue" / "t" / "0").glob("*"))
+    )
+    assert not any(on_disk[kept * 20 :])
+    if more:
+        add(again, 5)
+        again.write()
+        third = ConsumeQueue(pool, "t", 0)
+        third.load(1 << 60, 0)
+        assert all_of(third) == b"".join(map(entry, range(kept + 5)))
+    pool.close()
+
+
+def test_expired_entries_and_files(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 35)
+    queue.write()
+    queue.correct_min(0)
+    assert queue.min_offset == 0
+    queue.correct_min(2_350)
+    assert queue.min_offset == 24
+    names = sorted(path.name for path in (tmp_path / "consumequeue" / "t" / "0").iterdir())
+    assert names == [f"{base:020d}" for base in (400, 600)]
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(1 << 60, 2_350)
+    assert (again.min_offset, again.max_offset) == (24, 35)
+    again.correct_min(1 << 60)
+    assert again.min_offset == again.max_offset == 35
+    again.correct_min(1 << 61)
+    pool.close()
+
+
+def test_a_queue_may_begin_late(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    queue.fill_to(23)
+    assert (queue.min_offset, queue.max_offset, queue.next_offset) == (23, 23, 23)
+    add(queue, 2)
+    queue.write()
+    raw = (tmp_path / "consumequeue" / "t" / "0" / f"{400:020d}").read_bytes()
+    assert raw == HOLE * 3 + entry(23) + entry(24) + bytes(5 * 20)
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(1 << 60, 0)
+    assert (again.min_offset, again.max_offset) == (23, 25)
+    assert again.last_record_end() == 2_500
+    pool.close()
+
+
+def test_a_gap_is_filled_with_holes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    queue = ConsumeQueue(pool_at(tmp_path), "t", 0)
+    add(queue, 2)
+    queue.fill_to(4)
+    assert queue.read(0, 9) == entry(0) + entry(1) + HOLE * 2
+    assert queue.last_record_end() == 0
+    assert "queue_gap_filled" in caplog.text
+
+
+def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path, limit=3)
+    queues = [ConsumeQueue(pool, "t", number) for number in range(20)]
+    for _ in range(3):
+        for queue in queues:
+            add(queue, 4)
+            queue.write()
+    assert len(pool._handles) == 3
+    assert pool.queue_count == 20
+    assert all(all_of(queue) == b"".join(map(entry, range(12))) for queue in queues)
+    paths, directories = pool.take_unsynced()
+    assert len(paths) == 40
+    assert not pool.unsynced
+    pool.give_back(paths[:1], directories)
+    assert pool.unsynced == set(paths[:1])
+    pool.remove_topic("t")
+    pool.sync_paths(paths, directories)
+    assert (pool.queue_count, pool.unsynced) == (0, set())
+    assert pool.read(str(tmp_path / "consumequeue" / "t" / "0"), 0, 20) == b""
+    pool.close()
+
+
+def test_last_file_without_entries(tmp_path: Path) -> None:
+    """A Java broker may have made the next file and not used it."""
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, PER_FILE)
+    queue.write()
+    (tmp_path / "consumequeue" / "t" / "0" / f"{200:020d}").write_bytes(bytes(200))
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(1 << 60, 0)
+    assert again.max_offset == PER_FILE
+    add(again, 1)
+    again.write()
+    assert all_of(again) == b"".join(map(entry, range(PER_FILE + 1)))
+    pool.close()

@@ -1,0 +1,109 @@
+"""The index as a whole: hashes, batches, files in a row."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.filter.tags import java_hash
+from cometmq.store import index as index_module
+from cometmq.store.files import PosixFiles
+from cometmq.store.index import Index, hash_keys, index_hash
+from tests.store.stores import config
+
+NOW_MS = 1_700_000_000_000
+
+
+def made(root: Path, **changes: object) -> Index:
+    return Index(PosixFiles(), config(root, **changes))
+
+
+def prefix(topic: str) -> int:
+    return java_hash(topic + "#") & 0xFFFFFFFF
+
+
+keys = st.one_of(st.text("abcXYZ019", min_size=1, max_size=300), st.text(min_size=1, max_size=9))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["t", "topic-2", "标签"]), keys), min_size=1, max_size=30)
+)
+def test_hashes_at_once_are_those_of_each(rows: list[tuple[str, str]]) -> None:
+    found = hash_keys([prefix(topic) for topic, _ in rows], [key for _, key in rows])
+    assert found.tolist() == [index_hash(topic, key) for topic, key in rows]
+
+
+@given(st.lists(st.text("abc019", min_size=32, max_size=32), min_size=1, max_size=30))
+def test_hashes_of_keys_of_one_length(many: list[str]) -> None:
+    found = hash_keys([prefix("t")] * len(many), many)
+    assert found.tolist() == [index_hash("t", key) for key in many]
+
+
+def test_smallest_hash_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The text's hash is the one value whose absolute value does not exist.
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert hash_keys([0] * 9, ["polygenelubricants"] * 9).tolist() == [0] * 9
+    monkeypatch.setattr(index_module, "java_hash", lambda _: -(2**31))
+    assert index_hash("t", "k") == 0
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 50, 250])
+def test_what_was_gathered_is_found(tmp_path: Path, rows: int) -> None:
+    index = made(tmp_path)
+    for number in range(rows):
+        found = (f"k{number}", "标签") if number % 3 else (f"k{number}",)
+        index.gather(prefix("t"), found, number * 100, NOW_MS + number)
+    assert index.query("t", "k0", 9, 0, 1 << 60) == []
+    index.flush_pending(NOW_MS)
+    assert index.pending_keys == []
+    for number in range(rows):
+        assert index.query("t", f"k{number}", 9, 0, 1 << 60) == [number * 100]
+    tagged = [number * 100 for number in range(rows) if number % 3]
+    assert index.query("t", "标签", 1000, 0, 1 << 60) == tagged[::-1]
+    assert index.query("u", "k0", 9, 0, 1 << 60) == []
+    assert (index.end_phys, index.end_ms) == ((rows - 1) * 100, NOW_MS + rows - 1)
+    index.close()
+
+
+def test_full_files_follow_each_other_even_when_the_clock_goes_back(tmp_path: Path) -> None:
+    index = made(tmp_path)
+    for number in range(350):
+        index.gather(prefix("t"), ("same",), number, NOW_MS + number)
+        if number % 50 == 49:
+            index.flush_pending(NOW_MS - number * 86_400_000)
+    names = sorted(path.name for path in (tmp_path / "index").iterdir())
+    assert len(names) == 4
+    assert [Path(file.path).name for file in index.files] == names
+    assert [len(name) for name in names] == [17] * 4
+    assert index.query("t", "same", 1000, 0, 1 << 60) == list(range(350))[::-1]
+    assert len(index.full_files()) == 3
+    for file in index.full_files():
+        file.write_slots()
+        file.release_slots()
+    assert index.query("t", "same", 120, 0, 1 << 60) == list(range(230, 350))[::-1]
+    index.close()
+    again = made(tmp_path)
+    again.load(180, clean=False)
+    assert again.query("t", "same", 1000, 0, 1 << 60) == list(range(180))[::-1]
+    assert again.end_phys == 179
+    again.drop_before(150)
+    assert again.query("t", "same", 1000, 0, 1 << 60) == list(range(99, 180))[::-1]
+    again.close()
+
+
+def test_index_can_be_off(tmp_path: Path) -> None:
+    index = made(tmp_path, message_index_enable=False)
+    index.gather(prefix("t"), ("k",), 1, 1)
+    index.flush_pending(NOW_MS)
+    assert index.files == []
+    assert (index.end_phys, index.end_ms) == (0, 0)
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "notes.txt").write_text("mine")
+    index = made(tmp_path)
+    index.load(0, clean=True)
+    assert index.files == []
+    assert (tmp_path / "index" / "notes.txt").exists()
