@@ -96,17 +96,6 @@ def test_a_topic_stays_when_a_registration_lacks_it(routes: RouteTable) -> None:
     assert routes.pick("t") is not None
 
 
-def test_a_topic_leaves_with_its_registration_when_told_so() -> None:
-    routes = RouteTable(drop_unregistered=True)
-    routes.register(header(), body("t", "u"), "x", 0)
-    routes.register(header("broker-b", address="b:1"), body("t"), "y", 0)
-    routes.register(header(), body("u", version=2), "x", 0)
-    assert addresses(routes) == {"broker-b": {"0": "b:1"}}
-    routes.register(header("broker-b", address="b:1"), body(version=2), "y", 0)
-    assert routes.pick("t") is None
-    assert routes.topics().topic_list == ["u"]
-
-
 def test_an_address_has_one_id(routes: RouteTable) -> None:
     routes.register(header(), body("t"), "x", 0)
     routes.register(header(broker_id=1, address="a:2"), body(), "y", 0)

@@ -27,10 +27,7 @@ class NameServer:
 
     def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
         self.config = config
-        self.routes = RouteTable(
-            expiry_ms=config.broker_expiry_ms,
-            drop_unregistered=config.delete_topic_with_broker_registration,
-        )
+        self.routes = RouteTable(expiry_ms=config.broker_expiry_ms)
         self.kv = KvTables(Path(config.kv_config_path).expanduser())
         self._clock = clock
         self._tasks = Tasks()

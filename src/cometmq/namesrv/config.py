@@ -10,17 +10,15 @@ class NamesrvConfig:
     """Settings of one name server; text becomes this through core/settings.py.
 
     ``kv_config_path`` is the file of the key-value tables ("~" is the home folder). With
-    ``order_message_enable`` routes carry the order configuration of their topic. With
-    ``delete_topic_with_broker_registration`` a topic that a broker registers no more leaves that
-    broker's routes; upstream keeps it until it is deleted at the name server too.
-    ``remote_admin_enable`` lets other machines change permissions, topics and keys.
+    ``order_message_enable`` routes carry the order configuration of their topic;
+    ``remote_admin_enable`` lets other machines change permissions, topics and keys. A broker that
+    is silent for ``broker_expiry_ms`` is found gone by the scan every ``expiry_scan_ms``.
     """
 
     bind_address: str = "127.0.0.1"
     listen_port: int = 9876
     kv_config_path: str = "~/namesrv/kvConfig.json"
     order_message_enable: bool = False
-    delete_topic_with_broker_registration: bool = False
     remote_admin_enable: bool = False
     broker_expiry_ms: int = 120_000
     expiry_scan_ms: int = 5_000

@@ -64,15 +64,11 @@ class _Broker:
 class RouteTable:
     """Brokers, clusters and topics of one name server.
 
-    ``expiry_ms`` is how long a silent broker stays. ``drop_unregistered`` takes a topic out of a
-    broker's routes when its next registration lacks it.
+    ``expiry_ms`` is how long a silent broker stays.
     """
 
-    def __init__(
-        self, *, expiry_ms: int = BROKER_EXPIRY_MS, drop_unregistered: bool = False
-    ) -> None:
+    def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
-        self._drop_unregistered = drop_unregistered
         self._live: dict[str, _LiveBroker] = {}
         self._brokers: dict[str, _Broker] = {}
         self._clusters: dict[str, set[str]] = {}
@@ -88,6 +84,7 @@ class RouteTable:
         """A broker says that it lives, where, and which topics it has.
 
         Topics count only from the master, and only when its data version differs from the last.
+        Those that a registration lacks stay: a Java broker registers a created topic alone.
         """
         name, address = broker.broker_name, broker.broker_addr
         self._clusters.setdefault(broker.cluster_name, set()).add(name)
@@ -142,14 +139,6 @@ class RouteTable:
             if queues.get(name) != data:
                 queues[name] = data
                 self._encoded.pop(topic, None)
-        if self._drop_unregistered:
-            gone = [
-                topic
-                for topic, queues in self._topics.items()
-                if name in queues and topic not in table.topic_config_table
-            ]
-            for topic in gone:
-                self._drop_queues(topic, name)
 
     def _set_filter_servers(self, address: str, servers: list[str]) -> None:
         if self._filter_servers.get(address, []) != servers:
