@@ -1,9 +1,10 @@
 """The broker makes itself known to its name servers (upstream: BrokerOuterAPI.java).
 
 Every name server of the list has a loop of its own, so one that is dead or slow delays none of the
-others. A loop registers at once when topics changed (changes of 100 ms leave together), asks every
-30 s whether the name server still has the latest, which counts as the heartbeat, and registers
-again when not. A name server that failed, or whose connection broke, is tried again within seconds.
+others. A loop registers at once when topics changed (changes of the next 100 ms leave together),
+asks every 30 s whether the name server still has the latest, which counts as the heartbeat, and
+registers again when not. A name server that failed, or whose connection broke, is tried again
+within seconds.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class Registration:
         self._place: BrokerPlace | None = None
         self._body: tuple[DataVersion, bool, bytes] | None = None
         self._batching = False
+        self._last_batch_ms = clock.monotonic_ms() - BATCH_MS
         self._loops: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
 
@@ -117,7 +119,9 @@ class Registration:
         await self._first.wait()
 
     def changed(self) -> None:
-        """Topics changed: register within 100 ms, together with other changes of that time."""
+        """Topics changed: register at once, or together with all changes of the 100 ms since the
+        last time. A client that was told of a new topic asks a name server for it right away, and
+        looks again only 20 s later."""
         if self._loops and not self._batching:
             self._batching = True
             self._spawn(self._batch(), "registration batch")
@@ -147,7 +151,9 @@ class Registration:
         self._loops.append(self._tasks.spawn(coro, name=name))
 
     async def _batch(self) -> None:
-        await self._clock.sleep_ms(BATCH_MS)
+        wait_ms = self._last_batch_ms + BATCH_MS - self._clock.monotonic_ms()
+        await self._clock.sleep_ms(max(wait_ms, 0))
+        self._last_batch_ms = self._clock.monotonic_ms()
         self._batching = False
         for server in self._servers:
             server.wake.set()
