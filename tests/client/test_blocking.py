@@ -1,0 +1,128 @@
+"""The blocking facade against a real CometMQ broker, from plain threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+import cometmq
+from cometmq.admin.api import Admin
+from cometmq.client.blocking import Client, ReceivedMessage
+from cometmq.core.errors import MessageIllegal
+from cometmq.message.model import Message
+from cometmq.testing.cluster import Cluster
+
+
+@pytest.fixture
+def client(cometmq_session_cluster: Cluster) -> Iterator[Client]:
+    with Client(cometmq_session_cluster.namesrv) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    client.wait(Admin(client.inner.session).create_topic(name, queues=2))
+    return name
+
+
+def test_it_is_exported() -> None:
+    assert cometmq.BlockingClient is Client
+
+
+def test_messages_go_out_and_come_in(client: Client, topic: str) -> None:
+    sent = client.send(topic, b"1", tag="x", keys=["k"])
+    client.send_oneway(Message(topic, b"2", tag="x"))
+    client.send_many([Message(topic, b"3", tag="x"), Message(topic, b"4", tag="y")])
+    found: dict[bytes, ReceivedMessage] = {}
+    with client.subscribe(topic, group=f"g-{topic}", filter="x", start="first") as subscription:
+        for message in subscription:
+            with message.processing() as inside:
+                found[inside.body] = message
+            if len(found) == 3:
+                break
+    assert set(found) == {b"1", b"2", b"3"}
+    assert found[b"1"].message_id == sent.message_id
+    assert (found[b"1"].keys, found[b"1"].topic) == (("k",), topic)
+    progress = client.wait(Admin(client.inner.session).consumer_progress(f"g-{topic}", topic))
+    assert sum(each.consumer_offset for each in progress.values()) == 4
+
+
+def test_a_failure_is_retried_and_goes_no_further(
+    client: Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.send(topic, b"1")
+    attempts = []
+    with client.subscribe(topic, group=f"g-{topic}", start="first") as subscription:
+        for message in subscription:
+            with message.processing():
+                attempts.append(message.reconsume_times)
+                if message.reconsume_times == 0:
+                    message.retry(1)
+                    raise ValueError("once")
+            if attempts[-1]:
+                break
+    assert attempts == [0, 1]
+    assert "processing_failed" in caplog.text
+
+
+def test_an_interrupt_gives_the_message_back(client: Client, topic: str) -> None:
+    client.send(topic, b"1")
+
+    def interrupted(message: ReceivedMessage) -> None:
+        with message.processing():
+            raise KeyboardInterrupt
+
+    with client.subscribe(topic, group=f"g-{topic}", start="first") as subscription:
+        first = next(subscription)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(first)
+        second = next(subscription)
+        assert (second.body, second.reconsume_times) == (b"1", 0)
+        second.ack()
+
+
+def test_a_handler_runs_in_threads_until_it_is_closed(client: Client, topic: str) -> None:
+    client.send_many([Message(topic, b"%d" % at) for at in range(50)])
+    seen: set[bytes] = set()
+    threads: set[str] = set()
+    done = threading.Event()
+    together = threading.Barrier(3)
+
+    def handle(message: ReceivedMessage) -> None:
+        if len(threads) < 3:
+            threads.add(threading.current_thread().name)
+            together.wait(10)
+        seen.add(message.body)
+        if len(seen) == 50:
+            done.set()
+
+    subscription = client.subscribe(topic, group=f"g-{topic}", start="first", concurrency=3)
+    runner = threading.Thread(target=subscription.run, args=(handle,))
+    runner.start()
+    assert done.wait(20)
+    subscription.close()
+    runner.join(20)
+    assert not runner.is_alive()
+    assert len(threads) == 3
+
+
+def test_errors_cross_the_thread(client: Client) -> None:
+    with pytest.raises(MessageIllegal):
+        client.send("no good", b"")
+
+
+def test_a_client_that_is_not_open(
+    cometmq_session_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(cometmq_session_cluster.namesrv)
+    with caplog.at_level(logging.WARNING), pytest.raises(RuntimeError, match="not open"):
+        client.subscribe("t", group="g")
+    client.start()
+    client.start()
+    client.close()
+    client.close()

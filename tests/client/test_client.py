@@ -1,0 +1,202 @@
+"""The client against a real CometMQ broker: what users write, end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import cometmq
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.hooks import SendAttempt
+from cometmq.core.errors import MessageIllegal, SettingsError
+from cometmq.message.model import Message, MessageQueue
+from cometmq.testing.cluster import Cluster
+from tests.client.scripted import eventually
+
+#: Delay level of one second.
+ONE_SECOND = 1
+
+
+@pytest.fixture
+async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
+    async with Client(cometmq_session_cluster.namesrv, rebalance_interval_ms=500) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(client: Client) -> str:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    await Admin(client.session).create_topic(name, queues=4)
+    return name
+
+
+async def test_the_first_example(client: Client, topic: str) -> None:
+    result = await client.send(topic, b"row", tag="update", keys=["AD-02"], order_key="AD-02")
+    assert result.status is cometmq.SendStatus.OK
+    await client.send(topic, b"other", tag="delete")
+    found: list[ReceivedMessage] = []
+    subscription = client.subscribe(
+        topic, group=f"g-{topic}", filter="insert || update", concurrency=8, start="first"
+    )
+    async for message in subscription:
+        async with message.processing():
+            found.append(message)
+        break
+    assert (found[0].body, found[0].tag, found[0].keys) == (b"row", "update", ("AD-02",))
+    assert found[0].message_id == result.message_id
+    assert (found[0].queue, found[0].queue_offset) == (result.queue, result.queue_offset)
+
+
+async def test_every_message_is_consumed_once_by_a_group_and_once_by_another(
+    client: Client, topic: str, cometmq_session_cluster: Cluster
+) -> None:
+    messages = [Message(topic, b"%d" % at, tag="x") for at in range(500)]
+    await client.send_many(messages[:250])
+    seen: dict[str, list[bytes]] = {"one": [], "two": [], "other": []}
+
+    async def consume(member: Client, name: str, group: str) -> None:
+        async def handle(message: ReceivedMessage) -> None:
+            seen[name].append(message.body)
+
+        await member.subscribe(topic, group=group, start="first").run(handle)
+
+    group = f"g-{topic}"
+    other = Client(cometmq_session_cluster.namesrv, rebalance_interval_ms=500)
+    async with other:
+        running = [
+            asyncio.create_task(consume(client, "one", group)),
+            asyncio.create_task(consume(other, "two", group)),
+            asyncio.create_task(consume(other, "other", f"{group}-other")),
+        ]
+        await client.send_many(messages[250:])
+        await eventually(lambda: len(seen["other"]) == 500)
+        # A queue may change hands with messages in work, which then come twice.
+        await eventually(lambda: len({*seen["one"], *seen["two"]}) == 500)
+        assert sorted(seen["other"]) == sorted(message.body for message in messages)
+    await client.close()
+    await asyncio.gather(*running)
+
+
+async def test_a_failed_message_comes_again(client: Client, topic: str) -> None:
+    await client.send(topic, b"row", tag="x", keys=["k"])
+    attempts: list[tuple[int, str]] = []
+    async with client.subscribe(topic, group=f"g-{topic}", start="first") as subscription:
+        async for message in subscription:
+            async with message.processing():
+                attempts.append((message.reconsume_times, message.topic))
+                if message.reconsume_times == 0:
+                    await message.retry(ONE_SECOND)
+                    continue
+            break
+    assert attempts == [(0, topic), (1, topic)]
+
+
+async def test_order_holds_for_each_key(client: Client, topic: str) -> None:
+    keys = ["a", "b", "c", "d", "e"]
+    seen: dict[str, list[int]] = {key: [] for key in keys}
+    failed: set[int] = set()
+
+    async def handle(message: ReceivedMessage) -> None:
+        number = int(message.body)
+        if number % 25 == 0 and number not in failed:
+            failed.add(number)
+            raise ValueError("the first attempt fails")
+        seen[message.keys[0]].append(number)
+
+    async with Client(client.config.name_servers, ordered_retry_pause_ms=5) as consumer:
+        subscription = consumer.subscribe(topic, group=f"g-{topic}", ordered=True, start="first")
+        running = asyncio.create_task(subscription.run(handle))
+        for number in range(200):
+            key = keys[number % len(keys)]
+            await client.send(topic, b"%d" % number, keys=key, order_key=key)
+        await eventually(lambda: sum(map(len, seen.values())) == 200)
+    await running
+    assert len(failed) == 8
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+async def test_broadcasting_gives_everything_to_everybody(
+    client: Client, topic: str, tmp_path: Path
+) -> None:
+    await client.send_many([Message(topic, b"%d" % at) for at in range(20)])
+    seen: dict[str, int] = {"a": 0, "b": 0}
+
+    async def consume(name: str) -> None:
+        servers = client.config.name_servers
+        async with Client(servers, offsets_dir=tmp_path, instance_name=name) as member:
+            async for message in member.subscribe(
+                topic, group=f"g-{topic}", mode="broadcasting", start="first"
+            ):
+                async with message.processing():
+                    seen[name] += 1
+                if seen[name] == 20:
+                    return
+
+    await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), 30)
+    assert seen == {"a": 20, "b": 20}
+    files = await asyncio.to_thread(lambda: list(tmp_path.rglob("offsets.json")))
+    assert len(files) == 2
+
+
+async def test_one_way_and_ready_made_messages(client: Client, topic: str) -> None:
+    queue = MessageQueue(topic, (await client.queues(topic))[0].broker_name, 2)
+    await client.send_oneway(topic, b"1", tag="x", keys=["k"], queue=queue)
+    await client.send(Message(topic, b"2", properties={"a": "b"}), queue=queue)
+    found = [message async for part in client.puller.read_range(queue, 0, 2) for message in part]
+    assert [(message.body, message.tag) for message in found] == [(b"1", "x"), (b"2", "")]
+    assert found[1].properties["a"] == "b"
+    assert await client.queues(topic, "write") == await client.queues(topic)
+
+
+async def test_hooks(client: Client, topic: str) -> None:
+    seen: list[str] = []
+
+    class Hook:
+        def before(self, attempt: SendAttempt) -> None:
+            seen.append(f"before {attempt.messages[0].body!r}")
+
+        def after(self, attempt: SendAttempt) -> None:
+            seen.append(f"after {attempt.result is not None}")
+
+    client.send_hooks.append(Hook())
+    await client.send(topic, b"1")
+    assert seen == ["before b'1'", "after True"]
+
+
+async def test_a_client_that_is_not_open(cometmq_session_cluster: Cluster) -> None:
+    client = Client(cometmq_session_cluster.namesrv)
+    for use in (lambda: client.session, lambda: client.producer, lambda: client.client_id):
+        with pytest.raises(RuntimeError, match="not open"):
+            use()
+    await client.close()
+    await client.start()
+    await client.start()
+    assert "@" in client.client_id
+    await client.close()
+    with pytest.raises(RuntimeError):
+        client.subscribe("t", group="g")
+
+
+async def test_what_cannot_be_is_said(client: Client) -> None:
+    with pytest.raises(SettingsError, match="no_such_setting"):
+        Client("127.0.0.1:1", no_such_setting=5)
+    with pytest.raises(SettingsError):
+        Client("")
+    with pytest.raises(TypeError, match="body is missing"):
+        await client.send("t")  # type: ignore[call-overload]
+    with pytest.raises(MessageIllegal):
+        await client.send("no good", b"")
+
+
+async def test_subscriptions_that_ended_are_forgotten(client: Client, topic: str) -> None:
+    for _ in range(3):
+        async with client.subscribe(topic, group=f"g-{topic}"):
+            pass
+    client.subscribe(topic, group=f"g-{topic}")
+    assert len(client._subscriptions) == 1
