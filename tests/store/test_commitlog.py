@@ -1,0 +1,155 @@
+"""The log: rolls, full and failing disks, files made ahead."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from cometmq.core.errors import StoreFull, StoreOffline
+from cometmq.message.record import BLANK, MAGIC_BLANK
+from tests.store.faults import FailingFiles
+from tests.store.stores import assert_consistent, bodies, copied, fill, log_of, opened, put
+
+FILE = 16_384
+OVERHEAD = 91 + 1  # of a record of topic "t" without properties
+
+
+def test_a_record_and_a_blank_must_fit(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, body=bytes(FILE - OVERHEAD - 8))
+    put(store, body=b"next file")
+    put(store, body=bytes(FILE - OVERHEAD - 8 - 100 - 92))
+    put(store, body=b"does not fit any more")
+    store.commit()
+    assert [record.physical_offset for record in log_of(store)] == [0, FILE, FILE + 101, 2 * FILE]
+    first, second = ((tmp_path / "commitlog" / f"{base:020d}").read_bytes() for base in (0, FILE))
+    assert first[-8:] == BLANK.pack(8, MAGIC_BLANK)
+    room = 99
+    assert second[-room : -room + 8] == BLANK.pack(room, MAGIC_BLANK)
+    assert_consistent(store)
+    store.close()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == 4
+    again.close()
+
+
+def test_one_turn_over_several_files(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(12):
+        put(store, body=b"%02d" % number + bytes(6_000))
+    store.commit()
+    assert len(store.log.segments.files) == 6
+    assert len(assert_consistent(store)) == 12
+    put(store, body=b"after")
+    store.commit()
+    assert bodies(store, "t", 0)[-1] == b"after"
+    store.close()
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "allocate"])
+def test_a_full_disk_stores_nothing_of_the_turn(tmp_path: Path, operation: str) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path / "s", files=files)
+    fill(store, 20)
+    before = store.written_offset, store.queue("t", 0).next_offset
+    files.failing[operation] = errno.ENOSPC
+    put(store, body=b"first" + bytes(9_000))
+    put(store, body=b"second" + bytes(9_000))
+    put(store, "new", 1)
+    with pytest.raises(StoreFull, match="free space there") as caught:
+        store.commit()
+    assert caught.value.code == 14
+    assert (store.written_offset, store.queue("t", 0).next_offset) == before
+    assert store.queue("new", 1).next_offset == 0
+    assert store.put_failures == 3
+    with pytest.raises(StoreFull):
+        put(store)
+    killed = opened(copied(tmp_path / "s", "killed"))
+    assert len(assert_consistent(killed)) == 20
+    killed.close()
+    files.failing.clear()
+    store.update_refusal()
+    put(store, body=b"short")
+    store.commit()
+    fill(store, 30, first=100)
+    assert len(assert_consistent(store)) == 51
+    store.close()
+
+
+def test_a_failing_device_takes_the_log_offline(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path / "s", files=files)
+    fill(store, 20)
+    files.failing["pwrite"] = errno.EIO
+    put(store)
+    with pytest.raises(StoreOffline, match="until a restart") as caught:
+        store.commit()
+    assert "Input/output error" in str(caught.value)
+    files.failing.clear()
+    with pytest.raises(StoreOffline):
+        put(store)
+    store.update_refusal()
+    with pytest.raises(StoreOffline):
+        put(store)
+    assert len(bodies(store, "t", 0)) == 7
+    store.close()
+    assert (tmp_path / "s" / "abort").exists()
+    again = opened(tmp_path / "s")
+    assert len(assert_consistent(again)) == 20
+    again.close()
+
+
+def test_when_the_rest_of_a_failed_write_cannot_be_cleared(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    files.failing.update(pwrite=errno.ENOSPC, erase=errno.EIO)
+    put(store)
+    with pytest.raises(StoreOffline, match="clearing the rest failed"):
+        store.commit()
+    with pytest.raises(StoreOffline):
+        store.log.commit() if store.log.position > store.log.written else put(store)
+    files.failing.clear()
+    store.close()
+
+
+def test_files_made_ahead_are_used_or_thrown_away(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    log = store.log
+    assert log.wants_next_file()
+    ahead = log.segments.create_file(log.segments.end)
+    log.offer_next_file(ahead)
+    assert not log.wants_next_file()
+    fill(store, 100)
+    assert ahead in log.segments.files
+    late = log.segments.create_file(log.segments.end)
+    log.offer_next_file(late)
+    store.close()
+    again = opened(tmp_path)
+    assert not again.log.wants_next_file()
+    fill(again, 200, first=100)
+    assert len(assert_consistent(again)) == 300
+    again.close()
+
+
+def test_a_late_file_is_not_taken(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    log = store.log
+    stale = log.segments.create_file(log.segments.end + FILE)
+    log.offer_next_file(stale)
+    assert stale.closed
+    assert log.wants_next_file()
+    store.close()
+
+
+def test_views_stay_inside_one_file(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 100)
+    assert store.log.view(0, 10) is not None
+    assert store.log.view(FILE - 5, 10) is None
+    assert store.log.view(1 << 40, 1) is None
+    assert [file.base for file in store.log.unsynced_files()] == [
+        file.base for file in store.log.segments.files if file.base < store.written_offset
+    ]
+    store.flusher.sync_now()
+    assert store.log.unsynced_files() == []
+    store.close()
