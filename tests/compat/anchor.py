@@ -277,6 +277,7 @@ class JavaCluster:
             "brokerName": "broker-a",
             "brokerId": "0",
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "listenPort": str(port),
             "haListenPort": str(port + 1),
             "namesrvAddr": namesrv,

@@ -26,9 +26,7 @@ class StepFailed(Exception):
 class Driver:
     """`Driver.java` in a JVM of its own; close it after use."""
 
-    def __init__(
-        self, jars: Path, home: Path, properties: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, jars: Path, home: Path, properties: Mapping[str, str] | None = None) -> None:
         anchor.prepare_home(home)
         classes = anchor.compile_java(jars, sorted(SOURCES.glob("*.java")))
         start = anchor.java_command([classes, f"{jars}/*"], home, properties=properties)

@@ -2,28 +2,36 @@
 
     python -m tests.golden.record
 
-rewrites `frames/java-*.bin` and their lines in `frames/manifest.json`. Of frames alike (same
-peers, codes, codec, header fields, and whether there is a body) the first is kept, and a request
-with each answer that is kept. Needs Java and Maven; takes about two minutes.
+rewrites `frames/`. Of frames alike (same peers, codes, codec, header fields, and whether there is
+a body) the first is kept, and a request with each answer that is kept. The frames of `handmade.py`
+are sent to the same servers and kept with their answers. Needs Java and Maven; takes a minute.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterable
+import shutil
+import socket
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.compat import anchor
 from tests.compat.driver import Driver
-from tests.golden.wiretap import MAX_BODY_BYTES, Carried, Proxy, Tap
+from tests.golden import handmade
+from tests.golden.wiretap import MAX_BODY_BYTES, Carried, Proxy, Tap, parse_head
 
 FRAMES = Path(__file__).parent / "frames"
 MANIFEST = FRAMES / "manifest.json"
 TOPIC = "golden"
 GROUP = "golden-group"
+#: A neutral place: broker settings, which are recorded too, name it.
+WORK = Path("/var/tmp/rocketmq-golden")
+
+
+#: What the manifest says of one frame.
+Line = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ def consume_steps(driver: Driver, namesrv: str) -> None:
     driver.ask("received", id="second", count=1, timeoutMs=3_000)
     orderly = common | {"group": "golden-orderly", "filter": "*"}
     driver.ask("consume", id="orderly", orderly=True, **orderly)
-    driver.ask("received", id="orderly", count=10, timeoutMs=20_000)
+    driver.ask("received", id="orderly", count=10, timeoutMs=20_000, settleMs=3_000)
     for offset in (0, 1_000):
         queue = {"broker": "broker-a", "queue": 0, "offset": offset}
         driver.ask("pullAt", namesrv=namesrv, topic=TOPIC, **queue)
@@ -93,7 +101,7 @@ def tool_steps(driver: Driver, namesrv: str, broker: str) -> None:
         ["updateOrderConf", "-t", TOPIC, "-m", "get"],
         ["wipeWritePerm", "-b", "broker-a"],
         ["addWritePerm", "-b", "broker-a"],
-        ["resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "0"],
+        ["resetOffsetByTime", "-g", "golden-orderly", "-t", TOPIC, "-s", "0"],
         ["updateSubGroup", "-c", "DefaultCluster", "-g", "golden-new"],
         ["deleteSubGroup", "-c", "DefaultCluster", "-g", "golden-new"],
         ["updateTopic", "-c", "DefaultCluster", "-t", "golden-new", "-r", "2", "-w", "2"],
@@ -140,8 +148,11 @@ def record_pass(codec: str, folder: Path, jars: Path) -> list[Carried]:
     return tap.carried
 
 
-def record_registration(folder: Path, jars: Path) -> list[Carried]:
-    """A broker that compresses its registration and asks before it repeats it (code 322)."""
+def record_registration(folder: Path, jars: Path) -> tuple[list[Carried], list[Line]]:
+    """A broker that compresses its registration and asks before it repeats it (code 322).
+
+    The same servers are then sent the frames of `handmade.py`.
+    """
     tap = Tap()
     proxy = Proxy(tap, "namesrv")
     settings = {"compressedRegister": "true", "forceRegister": "false"}
@@ -155,8 +166,46 @@ def record_registration(folder: Path, jars: Path) -> list[Carried]:
             "the broker asks for its data version",
             40,
         )
+        ports = {"namesrv": cluster.namesrv_server.port, "broker": cluster.broker_server.port}
+        lines = [line for made in handmade.all_frames() for line in send_handmade(made, ports)]
     proxy.close()
-    return tap.carried
+    return tap.carried, lines
+
+
+def send_handmade(made: handmade.Handmade, ports: Mapping[str, int]) -> list[Line]:
+    """Sends one frame, writes it and its answer; gives their lines of the manifest."""
+    head = parse_head(made.frame)
+    name = f"{made.who}-{made.name.removeprefix(f'{made.who}-')}"
+    kind = "request" if made.answered else "oneway"
+    lines = [frame_line(f"{name}-{kind}.bin", made.who, made.server, made.frame)]
+    lines[0]["what"] = f"written by hand as {made.who} writes it: {made.what}"
+    with socket.create_connection(("127.0.0.1", ports[made.server]), 10) as connection:
+        connection.sendall(made.frame)
+        if made.answered:
+            answer = read_answer(connection)
+            line = frame_line(f"{name}-response.bin", f"java-{made.server}", made.who, answer)
+            line |= {"answers": lines[0]["file"], "answers_code": head.code}
+            lines.append(line | {"what": f"what the real {made.server} answers"})
+    return lines
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """The next answer; requests of the server's own that come before it are left out."""
+    with connection.makefile("rb") as stream:
+        while length := stream.read(4):
+            frame = length + stream.read(int.from_bytes(length, "big"))
+            if parse_head(frame).is_response:
+                return frame
+    raise anchor.AnchorFailed("the server closed the connection")
+
+
+def frame_line(name: str, sender: str, receiver: str, frame: bytes) -> Line:
+    """Writes a frame; gives what the manifest says of every frame."""
+    (FRAMES / name).write_bytes(frame)
+    head = parse_head(frame)
+    line: Line = {"file": name, "sender": sender, "to": receiver, "code": head.code}
+    line |= {"codec": head.codec, "flag": head.flag, "opaque": head.opaque}
+    return line | {"body_bytes": head.body_bytes}
 
 
 def exchanges(carried: Iterable[Carried]) -> list[Exchange]:
@@ -208,30 +257,25 @@ def client_role(exchange: Exchange) -> str:
     return "client"
 
 
-def write_frames(found: Iterable[Exchange]) -> list[dict[str, object]]:
+def write_frames(found: Iterable[Exchange]) -> list[Line]:
     """Writes the files; gives their lines of the manifest."""
-    lines: list[dict[str, object]] = []
+    lines: list[Line] = []
     for number, exchange in enumerate(found, 1):
         request = exchange.request
         code = RequestCode(request.head.code) if request.head.code in list(RequestCode) else None
-        title = code.name if code else str(request.head.code)
+        title = code.name if code else f"CODE_{request.head.code}"
         stem = f"java-{number:03d}-{title.lower().replace('_', '-')}"
-        sides = (client_role(exchange), request.server)
+        sides = (f"java-{client_role(exchange)}", f"java-{request.server}")
+        sender, receiver = sides if request.to_server else sides[::-1]
         request_file = f"{stem}-{'oneway' if request.head.is_oneway else 'request'}.bin"
-        for frame, name in ((request, request_file), (exchange.response, f"{stem}-response.bin")):
-            if frame is None:
-                continue
-            (FRAMES / name).write_bytes(frame.frame)
-            sender, receiver = sides if frame.to_server else sides[::-1]
-            line: dict[str, object] = {"file": name, "from": f"java-{sender}", "to": receiver}
-            line |= {"code": frame.head.code, "codec": frame.head.codec, "flag": frame.head.flag}
-            line |= {"opaque": frame.head.opaque, "body_bytes": frame.head.body_bytes}
-            line["what"] = title
-            if frame is not request:
-                line["answers"] = request_file
-                line["answers_code"] = request.head.code
-                line["what"] = f"{title} answered {response_name(frame.head.code)}"
-            lines.append(line)
+        line = frame_line(request_file, sender, receiver, request.frame)
+        lines.append(line | {"what": title})
+        if exchange.response is not None:
+            name = f"{stem}-response.bin"
+            line = frame_line(name, receiver, sender, exchange.response.frame)
+            line |= {"answers": request_file, "answers_code": request.head.code}
+            what = f"{title} answered {response_name(exchange.response.head.code)}"
+            lines.append(line | {"what": what})
     return lines
 
 
@@ -243,18 +287,17 @@ def response_name(code: int) -> str:
 def main() -> None:
     """Records everything anew."""
     jars = anchor.fetch_jars()
-    carried: list[list[Carried]] = []
-    with tempfile.TemporaryDirectory() as name:
-        carried.append(record_pass("JSON", Path(name) / "json", jars))
-        carried.append(record_pass("ROCKETMQ", Path(name) / "binary", jars))
-        carried.append(record_registration(Path(name) / "registration", jars))
+    shutil.rmtree(WORK, ignore_errors=True)
     FRAMES.mkdir(exist_ok=True)
-    for old in FRAMES.glob("java-*.bin"):
+    for old in FRAMES.glob("*.bin"):
         old.unlink()
-    found = [exchange for frames in carried for exchange in exchanges(frames)]
-    lines = write_frames(first_of_each(found))
-    kept = json.loads(MANIFEST.read_text()) if MANIFEST.exists() else []
-    lines += [line for line in kept if not str(line["file"]).startswith("java-")]
+    try:
+        carried = [record_pass(codec, WORK / codec, jars) for codec in ("JSON", "ROCKETMQ")]
+        registration, handmade_lines = record_registration(WORK / "registration", jars)
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+    found = [exchange for frames in [*carried, registration] for exchange in exchanges(frames)]
+    lines = write_frames(first_of_each(found)) + handmade_lines
     text = ",\n".join(json.dumps(line) for line in lines)
     MANIFEST.write_text(f"[\n{text}\n]\n", encoding="utf-8")
     print(f"{len(lines)} frames in {FRAMES}")
