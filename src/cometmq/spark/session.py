@@ -17,6 +17,9 @@ LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Stopping a stream inside foreachBatch makes Spark match a long Python traceback with a regular
+    # expression that recurses a character at a time.
+    "spark.driver.extraJavaOptions": "-Xss8m",
 }
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",

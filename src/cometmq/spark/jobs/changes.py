@@ -1,0 +1,84 @@
+"""Change messages as a DataFrame: what a topic of committed row changes carries.
+
+    {"table": "regions", "op": "insert"|"update"|"delete", "key": "AD-02", "change": 4711,
+     "at_ms": 1772600767089, "row": {...} | null}
+
+``change`` grows with every change of a row, over its deletion and return too. ``row`` is the whole
+row after the change and null exactly for a deletion; it stays JSON text, so any table fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+COLUMNS: Final = (
+    "broker_name string, queue_id int, queue_offset bigint, body binary, "
+    "born_timestamp timestamp, store_timestamp timestamp"
+)
+"""What is read of each message."""
+
+_BODY: Final = "table string, op string, key string, change bigint, at_ms bigint, row string"
+STATE_DDL: Final = (
+    "table string, key string, op string, change bigint, at_ms bigint, row string, "
+    "queue_offset bigint"
+)
+STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
+"""What the copy keeps of a row's newest change."""
+
+
+def parsed(messages: DataFrame, buckets: int) -> DataFrame:
+    """One row a message, with its table and key's ``bucket``.
+
+    ``problem`` is null, or says why the body is no change; only then is ``text`` the body.
+    """
+    text = f.decode(f.col("body"), "UTF-8")
+    found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
+    problem = _problem()
+    return found.select(
+        *("c.table", "c.op", "c.key", "c.change", "c.at_ms", "c.row"),
+        *("broker_name", "queue_id", "queue_offset", "born_timestamp", "store_timestamp"),
+        problem.alias("problem"),
+        f.when(problem.isNotNull(), f.col("text")).alias("text"),
+    ).withColumn("bucket", f.when(f.col("problem").isNull(), bucket_of(buckets)))
+
+
+def bucket_of(buckets: int) -> Column:
+    """Which of so many buckets a table and key belong to; the same for ever."""
+    return f.pmod(f.xxhash64("table", "key"), f.lit(buckets)).cast("int")
+
+
+def _problem() -> Column:
+    whole = [f.col(f"c.{name}").isNull() for name in ("table", "key", "op", "change", "at_ms")]
+    missing = f.col("c").isNull()
+    for column in whole:
+        missing = missing | column
+    is_delete = f.col("c.op") == "delete"
+    return (
+        f.when(missing, "not a change: a field is missing or of another type")
+        .when(~f.col("c.op").isin("insert", "update", "delete"), "op is unknown")
+        .when(is_delete != f.col("c.row").isNull(), "row is null for a deletion, and only then")
+    )
+
+
+def newest(changes: DataFrame) -> DataFrame:
+    """The last change of every row: the highest ``change``, then the highest queue offset."""
+    last = f.max_by(f.struct(*STATE[2:]), f.struct("change", "queue_offset"))
+    chosen = changes.groupBy("bucket", "table", "key").agg(last.alias("last"))
+    return chosen.select("bucket", "table", "key", "last.*")
+
+
+def with_group(changes: DataFrame, field: str) -> DataFrame:
+    """Each change once, with column ``of``: its row's ``field``, a deletion that of the row before.
+
+    A change that was published twice counts once.
+    """
+    once = changes.dropDuplicates(["table", "key", "change"])
+    own = f.get_json_object("row", f"$.{field}")
+    before = Window.partitionBy("table", "key").orderBy("change")
+    return once.withColumn("of", f.last(own, ignorenulls=True).over(before))

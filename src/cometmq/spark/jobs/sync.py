@@ -1,0 +1,178 @@
+"""Keeps a copy of tables in step with a topic of their changes, and reports on the changes.
+
+    DIRECTORY/checkpoint          Spark's
+    DIRECTORY/changes/batch=N/    every message of micro-batch N, as Parquet
+    DIRECTORY/table/              the newest change of every row (see snapshots.py)
+    DIRECTORY/report/             report.json, and changes by group and hour as Parquet
+
+Each micro-batch first lands in ``changes``, then the buckets that it touches are merged: the last
+writer of a row is its highest ``change``, so what comes late or twice undoes nothing. Deleted rows
+stay as such, which keeps a late change from reviving them. A batch that was applied is known by
+stream and number and is not applied again. Executors write all rows; the driver sees one line a
+bucket.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, newest, parsed
+from cometmq.spark.jobs.report import ChangeReport, make_report
+from cometmq.spark.snapshots import Manifest, SnapshotTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """What to follow and where to keep it.
+
+    ``nameservers`` as in the source's option; ``group_by`` is the field of a row that the report
+    counts by; ``read_options`` are further options of the source.
+    """
+
+    nameservers: str
+    topic: str
+    directory: Path
+    buckets: int = 8
+    max_offsets_per_trigger: int = 100_000
+    trigger_ms: int = 1_000
+    group_by: str = "country"
+    read_options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> SnapshotTable:
+        """The copy."""
+        return SnapshotTable(self.directory / "table")
+
+    @property
+    def changes(self) -> Path:
+        """Where every change lies, batch by batch."""
+        return self.directory / "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What a run came to: the live rows of each table, totals, and the report."""
+
+    rows: dict[str, int]
+    applied: int
+    rejected: int
+    batches: int
+    report: ChangeReport
+
+
+def start(spark: SparkSession, options: SyncOptions) -> StreamingQuery:
+    """Follow the topic until the query is stopped."""
+    trigger = f"{options.trigger_ms} milliseconds"
+    return _writer(spark, options).trigger(processingTime=trigger).start()
+
+
+def catch_up(spark: SparkSession, options: SyncOptions) -> None:
+    """Apply what the topic holds now, and return. Raises StreamingQueryException."""
+    _writer(spark, options).trigger(availableNow=True).start().awaitTermination()
+
+
+def drain(query: StreamingQuery) -> None:
+    """Let a query that :func:`start` gave read to the end of the topic, and stop it. Raises
+    StreamingQueryException when it failed."""
+    query.processAllAvailable()
+    query.stop()
+
+
+def run(spark: SparkSession, options: SyncOptions) -> SyncResult:
+    """Apply what the topic holds now, then count and report."""
+    catch_up(spark, options)
+    return finish(spark, options)
+
+
+def finish(spark: SparkSession, options: SyncOptions) -> SyncResult:
+    """Count the rows of the copy, and write the report on all changes so far."""
+    manifest = options.table.current()
+    counted = live(spark, options.directory).groupBy("table").count().collect()
+    return SyncResult(
+        rows={row["table"]: row["count"] for row in counted},
+        applied=manifest.counts.get("applied", 0),
+        rejected=manifest.counts.get("rejected", 0),
+        batches=manifest.version,
+        report=make_report(spark, options.changes, options.directory / "report", options.group_by),
+    )
+
+
+def live(spark: SparkSession, directory: Path) -> DataFrame:
+    """The copy's rows: table, key, change, at_ms, and the row as JSON text."""
+    table = SnapshotTable(directory / "table")
+    paths = table.paths(table.current())
+    read = spark.read.schema(STATE_DDL)
+    rows = read.parquet(*paths) if paths else spark.createDataFrame([], STATE_DDL)
+    rows = rows.where(f.col("op") != "delete")
+    return rows.select("table", "key", "change", "at_ms", "row")
+
+
+def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
+    messages = (
+        spark.readStream.format("rocketmq")
+        .schema(COLUMNS)
+        .option("nameservers", options.nameservers)
+        .option("topic", options.topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", options.max_offsets_per_trigger)
+        .options(**options.read_options)
+        .load()
+    )
+    writer = messages.writeStream.foreachBatch(
+        lambda batch, number: apply_batch(batch, number, options)
+    )
+    return writer.option("checkpointLocation", str(options.directory / "checkpoint"))
+
+
+def apply_batch(messages: DataFrame, number: int, options: SyncOptions) -> None:
+    """Apply one micro-batch, unless it was applied before."""
+    spark = messages.sparkSession
+    query = spark.sparkContext.getLocalProperty(_QUERY_ID) or ""
+    table = options.table
+    current = table.current()
+    if current.query == query and number <= current.batch:
+        return
+    folder = str(options.changes / f"batch={number:08}")
+    found = parsed(messages, options.buckets)
+    seen = Observation()
+    found.observe(
+        seen,
+        f.count("*").alias("messages"),
+        f.count("problem").alias("rejected"),
+        f.collect_set("bucket").alias("touched"),
+    ).write.mode("overwrite").parquet(folder)
+    counted = seen.get
+    touched: list[int] = sorted(counted["touched"])
+    version = current.version + 1
+    if touched:
+        batch = spark.read.schema(found.schema).parquet(folder).where("problem is null")
+        merged = _merged(batch, table.paths(current, touched), options.buckets)
+        target = merged.write.mode("overwrite").partitionBy("bucket")
+        target.parquet(str(table.folder(version)))
+    applied = counted["messages"] - counted["rejected"]
+    counts = {
+        "applied": current.counts.get("applied", 0) + applied,
+        "rejected": current.counts.get("rejected", 0) + counted["rejected"],
+    }
+    buckets = current.buckets | dict.fromkeys(touched, version)
+    table.commit(Manifest(version, query, number, buckets, counts))
+
+
+def _merged(batch: DataFrame, before: list[str], buckets: int) -> DataFrame:
+    """What some buckets held, with a batch over it; one task writes a bucket."""
+    rows = batch.select(*STATE)
+    if before:
+        rows = rows.unionByName(batch.sparkSession.read.schema(STATE_DDL).parquet(*before))
+    return newest(rows.withColumn("bucket", bucket_of(buckets)).repartition("bucket"))
