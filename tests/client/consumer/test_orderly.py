@@ -35,6 +35,15 @@ def broker(cluster: FakeCluster) -> FakeBroker:
     return cluster.brokers[0]
 
 
+def ahead(broker: FakeBroker, topic: str, offset: int) -> list[Request[Any]]:
+    """Pulls of a topic from an offset on."""
+    return [
+        request
+        for request in broker.peer.received(RequestCode.PULL_MESSAGE)
+        if (request.header.topic, request.header.queue_offset) == (topic, offset)
+    ]
+
+
 async def test_messages_of_a_queue_come_one_by_one(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:
@@ -45,7 +54,8 @@ async def test_messages_of_a_queue_come_one_by_one(
         held = {(await take(consumer)).body: at for at in range(2)}
         assert set(held) == {b"a1", b"b1"}
         third = asyncio.create_task(consumer.take())
-        await asyncio.sleep(0.03)
+        # Everything is pulled: both queues are asked for what comes behind it.
+        await eventually(lambda: {each.header.queue_id for each in ahead(broker, "t", 2)} == {0, 1})
         assert not third.done()
         third.cancel()
     assert broker.locks == {}
@@ -161,7 +171,8 @@ async def test_a_dropped_queue_is_unlocked_when_its_message_is_done(
         message = await take(one)
         async with joined(cluster, {"client_id": "b"}, ordered=True) as two:
             await eventually(lambda: len(one.assigned("t")) == 1)
-            await asyncio.sleep(0.05)
+            before = len(broker.peer.received(LOCK))
+            await eventually(lambda: len(broker.peer.received(LOCK)) > before + 2)
             assert two.assigned("t") == []  # x is still in work
             message.ack()
             second = await take(two)

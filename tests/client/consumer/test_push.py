@@ -266,14 +266,15 @@ async def test_a_broker_that_forgot_the_subscription_gets_a_heartbeat(
 
 
 async def test_a_broker_that_goes_and_comes_is_read_on(
-    cluster: FakeCluster, broker: FakeBroker
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(broker, "1")
     async with joined(cluster) as consumer:
         assert await bodies(consumer, 1) == [b"1"]
         await broker.peer.close()
         fill(broker, "2")
-        await asyncio.sleep(0.05)
+        with caplog.at_level(logging.WARNING):
+            await eventually(lambda: "pull_failed" in caplog.text)
         await broker.peer.listen(broker.peer.port)
         assert await bodies(consumer, 1) == [b"2"]
         await eventually(lambda: broker.offset("g", "t") == 2)
@@ -340,7 +341,8 @@ async def test_leaving_waits_for_messages_in_work(cluster: FakeCluster, broker: 
         working = asyncio.create_task(work())
         await asyncio.sleep(0)
         closing = asyncio.create_task(consumer.close())
-        await asyncio.sleep(0.03)
+        assert await consumer.take() is None  # it has begun to close
+        await asyncio.sleep(0)
         assert not closing.done()
         go_on.set()
         await asyncio.gather(working, closing)
@@ -371,6 +373,24 @@ async def test_two_subscriptions_of_one_group_in_one_client(cluster: FakeCluster
             async with consumer_of(session):
                 pass
         assert session.members  # the first one is still in
+
+
+async def test_a_queue_whose_offset_is_not_told_is_tried_again(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, "1")
+    code = RequestCode.QUERY_CONSUMER_OFFSET
+    script = broker.peer.scripts[code]
+    refusals = iter([Answer(1, remark="not yet")] * 3)
+
+    def reluctant(request: Request[Any]) -> Answer | None:
+        return next(refusals, None) or script(request)
+
+    broker.peer.on(code, reluctant)
+    with caplog.at_level(logging.WARNING):
+        async with joined(cluster) as consumer:
+            assert await bodies(consumer, 1) == [b"1"]
+    assert "queue_not_started" in caplog.text
 
 
 async def test_a_topic_that_comes_later_is_found(cluster: FakeCluster, broker: FakeBroker) -> None:
