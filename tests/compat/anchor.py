@@ -256,7 +256,7 @@ class JavaCluster:
         self.namesrv = f"127.0.0.1:{namesrv_port}"
         self.broker = f"127.0.0.1:{broker_port}"
         seen = namesrv_seen_by_broker or self.namesrv
-        lines = self._broker_lines(broker_port, seen) | TEST_SETTINGS | dict(settings or {})
+        lines = {**self._broker_lines(broker_port, seen), **TEST_SETTINGS, **(settings or {})}
         self._write("broker.conf", lines)
         kept = home / "kv.json"
         names = {"listenPort": str(namesrv_port), "kvConfigPath": str(kept)}

@@ -2,9 +2,9 @@
 
     python -m tests.golden.record_stores
 
-writes `stores/clean.tar.gz` (the broker was asked to stop) and `stores/killed.tar.gz` (it was killed
-while it ran), each with a line in `stores/manifest.json` that lists every message and what the
-broker answered. Files are small, so that there are several of each kind.
+writes `stores/clean.tar.gz` (the broker was asked to stop) and `stores/killed.tar.gz` (it was
+killed while it ran), each with its messages, as the broker served them, in `stores/manifest.json`.
+Files are small, so that there are several of each kind.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ def record(jars: Path, name: str, sent: signal.Signals) -> Row:
     finally:
         cluster.kill()
     pack(cluster.store, STORES / f"{name}.tar.gz")
-    files: list[Json] = sorted(
-        str(path.relative_to(cluster.store)) for path in cluster.store.rglob("*") if path.is_file()
-    )
+    paths = sorted(path for path in cluster.store.rglob("*") if path.is_file())
+    files: list[Json] = [str(path.relative_to(cluster.store)) for path in paths]
     row: Row = {"store": f"{name}.tar.gz", "ended_by": sent.name, "files": files}
     row["settings"] = {key: int(value) for key, value in SETTINGS.items()}
     row["parked_delay_level_18"] = 3
@@ -81,8 +80,8 @@ def described(facts: Json) -> Json:
     """What a test compares: each queue's limits, and of each message its place and content."""
     assert isinstance(facts, dict)
     assert isinstance(facts["messages"], list)
-    kept = ("queueId", "queueOffset", "commitLogOffset", "storeSize", "keys", "tags", "msgId")
-    kept += ("reconsumeTimes", "storeTimestamp", "bodySize", "body")
+    kept = ["queueId", "queueOffset", "commitLogOffset", "storeSize", "keys", "tags", "msgId"]
+    kept += ["reconsumeTimes", "storeTimestamp", "bodySize", "body"]
     messages: list[Json] = [
         {key: message[key] for key in kept if message.get(key) is not None}
         for message in facts["messages"]
