@@ -3,20 +3,8 @@
 import io
 import logging
 import re
-from collections.abc import Iterator
-
-import pytest
 
 from cometmq.cli import logs
-
-
-@pytest.fixture(autouse=True)
-def _root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def logged(level: str, *events: tuple[int, str]) -> list[str]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.admin.api import Admin
 from cometmq.cli.node import (
     join_address,
     namesrv_config,
@@ -12,6 +13,7 @@ from cometmq.cli.node import (
     running_node,
     set_address,
 )
+from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import SettingsError
 from cometmq.testing.cluster import cluster_settings
@@ -72,9 +74,7 @@ async def test_a_name_server_gives_its_port(tmp_path: Path) -> None:
 
 
 async def test_a_node_serves_at_the_addresses_it_gives(tmp_path: Path) -> None:
-    from cometmq.admin.topics import masters
-    from cometmq.client.client import Client
-
     config = node_config(tmp_path / "store", cluster_settings({"brokerName": "broker-n"}))
     async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
-        assert await masters(client.session) == {"broker-n": node.broker}
+        brokers = await Admin(client.session).brokers()
+        assert [(broker.name, broker.address) for broker in brokers] == [("broker-n", node.broker)]

@@ -1,16 +1,11 @@
 """Tables for people, JSON for programs."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from cometmq.cli import render
-
-
-def test_times_are_utc_with_milliseconds() -> None:
-    assert render.time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123Z"
-    assert render.time_text(0) == "-"
-    assert render.time_text(-1) == "-"
 
 
 def test_a_body_is_shown_as_text_where_it_is_text() -> None:
@@ -31,3 +26,18 @@ def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out
     assert "[bold]a[/bold]" in shown
     assert "12,345" in shown
+
+
+@dataclass(frozen=True)
+class Row:
+    max_offset: int
+    name: str
+
+
+def test_rows_of_values_are_a_table_by_field(capsys: pytest.CaptureFixture[str]) -> None:
+    render.print_rows([Row(5, "a"), Row(6, "b")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["max", "offset", "name"]
+    assert [line.split() for line in lines[1:]] == [["5", "a"], ["6", "b"]]
+    render.print_rows([])
+    assert capsys.readouterr().out == ""

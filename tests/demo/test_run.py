@@ -12,7 +12,7 @@ from cometmq.demo.change import Change
 from cometmq.demo.copy import Applied, Copy
 from cometmq.demo.run import Demo, Options, prepare
 
-REGIONS = world.regions(Random(1))[200:600]
+REGIONS = world.regions(Random(1))[:500]
 
 
 def small_demo(tmp_path: Path) -> Demo:

@@ -118,8 +118,8 @@ async def running_broker(
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
     broker = Broker(config, store, clock)
+    port = await broker.start()
     try:
-        port = await broker.start()
         yield join_address(config.broker_ip1, port)
     finally:
         await broker.stop()

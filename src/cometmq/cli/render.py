@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -35,12 +38,12 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     console().print(table)
 
 
-def time_text(wall_ms: int) -> str:
-    """A moment in UTC with milliseconds; "-" for none."""
-    if wall_ms <= 0:
-        return "-"
-    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
+def print_rows(rows: Sequence[DataclassInstance]) -> None:
+    """A table of values of one dataclass, a column for each field; nothing when there are none."""
+    if rows:
+        names = [field.name for field in fields(rows[0])]
+        headings = [name.replace("_", " ") for name in names]
+        print_table(headings, ([getattr(row, name) for name in names] for row in rows))
 
 
 def body_text(body: bytes, limit: int = 200) -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.admin.api import Admin
 from cometmq.admin.node import NodeFailed, NodeProcess
-from cometmq.admin.topics import create_topic
 from cometmq.client.client import Client
 from cometmq.demo import world
 from cometmq.demo.board import Board, Party
@@ -121,7 +121,7 @@ class Demo:
             await asyncio.to_thread(node.start)
             stack.push_async_callback(self._stop_node, node)
             client = await stack.enter_async_context(Client(node.namesrv))
-            await create_topic(client.session, TOPIC, queues=QUEUES)
+            await Admin(client.session).create_topic(TOPIC, queues=QUEUES)
             if self.pipeline is not None:
                 stack.push_async_callback(self.pipeline.close)
                 await self.pipeline.start(node.namesrv, TOPIC, self.board)
@@ -254,7 +254,7 @@ class Demo:
 
 
 def prepare(options: Options, clock: Clock, pipeline: Pipeline | None = None) -> Demo:
-    """Empty the folder, write the script, set the board up.
+    """Empty the folder, write the script, set the board up. A ``pipeline`` may be set later too.
 
     Raises SettingsError for a folder that holds anything else, ModuleNotFoundError without
     pycountry.

@@ -74,7 +74,6 @@ def test_a_signal_ends_consuming_cleanly(
         (["send", "bad topic!", "x"], 1),
         (["send", "t", "x", "--property", "nonsense"], 2),
         (["send", "t", "x", "-n", ";"], 2),
-        (["consume", "t", "--group", "g", "--filter", "a | b"], 2),
         (["consume", "t"], 2),
         (["send"], 2),
     ],

@@ -13,7 +13,8 @@ def test_a_topic_is_created_listed_and_described(
 ) -> None:
     where = ["-n", cometmq_cluster.namesrv]
     assert main(["topic", "create", "regions", "--queues", "3", *where]) == 0
-    assert f"address={cometmq_cluster.broker} queues=3" in capsys.readouterr().out
+    created = capsys.readouterr().out
+    assert f"addresses=0={cometmq_cluster.broker} queues=3 permissions=RW" in created
 
     assert main(["topic", "list", *where]) == 0
     assert capsys.readouterr().out.splitlines() == ["regions"]
@@ -26,7 +27,7 @@ def test_a_topic_is_created_listed_and_described(
     assert main(["topic", "describe", "regions", *where]) == 0
     shown = capsys.readouterr().out
     assert "last stored" in shown
-    assert shown.count("broker-a") == 3
+    assert shown.count("broker-a") == 4
     assert main(["topic", "describe", "regions", "--json", *where]) == 0
     state = json.loads(capsys.readouterr().out)
     assert sorted(queue["max_offset"] for queue in state["queues"]) == [0, 0, 1]
@@ -41,4 +42,4 @@ def test_an_unknown_topic_or_broker_is_one_line(
     assert "nowhere" in line
     assert main(["topic", "create", "t", "--broker", "broker-x", *where]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "broker-a" in line
+    assert "broker" in line

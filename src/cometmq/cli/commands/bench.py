@@ -15,7 +15,7 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from cometmq.admin.topics import create_topic
+from cometmq.admin.api import Admin
 from cometmq.cli import render
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.clock import SystemClock
@@ -101,7 +101,7 @@ async def _bench(namesrv: str, settings: Settings, *, pull: bool) -> list[Phase]
         clients = [
             await stack.enter_async_context(client(namesrv)) for _ in range(settings.connections)
         ]
-        await create_topic(clients[0].session, settings.topic, queues=settings.queues)
+        await Admin(clients[0].session).create_topic(settings.topic, queues=settings.queues)
         written = await clients[0].queues(settings.topic, "write")
         starts = {queue: await clients[0].puller.max_offset(queue) for queue in written}
         sending = Phase("send", clock.monotonic_ns())

@@ -39,7 +39,11 @@ def demo(
     console = render.console()
     clock = SystemClock()
     options = Options(directory, changes=changes, seed=seed, changes_per_s=rate)
-    prepared = prepare(options, clock, None)
+    prepared = prepare(options, clock)
+    if spark:
+        from cometmq.demo.pipeline import SparkPipeline
+
+        prepared.pipeline = SparkPipeline(prepared.folder.spark)
 
     async def main() -> Result:
         async with asyncio.TaskGroup() as group:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cometmq.admin.views import moment
 from cometmq.cli import render, serve
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.cli.servers import parse_settings
@@ -161,7 +162,7 @@ def _show(message: ReceivedMessage, *, as_json: bool) -> None:
         render.print_json([value])
         return
     typer.echo(
-        f"{render.time_text(message.store_ms)} queue={queue.queue_id} "
+        f"{moment(message.store_ms)} queue={queue.queue_id} "
         f"offset={message.queue_offset} tag={message.tag or '-'} "
         f"keys={','.join(message.keys) or '-'} {render.body_text(message.body)}"
     )

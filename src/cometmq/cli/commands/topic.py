@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
-from cometmq.admin import topics
+from cometmq.admin.api import Admin
+from cometmq.admin.views import QueueRow, RouteRow, queue_rows, route_rows
 from cometmq.cli import render
 from cometmq.cli.connect import AsJson, Namesrv, client, run
-from cometmq.protocol.route import PERM_READ, PERM_WRITE
 
 app = typer.Typer(help="Topics: list, create, describe.", no_args_is_help=True)
+
+#: Topics that a group's retries and dead letters make.
+GROUP_PREFIXES = ("%RETRY%", "%DLQ%")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
@@ -28,9 +31,14 @@ def list_(
 
     async def main() -> list[str]:
         async with client(namesrv) as opened:
-            return await topics.list_topics(opened.session)
+            admin = Admin(opened.session)
+            hidden = set() if everything else await admin.system_topics()
+            return [name for name in await admin.list_topics() if not is_hidden(name, hidden)]
 
-    found = [name for name in run(main()) if everything or not topics.is_system(name)]
+    def is_hidden(name: str, hidden: set[str]) -> bool:
+        return not everything and (name in hidden or name.startswith(GROUP_PREFIXES))
+
+    found = run(main())
     if as_json:
         render.print_json({"topic": name} for name in found)
     else:
@@ -50,44 +58,34 @@ def create(
 ) -> None:
     """Create a topic, or change the number of its queues."""
 
-    async def main() -> dict[str, str]:
+    async def main() -> list[RouteRow]:
         async with client(namesrv) as opened:
-            return await topics.create_topic(
-                opened.session, topic, queues=queues, order=order, broker_names=broker or ()
+            admin = Admin(opened.session)
+            route = await admin.create_topic(
+                topic, queues=queues, order=order, brokers=broker or ()
             )
+            return route_rows(route)
 
-    for name, address in run(main()).items():
-        typer.echo(f"created topic={topic} broker={name} address={address} queues={queues}")
+    for row in run(main()):
+        typer.echo(
+            f"created topic={topic} broker={row.broker} addresses={row.addresses} "
+            f"queues={row.write_queues} permissions={row.permissions}"
+        )
 
 
 @app.command()
 def describe(topic: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
     """Print where a topic lives and what its queues hold."""
 
-    async def main() -> topics.TopicState:
+    async def main() -> tuple[list[RouteRow], list[QueueRow]]:
         async with client(namesrv) as opened:
-            return await topics.describe_topic(opened.session, topic)
+            admin = Admin(opened.session)
+            stats = await admin.topic_stats(topic)
+            return route_rows(await admin.topic_route(topic)), queue_rows(stats)
 
-    state = run(main())
+    brokers, queues = run(main())
     if as_json:
-        render.print_json([state])
+        render.print_json([{"topic": topic, "brokers": brokers, "queues": queues}])
         return
-    render.print_table(
-        ("broker", "queue", "permission", "first", "next", "messages", "last stored"),
-        (
-            (
-                queue.broker_name,
-                queue.queue_id,
-                _perm_text(state.perms.get(queue.broker_name, 0)),
-                queue.min_offset,
-                queue.max_offset,
-                queue.max_offset - queue.min_offset,
-                render.time_text(queue.last_store_ms),
-            )
-            for queue in state.queues
-        ),
-    )
-
-
-def _perm_text(perm: int) -> str:
-    return ("r" if perm & PERM_READ else "-") + ("w" if perm & PERM_WRITE else "-")
+    render.print_rows(brokers)
+    render.print_rows(queues)

@@ -1,0 +1,154 @@
+"""Spark's copy, seen from the demo: a child process to start and finish, and its table's files.
+
+The table is read here from its Parquet files, not through Spark, so that the comparison does not
+lean on what it judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.core.errors import CometError
+from cometmq.demo.result import Report
+from cometmq.demo.tables import TABLES, Row
+from cometmq.net.tasks import Tasks
+from cometmq.spark.snapshots import SnapshotTable
+
+if TYPE_CHECKING:
+    from cometmq.demo.board import Board
+
+FINISH_TIMEOUT_S: Final = 120
+CLOSE_TIMEOUT_S: Final = 20
+BUSIEST_SHOWN: Final = 3
+_LOG_TAIL_BYTES: Final = 2_000
+_LINE_MAX_BYTES: Final = 1024 * 1024
+
+
+class PipelineFailed(CometError):
+    """The child process ended, or did not finish in time."""
+
+
+class _Findings(msgspec.Struct):
+    """The report as the child prints it."""
+
+    changes: int
+    groups: int
+    busiest: list[tuple[str, str, int]]
+    lag_ms: dict[str, int]
+
+
+class _Line(msgspec.Struct):
+    """A line of the child."""
+
+    state: str
+    batches: int = 0
+    applied: int = 0
+    rejected: int = 0
+    report: _Findings | None = None
+
+
+class SparkPipeline:
+    """The pipeline that keeps everything under ``directory``."""
+
+    name = "spark"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log_path = directory / "spark.log"
+        self._tasks = Tasks()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[_Line | None] | None = None
+
+    def command(self, namesrv: str, topic: str) -> list[str]:
+        """The words that start the child."""
+        words = ["-m", "cometmq.demo.follower", namesrv, topic, str(self.directory)]
+        return [sys.executable, *words]
+
+    async def start(self, namesrv: str, topic: str, board: Board) -> None:
+        """Start the child; it is ready some seconds later and reads from the topic's beginning."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        board.spark_state = "starting"
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command(namesrv, topic),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=_LINE_MAX_BYTES,
+                start_new_session=True,
+            )
+        self._reading = self._tasks.spawn(self._read(board), name="spark pipeline")
+
+    async def finish(self) -> tuple[dict[str, list[Row]], Report]:
+        """Let the child read to the end of the topic; gives its tables and its report.
+
+        Raises PipelineFailed when it ended without one.
+        """
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._reading is not None
+        try:
+            self._process.stdin.write(b"finish\n")
+            await self._process.stdin.drain()
+            done = await asyncio.wait_for(asyncio.shield(self._reading), FINISH_TIMEOUT_S)
+        except ConnectionError:
+            done = None
+        except TimeoutError:
+            raise self._failed(f"not finished within {FINISH_TIMEOUT_S} s") from None
+        if done is None or done.report is None:
+            raise self._failed("ended without a report")
+        found = done.report
+        report = Report(found.changes, found.groups, found.busiest[:BUSIEST_SHOWN], found.lag_ms)
+        return await asyncio.to_thread(read_tables, self.directory), report
+
+    async def close(self) -> None:
+        """End the child with everything that it started."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), CLOSE_TIMEOUT_S)
+        except TimeoutError:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        await self._tasks.close()
+
+    async def _read(self, board: Board) -> _Line | None:
+        """Follow what the child says; gives its last line, None when it ends without one."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for raw in self._process.stdout:
+            if not raw.startswith(b"{"):
+                continue  # Java may greet on standard output
+            line = msgspec.json.decode(raw, type=_Line)
+            board.spark_state = f"{line.applied:,} changes in {line.batches} batches"
+            if line.state == "done":
+                return line
+        return None
+
+    def _failed(self, problem: str) -> PipelineFailed:
+        tail = self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return PipelineFailed(f"the Spark pipeline {problem}; see {self.log_path}: {tail}")
+
+
+def read_tables(directory: Path) -> dict[str, list[Row]]:
+    """The live rows of the pipeline's table, by table name, from its files."""
+    from pyarrow import parquet
+
+    snapshots = SnapshotTable(directory / "table")
+    tables: dict[str, list[Row]] = {name: [] for name in TABLES}
+    for folder in snapshots.paths(snapshots.current()):
+        for path in sorted(Path(folder).glob("*.parquet")):
+            columns = parquet.ParquetFile(path).read(["table", "op", "row"]).to_pydict()
+            for name, op, row in zip(columns["table"], columns["op"], columns["row"], strict=True):
+                if op != "delete":
+                    tables[name].append(msgspec.json.decode(row, type=Row))
+    return tables
