@@ -7,6 +7,7 @@ DefaultMQPushConsumerImpl.java).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -23,7 +24,6 @@ from cometmq.core.errors import BrokerRefused, CometError
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from cometmq.client.consumer.offsets import OffsetStore
@@ -152,24 +152,25 @@ class PushConsumer:
             self._releasing.add(queue)
             self._session.tasks.spawn(self._give_up(reading.inflight), name=f"give up {queue}")
         wanted = [queue for queue in change.add if queue not in self._releasing]
-        complete = len(wanted) == len(change.add)
-        ready = set(wanted) if self._locks is None else await self._locks.acquire(wanted)
-        for queue in wanted:
-            if queue not in ready:
-                complete = False  # another member still has it
-                continue
-            try:
-                offset = await self._first_offset(queue)
-            except CometError as error:
-                log.warning("queue_not_started queue=%s error=%s", queue, error)
-                complete = False
-                continue
-            if self._closed:
-                return True
+        if self._locks is not None:
+            # What another member still has is taken on by a later round.
+            held = await self._locks.acquire(wanted)
+            wanted = [queue for queue in wanted if queue in held]
+        started = await asyncio.gather(*(self._start(queue) for queue in wanted))
+        return sum(started) == len(change.add)
+
+    async def _start(self, queue: MessageQueue) -> bool:
+        """Begin to read a queue; False when nobody says where."""
+        try:
+            offset = await self._first_offset(queue)
+        except CometError as error:
+            log.warning("queue_not_started queue=%s error=%s", queue, error)
+            return False
+        if not self._closed:
             inflight = InFlight(queue, offset)
             loop = self._session.tasks.spawn(self._pull(inflight), name=f"pull {queue}")
             self._reading[queue] = _Reading(inflight, loop)
-        return complete
+        return True
 
     async def _give_up(self, inflight: InFlight) -> None:
         """Hand a dropped queue over: what was done before is stored before it is let go."""
