@@ -1,5 +1,6 @@
 """Who is there: heartbeats, leaving, expiry, and who is told of it."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from cometmq.protocol.bodies import (
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.headers import ConsumerGroup, UnregisterClient
-from tests.broker.world import connect, open_tables, request, sent_to
+from tests.broker.world import answer, connect, open_tables, request, sent_to
 
 TELL = [(Code.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup("g"))]
 
@@ -37,7 +38,7 @@ def consumer(group: str = "g", *topics: str, version: int = 1) -> ConsumerData:
     )
 
 
-def beat(
+async def beat(
     members: Members,
     peer: Peer,
     client: str,
@@ -45,8 +46,8 @@ def beat(
     producers: Sequence[str] = (),
 ) -> None:
     body = Heartbeat(client, tuple(ProducerData(name) for name in producers), tuple(consumers))
-    reply = members.heartbeat(peer, request(Code.HEART_BEAT, body=encode_json(body)))
-    assert reply.code == 0
+    asked = request(Code.HEART_BEAT, body=encode_json(body))
+    assert (await answer(peer, members.heartbeat(peer, asked))).code == 0
 
 
 def ids(members: Members, group: str = "g") -> list[str]:
@@ -56,7 +57,7 @@ def ids(members: Members, group: str = "g") -> list[str]:
 
 async def test_a_heartbeat_creates_group_and_retry_topic(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
-        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        await beat(tables.members, connect(1), "c1", [consumer("g", "t")])
         assert tables.groups.get("g") is not None
         assert tables.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", 1, 1, 6)
         assert tables.members.subscription("g", "t") == Subscription("t", "*", 1)
@@ -68,7 +69,7 @@ async def test_a_heartbeat_creates_group_and_retry_topic(tmp_path: Path) -> None
 async def test_without_automatic_creation_a_heartbeat_creates_nothing(tmp_path: Path) -> None:
     config = BrokerConfig(auto_create_subscription_group=False)
     async with open_tables(tmp_path, config) as tables:
-        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        await beat(tables.members, connect(1), "c1", [consumer("g", "t")])
         assert tables.groups.get("g") is None
         assert tables.topics.get("%RETRY%g") is None
 
@@ -76,11 +77,11 @@ async def test_without_automatic_creation_a_heartbeat_creates_nothing(tmp_path: 
 async def test_members_are_told_of_each_other(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
         first, second = connect(1), connect(2)
-        beat(tables.members, first, "c1", [consumer("g", "t")])
+        await beat(tables.members, first, "c1", [consumer("g", "t")])
         assert sent_to(first) == TELL
-        beat(tables.members, first, "c1", [consumer("g", "t")])
+        await beat(tables.members, first, "c1", [consumer("g", "t")])
         assert sent_to(first) == TELL
-        beat(tables.members, second, "c2", [consumer("g", "t")])
+        await beat(tables.members, second, "c2", [consumer("g", "t")])
         assert sent_to(first) == TELL * 2
         assert sent_to(second) == TELL
         assert ids(tables.members) == ["c1", "c2"]
@@ -93,25 +94,25 @@ async def test_a_group_can_be_silent(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
         tables.groups.put(SubscriptionGroupConfig("g", notify_consumer_ids_changed_enable=False))
         peer = connect(1)
-        beat(tables.members, peer, "c1", [consumer("g", "t")])
+        await beat(tables.members, peer, "c1", [consumer("g", "t")])
         assert sent_to(peer) == []
 
 
 async def test_the_last_heartbeat_s_subscriptions_hold_for_the_group(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
         first, second = connect(1), connect(2)
-        beat(tables.members, first, "c1", [consumer("g", "t", "u")])
-        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=2)])
+        await beat(tables.members, first, "c1", [consumer("g", "t", "u")])
+        await beat(tables.members, second, "c2", [consumer("g", "t", "v", version=2)])
         group = tables.members.group("g")
         assert group is not None
         assert {name: one.sub_version for name, one in group.subscriptions.items()} == {
             "t": 2,
             "v": 2,
         }
-        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=1)])
+        await beat(tables.members, second, "c2", [consumer("g", "t", "v", version=1)])
         assert group.subscriptions["t"].sub_version == 2
         told = len(sent_to(first))
-        beat(tables.members, second, "c2", [consumer("g", "t", "v", version=9)])
+        await beat(tables.members, second, "c2", [consumer("g", "t", "v", version=9)])
         assert group.subscriptions["t"].sub_version == 9
         assert len(sent_to(first)) == told  # another filter is no reason to divide queues anew
 
@@ -119,8 +120,8 @@ async def test_the_last_heartbeat_s_subscriptions_hold_for_the_group(tmp_path: P
 async def test_a_client_leaves(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
         first, second = connect(1), connect(2)
-        beat(tables.members, first, "c1", [consumer("g", "t")], ["p"])
-        beat(tables.members, second, "c2", [consumer("g", "t")])
+        await beat(tables.members, first, "c1", [consumer("g", "t")], ["p"])
+        await beat(tables.members, second, "c2", [consumer("g", "t")])
         leave = request(Code.UNREGISTER_CLIENT, UnregisterClient("c1", "p", "g"))
         tables.members.unregister(first, leave)
         tables.members.unregister(first, leave)
@@ -140,7 +141,7 @@ async def test_connections_of_a_group_are_described(tmp_path: Path) -> None:
         with pytest.raises(BadRequest, match="not online") as error:
             tables.members.connections(connect(), asked)
         assert error.value.code == 206
-        beat(tables.members, connect(7), "c1", [consumer("g", "t")])
+        await beat(tables.members, connect(7), "c1", [consumer("g", "t")])
         body = tables.members.connections(connect(), asked).body
         found = parse_json(body, ConsumerConnections)
         assert found.connection_set[0].client_addr == "127.0.0.1:7"
@@ -152,8 +153,8 @@ async def test_connections_of_a_group_are_described(tmp_path: Path) -> None:
 
 async def test_two_channels_of_one_client_count_once(tmp_path: Path) -> None:
     async with open_tables(tmp_path) as tables:
-        beat(tables.members, connect(1), "c1", [consumer("g", "t")])
-        beat(tables.members, connect(2), "c1", [consumer("g", "t")])
+        await beat(tables.members, connect(1), "c1", [consumer("g", "t")])
+        await beat(tables.members, connect(2), "c1", [consumer("g", "t")])
         assert ids(tables.members) == ["c1"]
 
 
@@ -161,10 +162,10 @@ async def test_the_silent_expire(tmp_path: Path) -> None:
     clock = VirtualClock()
     async with open_tables(tmp_path, clock=clock) as tables:
         silent, lively = connect(1), connect(2)
-        beat(tables.members, silent, "c1", [consumer("g", "t")], ["p"])
-        beat(tables.members, lively, "c2", [consumer("g", "t")])
+        await beat(tables.members, silent, "c1", [consumer("g", "t")], ["p"])
+        await beat(tables.members, lively, "c2", [consumer("g", "t")])
         clock.advance(EXPIRY_MS - 1)
-        beat(tables.members, lively, "c2", [consumer("g", "t")])
+        await beat(tables.members, lively, "c2", [consumer("g", "t")])
         tables.members.expire()
         assert [silent.closed, lively.closed] == [False, False]
         clock.advance(1)
@@ -175,13 +176,44 @@ async def test_the_silent_expire(tmp_path: Path) -> None:
         assert tables.members.table.producers == {}
 
 
+async def test_a_new_group_is_told_after_name_servers_know_its_retry_topic(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        known = asyncio.Event()
+
+        async def announced() -> None:
+            await known.wait()
+
+        tables.topics.announced = announced
+        peer = connect(1)
+        first = asyncio.create_task(beat(tables.members, peer, "c1", [consumer("g", "t")]))
+        while tables.topics.get("%RETRY%g") is None:
+            await asyncio.sleep(0)
+        assert ids(tables.members) == ["c1"]
+        assert sent_to(peer) == []
+        known.set()
+        await first
+        assert sent_to(peer) == TELL
+
+
+async def test_a_client_that_is_gone_by_then_gets_no_answer(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        peer = connect(1)
+        body = encode_json(Heartbeat("c1", (), (consumer("g", "t"),)))
+        assert tables.members.heartbeat(peer, request(Code.HEART_BEAT, body=body)) is None
+        peer.close()
+        while len(tables.tasks):
+            await asyncio.sleep(0.001)
+        with pytest.raises(BadRequest, match="no consumer"):
+            ids(tables.members)
+
+
 @pytest.mark.parametrize("name", ["", "bad name", "g" * 200])
 async def test_a_bad_group_name_is_refused(tmp_path: Path, name: str) -> None:
     async with open_tables(tmp_path) as tables:
         with pytest.raises(BadRequest, match="illegal"):
-            beat(tables.members, connect(), "c1", [consumer(name, "t")])
+            await beat(tables.members, connect(), "c1", [consumer(name, "t")])
         with pytest.raises(BadRequest, match="illegal"):
-            beat(tables.members, connect(), "c1", (), [name])
+            await beat(tables.members, connect(), "c1", (), [name])
 
 
 def test_languages_have_names() -> None:

@@ -298,3 +298,29 @@ async def test_connections_of_others_do_not_matter(first: Served, second: Served
     await until(lambda: not broker.remoting.is_connected(second.address))
     assert broker.registration.registered_with == [first.address]
     await broker.close()
+
+
+async def test_a_change_is_announced_when_all_reachable_name_servers_have_it(
+    first: Served,
+) -> None:
+    broker = Broker(first.address, "127.0.0.1:1")
+    await broker.registration.announced()  # before the start there is nobody to tell
+    await broker.registration.start(PLACE)
+    broker.table = topics("t", "new", version=2)
+    broker.registration.changed()
+    async with asyncio.timeout(10):
+        await broker.registration.announced()
+    assert first.server.routes.pick("new") is not None
+    await broker.close()
+
+
+async def test_nobody_waits_for_a_silent_name_server_for_long(
+    first: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(r, "ANNOUNCE_TIMEOUT_MS", 50)
+    broker = Broker(first.address)
+    await broker.registration.start(PLACE)
+    broker.table = topics("t", "new", version=2)  # and nobody is told of it
+    await broker.registration.announced()
+    assert "topics not announced in time version=2" in caplog.text
+    await broker.close()

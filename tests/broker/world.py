@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
@@ -46,6 +47,10 @@ class RecordingPeer:
     closed: bool = False
     sent: list[tuple[int, Header | None]] = field(default_factory=list)
     on_close: list[Callable[[Any], None]] = field(default_factory=list)
+    late: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
+
+    def reply(self, request: Request[Any], reply: Reply) -> None:
+        self.late.put_nowait(reply)
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
         self.sent.append((code, header))
@@ -65,6 +70,17 @@ def connect(port: int = 40000) -> Peer:
 def sent_to(peer: Peer) -> list[tuple[int, Header | None]]:
     """The one-way requests that the broker sent."""
     return cast("RecordingPeer", peer).sent
+
+
+async def answer(peer: Peer, reply: object) -> Reply:
+    """What a handler answers, at once, after a while, or later through the connection."""
+    if inspect.isawaitable(reply):
+        reply = await reply
+    if reply is None:
+        async with asyncio.timeout(10):
+            reply = await cast("RecordingPeer", peer).late.get()
+    assert isinstance(reply, Reply)
+    return reply
 
 
 def request(
@@ -148,11 +164,8 @@ class Parts(Tables):
     ) -> Reply:
         """Call the handler of a code as the router does."""
         asked = request(code, header, body, version)
-        reply = self.handlers[code](peer or connect(), asked)
-        if inspect.isawaitable(reply):
-            reply = await reply
-        assert isinstance(reply, Reply)
-        return reply
+        peer = peer or connect()
+        return await answer(peer, self.handlers[code](peer, asked))
 
     async def put(
         self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str

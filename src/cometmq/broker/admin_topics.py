@@ -78,7 +78,7 @@ class TopicAdmin:
         }
 
     async def create(self, peer: Peer, request: Request[CreateTopic]) -> Reply:
-        """Create or change a topic; answered when it is on the device."""
+        """Create or change a topic; answered when it is on the device and can be routed to."""
         header = request.header
         check_name(header.topic)
         self._refuse_system(header.topic)
@@ -109,6 +109,7 @@ class TopicAdmin:
             )
         )
         await self._topics.saved()
+        await self._topics.announced()
         return Reply()
 
     async def delete(self, peer: Peer, request: Request[Topic]) -> Reply:

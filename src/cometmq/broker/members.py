@@ -195,8 +195,13 @@ class Members:
 
     # ------------------------------------------------------------------------------------ requests
 
-    def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply:
-        """A client tells of its producers and consumers."""
+    def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply | None:
+        """A client tells of its producers and consumers.
+
+        When a group is new, so is its retry topic. Its client is answered, and told to divide
+        queues, after name servers know that topic: it asks for the route at once, and would look
+        again only 20 s later.
+        """
         body = parse_json(request.body, Heartbeat)
         names = [data.group_name for data in body.consumer_data_set]
         names += [data.group_name for data in body.producer_data_set]
@@ -206,25 +211,45 @@ class Members:
                     ResponseCode.SYSTEM_ERROR,
                     f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-",
                 )
-        language = language_name(request.language)
-        now_ms = self._clock.monotonic_ms()
+        if names and peer not in self._watched:
+            self._watched.add(peer)
+            peer.on_close.append(self._closed)
+        version = self._topics.data_version
+        changed = self._add(peer, request, body)
+        if self._topics.data_version == version:
+            for group in changed:
+                self._notify(group)
+            return Reply()
+        self._topics.when_announced(lambda: self._answer_late(peer, request, changed))
+        return None
+
+    def _add(self, peer: Peer, request: Request[Any], body: Heartbeat) -> list[str]:
+        """Enter a client into its groups; gives those that changed."""
+        changed: list[str] = []
+        member = Member(
+            body.client_id,
+            language_name(request.language),
+            request.version,
+            self._clock.monotonic_ms(),
+        )
         for data in body.consumer_data_set:
             self._prepare_group(data)
-            member = Member(body.client_id, language, request.version, now_ms)
             if self.table.add_consumer(peer, data, member):
                 log.info(
                     "consumer group changed group=%s client=%s peer=%s members=%d",
                     data.group_name, body.client_id, peer.address,
                     len(self.table.consumers[data.group_name].members),
                 )  # fmt: skip
-                self._notify(data.group_name)
+                changed.append(data.group_name)
         for producer in body.producer_data_set:
-            member = Member(body.client_id, language, request.version, now_ms)
             self.table.add_producer(peer, producer.group_name, member)
-        if names and peer not in self._watched:
-            self._watched.add(peer)
-            peer.on_close.append(self._closed)
-        return Reply()
+        return changed
+
+    def _answer_late(self, peer: Peer, request: Request[Any], changed: list[str]) -> None:
+        for group in changed:
+            self._notify(group)
+        if not peer.closed:
+            peer.reply(request, Reply())
 
     def unregister(self, peer: Peer, request: Request[UnregisterClient]) -> Reply:
         """A client leaves groups."""

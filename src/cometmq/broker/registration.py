@@ -36,6 +36,8 @@ HEARTBEAT_MS: Final = 30_000
 RETRY_MS: Final = 5_000
 BATCH_MS: Final = 100
 TIMEOUT_MS: Final = 6_000
+#: Who waits for a new topic to be known waits no longer than this.
+ANNOUNCE_TIMEOUT_MS: Final = 1_000
 #: A stopping broker waits no longer for a name server to say goodbye.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
 #: Plain bodies over this leave compressed: a frame holds 16 MiB.
@@ -65,6 +67,10 @@ class _NameServer:
     failing: bool = False
     tried: bool = False
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_through(self, counter: int) -> bool:
+        """Whether it has the topics of a version, or cannot be told."""
+        return self.failing or (self.version is not None and self.version.counter >= counter)
 
 
 class Registration:
@@ -100,6 +106,7 @@ class Registration:
         self._last_batch_ms = clock.monotonic_ms() - BATCH_MS
         self._loops: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
+        self._progress = asyncio.Event()
 
     @property
     def registered_with(self) -> list[str]:
@@ -125,6 +132,18 @@ class Registration:
         if self._loops and not self._batching:
             self._batching = True
             self._spawn(self._batch(), "registration batch")
+
+    async def announced(self) -> None:
+        """Wait until every name server that can be reached has the topics of now, at most 1 s."""
+        if not self._loops:
+            return
+        counter = self._topics().data_version.counter
+        try:
+            async with asyncio.timeout(ANNOUNCE_TIMEOUT_MS / 1000):
+                while not all(server.is_through(counter) for server in self._servers):
+                    await self._progress.wait()
+        except TimeoutError:
+            log.warning("topics not announced in time version=%d", counter)
 
     async def stop(self) -> None:
         """Stop registering and tell every reachable name server that this broker is gone."""
@@ -188,6 +207,8 @@ class Registration:
                 server.version = None
                 server.due_ms = self._clock.monotonic_ms() + RETRY_MS
             server.tried = True
+            self._progress.set()
+            self._progress = asyncio.Event()
             if server.version is not None or all(other.tried for other in self._servers):
                 self._first.set()
 

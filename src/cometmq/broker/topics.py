@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -84,7 +84,8 @@ def is_legal_name(name: str) -> bool:
 
 
 class TopicTable:
-    """All topics. ``on_change`` callbacks run after each change, in the turn that made it.
+    """All topics. ``on_change`` callbacks run after each change, in the turn that made it;
+    ``announced`` waits until name servers know of all changes made so far.
 
     ``get`` is the hot look-up: the configuration of a name, or None.
     """
@@ -111,7 +112,9 @@ class TopicTable:
             files=files,
         )
         self.get: Callable[[str], TopicConfig | None] = self._topics.get
+        self._tasks = tasks
         self.on_change: list[Callable[[], None]] = []
+        self.announced: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.system_names: frozenset[str] = _ALWAYS_SYSTEM
 
     def __len__(self) -> int:
@@ -148,6 +151,15 @@ class TopicTable:
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raises StoreError."""
         await self._file.saved()
+
+    def when_announced(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once name servers know of all changes made so far."""
+
+        async def wait() -> None:
+            await self.announced()
+            callback()
+
+        self._tasks.spawn(wait(), name="announce topics")
 
     async def close(self) -> None:
         """Write what is not written yet."""
@@ -269,6 +281,10 @@ class TopicTable:
             yield separator + text
             separator = b","
         yield (b"\n\t}" if separator else b"}") + b"\n}"
+
+
+async def _nobody_to_tell() -> None:
+    """A broker without name servers."""
 
 
 def next_version(version: DataVersion, clock: Clock) -> DataVersion:
