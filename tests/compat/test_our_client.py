@@ -1,0 +1,255 @@
+"""Our client against a real Java 4.9.7 name server and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.producer import SendStatus
+from cometmq.core.errors import BrokerRefused, RouteNotFound
+from cometmq.message.model import Message, MessageQueue
+from cometmq.protocol.bodies import SubscriptionGroupConfig
+from tests.compat import anchor
+
+ONE_SECOND_LEVEL = 1
+
+
+@pytest.fixture(scope="module")
+def java_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[anchor.JavaCluster]:
+    """One Java cluster for all tests here; each uses topics of its own."""
+    home = tmp_path_factory.mktemp("java")
+    with anchor.JavaCluster(anchor.fetch_jars(), home) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(java_cluster: anchor.JavaCluster) -> AsyncIterator[Client]:
+    # A test machine may be busy, and a fresh JVM is slow.
+    async with Client(java_cluster.namesrv, send_timeout_ms=10_000) as client:
+        yield client
+
+
+@pytest.fixture
+async def topic(client: Client) -> str:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    await Admin(client.session).create_topic(name, queues=4)
+    return name
+
+
+async def read_all(client: Client, topic: str, count: int) -> list[ReceivedMessage]:
+    """Consumes ``count`` different messages as a group of its own."""
+    found: dict[str, ReceivedMessage] = {}
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    async with client.subscribe(topic, group=group, start="first") as subscription:
+        async with asyncio.timeout(60):
+            async for message in subscription:
+                async with message.processing():
+                    found[message.message_id] = message
+                if len(found) == count:
+                    return list(found.values())
+    return []
+
+
+async def test_every_way_to_send_reaches_a_consumer(client: Client, topic: str) -> None:
+    single = await client.send(topic, b"single", tag="a", keys=["k1", "k2"], properties={"p": "v"})
+    assert single.status is SendStatus.OK
+    await client.send_oneway(topic, b"oneway", tag="b")
+    large = await client.send(topic, b"large" * 10_000, tag="c")
+    batch = await client.send_many([Message(topic, b"batch-%d" % at, "d") for at in range(100)])
+    assert [each.queue_offset - batch[0].queue_offset for each in batch] == list(range(100))
+    found = {message.body: message for message in await read_all(client, topic, 103)}
+    assert set(found) == {
+        b"single",
+        b"oneway",
+        b"large" * 10_000,
+        *(b"batch-%d" % at for at in range(100)),
+    }
+    message = found[b"single"]
+    assert (message.tag, message.keys, message.topic) == ("a", ("k1", "k2"), topic)
+    assert (message.message_id, message.stored.offset_id) == (
+        single.message_id,
+        single.offset_id,
+    )
+    assert message.properties["p"] == "v"
+    assert found[b"large" * 10_000].message_id == large.message_id
+    assert found[b"batch-7"].stored.offset_id == batch[7].offset_id
+
+
+async def test_the_first_message_creates_its_topic(client: Client) -> None:
+    name = f"topic-{uuid.uuid4().hex[:12]}"
+    result = await client.send(name, b"first")
+    assert result.queue_offset == 0
+    assert [message.body for message in await read_all(client, name, 1)] == [b"first"]
+
+
+async def test_tags_are_filtered(client: Client, topic: str) -> None:
+    for tag in ("insert", "update", "delete", "AaAa", "BBBB"):
+        await client.send(topic, tag.encode(), tag=tag)
+    found: set[bytes] = set()
+    wanted = "insert || update || AaAa"
+    async with client.subscribe(topic, group=f"g-{topic}", filter=wanted, start="first") as given:
+        async with asyncio.timeout(60):
+            async for message in given:
+                async with message.processing():
+                    found.add(message.body)
+                if len(found) == 3:
+                    break
+    assert found == {b"insert", b"update", b"AaAa"}
+
+
+async def test_a_failed_message_comes_back_and_then_dies(client: Client, topic: str) -> None:
+    await client.send(topic, b"poison", keys=["k"])
+    group = f"g-{topic}"
+    attempts: list[int] = []
+    async with client.subscribe(
+        topic, group=group, start="first", max_reconsume_times=1
+    ) as subscription:
+        async with asyncio.timeout(60):
+            async for message in subscription:
+                assert (message.topic, message.body) == (topic, b"poison")
+                attempts.append(message.reconsume_times)
+                await message.retry(ONE_SECOND_LEVEL)
+                if len(attempts) == 2:
+                    break
+    assert attempts == [0, 1]
+    (dead,) = await read_all(client, f"%DLQ%{group}", 1)
+    assert (dead.body, dead.keys) == (b"poison", ("k",))
+
+
+async def test_the_group_remembers_where_it_stood(client: Client, topic: str) -> None:
+    queue = (await client.queues(topic))[0]
+    for at in range(10):
+        await client.send(topic, b"%d" % at, queue=queue)
+    group = f"g-{topic}"
+    found: list[bytes] = []
+    for stop_after in (4, 10):
+        async with client.subscribe(topic, group=group, start="first", concurrency=1) as given:
+            async with asyncio.timeout(60):
+                async for message in given:
+                    async with message.processing():
+                        found.append(message.body)
+                    if len(found) == stop_after:
+                        break
+    assert found == [b"%d" % at for at in range(10)]
+    admin = Admin(client.session)
+    assert (await admin.group_offsets(group, topic))[queue] == 10
+    progress = await admin.consumer_progress(group, topic)
+    assert (progress[queue].broker_offset, progress[queue].consumer_offset) == (10, 10)
+
+
+async def test_members_share_a_topic_in_order(
+    client: Client, java_cluster: anchor.JavaCluster, topic: str
+) -> None:
+    keys = [f"key-{at}" for at in range(10)]
+    seen: dict[str, list[int]] = {key: [] for key in keys}
+    shares = [0, 0]
+
+    async def consume(member: Client, number: int) -> None:
+        async def handle(message: ReceivedMessage) -> None:
+            shares[number] += 1
+            seen[message.keys[0]].append(int(message.body))
+
+        given = member.subscribe(topic, group=f"g-{topic}", ordered=True, start="first")
+        await given.run(handle)
+
+    async with Client(java_cluster.namesrv) as one, Client(java_cluster.namesrv) as two:
+        running = [asyncio.create_task(consume(each, at)) for at, each in enumerate((one, two))]
+        for number in range(400):
+            key = keys[number % len(keys)]
+            await client.send(topic, b"%d" % number, keys=[key], order_key=key)
+        await eventually_within(60, lambda: len({n for each in seen.values() for n in each}) == 400)
+    await asyncio.gather(*running)
+    for numbers in seen.values():
+        assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
+    assert min(shares) > 0
+
+
+async def eventually_within(deadline_s: float, condition: object) -> None:
+    """As `eventually`, for what takes a Java broker longer."""
+    assert callable(condition)
+    async with asyncio.timeout(deadline_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_broadcasting(client: Client, topic: str, tmp_path: Path) -> None:
+    await client.send_many([Message(topic, b"%d" % at) for at in range(20)])
+    seen = {"a": 0, "b": 0}
+
+    async def consume(name: str) -> None:
+        servers = client.config.name_servers
+        async with Client(servers, offsets_dir=tmp_path, instance_name=name) as member:
+            async for message in member.subscribe(
+                topic, group=f"g-{topic}", mode="broadcasting", start="first"
+            ):
+                async with message.processing():
+                    seen[name] += 1
+                if seen[name] == 20:
+                    return
+
+    await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), 60)
+    assert seen == {"a": 20, "b": 20}
+
+
+async def test_ranges_and_offsets(client: Client, topic: str) -> None:
+    queue = (await client.queues(topic))[1]
+    begun_ms = client.session.clock.wall_ms()
+    for at in range(100):
+        await client.send(topic, b"%d" % at, queue=queue)
+    puller = client.puller
+    assert (await puller.min_offset(queue), await puller.max_offset(queue)) == (0, 100)
+    found = [message.body async for part in puller.read_range(queue, 10, 90) for message in part]
+    assert found == [b"%d" % at for at in range(10, 90)]
+    assert await puller.earliest_store_ms(queue) >= begun_ms - 1000
+    assert 0 <= await puller.search_offset(queue, begun_ms) <= 100
+
+
+async def test_admin_operations(
+    client: Client, java_cluster: anchor.JavaCluster, topic: str
+) -> None:
+    admin = Admin(client.session)
+    (broker,) = await admin.brokers()
+    assert (broker.name, broker.address) == ("broker-a", java_cluster.broker)
+    assert (await admin.broker_runtime(broker.address))["brokerVersionDesc"] == "V4_9_7"
+    assert (await admin.broker_config(broker.address))["brokerName"] == "broker-a"
+    assert topic in await admin.list_topics()
+    assert "SCHEDULE_TOPIC_XXXX" in await admin.system_topics()
+    sent = await client.send(topic, b"body", keys=["k"])
+    stats = await admin.topic_stats(topic)
+    assert stats[sent.queue].max_offset == 1
+    by_id = await admin.message_by_id(sent.offset_id)
+    assert by_id is not None
+    assert by_id.body == b"body"
+    async with asyncio.timeout(30):
+        while not await admin.messages_by_key(topic, "k"):
+            await asyncio.sleep(0.05)
+    by_key = await admin.message_by_id(sent.message_id, topic)
+    assert by_key is not None
+    assert by_key.queue == sent.queue
+    group = f"g-{topic}"
+    await admin.update_group(SubscriptionGroupConfig(group))
+    await admin.commit_group_offsets(group, {sent.queue: 1})
+    assert (await admin.group_offsets(group, topic))[sent.queue] == 1
+    assert await admin.groups_of(topic) == [group]
+    assert await admin.consumer_connections(group) is None
+    async with client.subscribe(topic, group=group):
+        connections = await admin.consumer_connections(group)
+        assert connections is not None
+        assert connections.connection_set[0].language == "PYTHON"
+    await admin.delete_group(group)
+    await admin.delete_topic(topic)
+    with pytest.raises(RouteNotFound):
+        await admin.topic_route(topic)
+
+
+async def test_what_java_refuses_is_told(client: Client, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 99)
+    with pytest.raises(BrokerRefused, match="request queueId"):
+        await client.send(topic, b"", queue=queue)
