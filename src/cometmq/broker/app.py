@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.broker.admin_broker import BrokerAdmin
 from cometmq.broker.admin_groups import GroupAdmin
@@ -55,6 +56,14 @@ VIP_DISTANCE: Final = 2
 _PORT_TRIES: Final = 50
 
 
+class HandlerPart(Protocol):
+    """What serves some of the request codes."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        ...
+
+
 class Broker:
     """One broker; :meth:`start` and :meth:`stop` it once each.
 
@@ -78,48 +87,54 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
+        self._stack = AsyncExitStack()
 
     async def start(self) -> int:
         """Recover, serve and register; gives the port.
 
         Raises StoreError when the store cannot be opened, OSError for an address that cannot be
-        bound.
+        bound; whatever had been opened is closed again then.
         """
-        listeners = reserve_ports(self.config.bind_address, self.config.listen_port)
         try:
-            self.port = listeners[0].getsockname()[1]
-            self._build()
+            await self._start()
         except BaseException:
-            for listener in listeners:
-                listener.close()
+            await self._stack.aclose()
             raise
-        await self.store.start(self._tasks)
-        self._spawn_background()
-        for listener in listeners:
-            await self.server.serve(listener)
-        await self.registration.start(self._place())
         log.info("broker started name=%s port=%d", self.config.broker_name, self.port)
         return self.port
 
     async def stop(self) -> None:
         """Stop in order; everything acknowledged is in the store's files when this returns."""
-        if not self.port:
-            return
-        await self.registration.stop()
-        await self.server.close()
-        await self._tasks.close()
-        self.appender.close()
-        for table in (self.delay, self.offsets, self.topics, self.groups):
-            await table.close()
-        await self.remoting.close()
-        self.store.close()
+        await self._stack.aclose()
         log.info("broker stopped name=%s port=%d", self.config.broker_name, self.port)
+
+    async def _start(self) -> None:
+        # What is pushed here is closed in reverse, also when a later step fails.
+        push, push_async = self._stack.callback, self._stack.push_async_callback
+        listeners = reserve_ports(self.config.bind_address, self.config.listen_port)
+        for listener in listeners:
+            push(listener.close)
+        self.port = listeners[0].getsockname()[1]
+        self.store = MessageStore.open(self._store_config, self._clock, self._files)
+        push(self.store.close)
+        self._build()
+        push_async(self.remoting.close)
+        for table in (self.groups, self.topics, self.offsets, self.delay):
+            push_async(table.close)
+        push(self.appender.close)
+        push_async(self._tasks.close)
+        await self.store.start(self._tasks)
+        self._spawn_background()
+        push_async(self.server.close)
+        for listener in listeners:
+            await self.server.serve(listener)
+        push_async(self.registration.stop)
+        await self.registration.start(self._place())
 
     # --------------------------------------------------------------------------------- composition
 
     def _build(self) -> None:
         config, clock, tasks = self.config, self._clock, self._tasks
-        self.store = MessageStore.open(self._store_config, clock, self._files)
         self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
         directory = os.path.join(self._store_config.store_path_root_dir, "config")
         self.topics = TopicTable(
@@ -153,6 +168,7 @@ class Broker:
             tasks=tasks,
         )
         self.topics.on_change.append(self.registration.changed)
+        self.topics.announced = self.registration.announced
         self.router = Router(
             Side.BROKER,
             self._handlers(),
@@ -175,6 +191,10 @@ class Broker:
         self.delay.load()
 
     def _handlers(self) -> dict[int, Handler]:
+        parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
+        return {code: handler for part in parts for code, handler in part.handlers().items()}
+
+    def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
         self.send = SendHandler(
             config=self.config,
@@ -198,13 +218,13 @@ class Broker:
             clock=self._clock,
             tasks=self._tasks,
         )
-        parts = (
-            self.send,
-            self.pull,
+        return self.send, self.pull
+
+    def _group_parts(self) -> tuple[HandlerPart, ...]:
+        return (
             self.members,
             OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
             QueueLockHandler(clock=self._clock),
-            QueryHandler(config=self.config, store=self.store),
             SendBackHandler(
                 config=self.config,
                 store=self.store,
@@ -214,6 +234,11 @@ class Broker:
                 levels=self.levels,
                 stats=self.stats,
             ),
+        )
+
+    def _admin_parts(self) -> tuple[HandlerPart, ...]:
+        return (
+            QueryHandler(config=self.config, store=self.store),
             BrokerAdmin(
                 config=self.config,
                 store=self.store,
@@ -243,7 +268,6 @@ class Broker:
                 clock=self._clock,
             ),
         )
-        return {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def _spawn_background(self) -> None:
         spawn = self._tasks.spawn

@@ -57,7 +57,9 @@ _CODES: Final = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-_HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+#: Queues without a message yet, on disk or not even there.
+_EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
+_HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 _LENGTH_BYTES: Final = 4
 _HEAD: Final = (
@@ -145,7 +147,7 @@ class PullHandler:
         header = pull.request.header
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
             return False
-        if result.status is ReadStatus.NO_MESSAGE_IN_QUEUE and pull.offset != 0:
+        if result.status in _EMPTY and pull.offset != 0:
             return False
         if not pull.deadline_ms:
             hold_ms = min(header.suspend_timeout_millis, MAX_HOLD_MS)
@@ -174,7 +176,7 @@ class PullHandler:
     ) -> None:
         peer, request = pull.peer, pull.request
         status = result.status
-        if status is ReadStatus.NO_MESSAGE_IN_QUEUE or status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:
+        if status in _EMPTY:
             moved = pull.request.header.queue_offset != 0
             code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
         else:

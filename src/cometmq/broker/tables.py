@@ -119,8 +119,7 @@ class TableFile:
             waiters, self._waiters = self._waiters, []
             self._dirty = False
             try:
-                data = await self._encoded()
-                await asyncio.to_thread(self._replace, data)
+                await self._replace_in_thread(await self._encoded())
             except OSError as error:
                 self._dirty = True
                 failure = _explain(self.path, error)
@@ -130,6 +129,7 @@ class TableFile:
                         waiter.set_exception(failure)
                 raise failure from error
             except BaseException:
+                self._dirty = True
                 for waiter in waiters:
                     waiter.cancel()
                 raise
@@ -161,6 +161,16 @@ class TableFile:
             pieces.append(piece)
             await slices.pause()
         return b"".join(pieces)
+
+    async def _replace_in_thread(self, data: bytes) -> None:
+        # A thread goes on when its waiter is cancelled; the next write must not meet it half way.
+        loop = asyncio.get_running_loop()
+        replacing = loop.run_in_executor(None, self._replace, data)
+        try:
+            await asyncio.shield(replacing)
+        except asyncio.CancelledError:
+            await asyncio.wait([replacing])
+            raise
 
     def _replace(self, data: bytes) -> None:
         files = self._files

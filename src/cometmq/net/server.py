@@ -130,8 +130,8 @@ class Server:
 
 
 def reserve(host: str, port: int) -> socket.socket:
-    """A socket bound to ``host:port`` that refuses connections until it is served, so that a taken
-    port is noticed before anything else is done. Port 0 picks a free one.
+    """A socket bound to ``host:port`` that refuses connections until it is served, so that a port
+    somebody listens on is noticed before anything else is done. Port 0 picks a free one.
 
     Raises OSError when the address cannot be bound.
     """

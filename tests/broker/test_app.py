@@ -1,0 +1,90 @@
+"""A broker's start and stop: ports, order, what a failed start leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from cometmq.broker.app import VIP_DISTANCE, reserve_ports
+from cometmq.core.errors import StoreCorrupt, StoreLocked
+from cometmq.net.server import reserve
+from cometmq.protocol.registry import REGISTRY, Side
+from tests.broker.serving import BrokerClient, make_broker, running_broker
+
+
+async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        for number in range(10):
+            await client.send(str(number).encode())
+        assert (tmp_path / "abort").exists()
+    assert not (tmp_path / "abort").exists()
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        _, records = await client.pull()
+        assert [record.body for record in records] == [str(n).encode() for n in range(10)]
+        assert (await client.send()).ext["queueOffset"] == "10"
+
+
+async def test_the_vip_port_serves_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        vip = BrokerClient(
+            *await asyncio.open_connection("127.0.0.1", running.broker.port - VIP_DISTANCE)
+        )
+        assert (await vip.send()).code == 0
+        vip.writer.close()
+
+
+async def test_a_second_broker_on_the_store_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path):
+        second = make_broker(tmp_path)
+        with pytest.raises(StoreLocked, match="in use by another process"):
+            await second.start()
+        await second.stop()
+
+
+async def test_a_failed_start_gives_everything_back(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "topics.json").write_text("{cut off")
+    broker = make_broker(tmp_path)
+    with pytest.raises(StoreCorrupt, match=r"move it and its \.bak away"):
+        await broker.start()
+    reserve("127.0.0.1", broker.port).close()
+    (config / "topics.json").unlink()
+    async with running_broker(tmp_path):
+        pass
+
+
+async def test_a_taken_port_is_an_error_before_the_store_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        broker = make_broker(tmp_path / "store", listenPort=str(port))
+        with pytest.raises(OSError, match="in use"):
+            await broker.start()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_port_whose_vip_port_is_taken_is_no_pair() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] + VIP_DISTANCE
+        with pytest.raises(OSError, match="in use"):
+            reserve_ports("127.0.0.1", port)
+        reserve("127.0.0.1", port).close()
+
+
+async def test_every_broker_code_of_the_registry_is_served(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        unsupported = []
+        for code, spec in REGISTRY.items():
+            if spec.side is Side.BROKER:
+                head, _ = await client.ask(code)
+                while head.opaque != client.opaque or not head.flag & 1:
+                    head, _ = await client.frame()
+                if head.code == 3:
+                    unsupported.append(spec.code.name)
+    assert unsupported == []

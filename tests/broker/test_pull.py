@@ -1,0 +1,246 @@
+"""Pulls over a socket from a whole broker: found, filtered, held, moved, refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.message.record import iter_decode
+from cometmq.net.peer import Peer
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import BINARY, Request
+from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
+
+HELD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "10000"}
+
+
+async def fill(client: BrokerClient, count: int, tags: tuple[str, ...] = ("red",)) -> None:
+    for number in range(count):
+        text = f"UNIQ_KEY\x01U{number}\x02TAGS\x01{tags[number % len(tags)]}"
+        assert (await client.send(str(number).encode(), i=text)).code == 0
+
+
+async def until_held(broker: Any, count: int = 1) -> None:
+    async with asyncio.timeout(10):
+        while broker.pull.longpoll.count != count:
+            await asyncio.sleep(0.001)
+
+
+async def test_found_messages_come_with_the_queue_s_bounds(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 5)
+        head, records = await client.pull(1, maxMsgNums="3")
+        assert (head.code, head.remark) == (0, "FOUND")
+        assert head.ext == {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "0", "maxOffset": "5",
+        }  # fmt: skip
+        assert [record.body for record in records] == [b"1", b"2", b"3"]
+        assert [record.queue_offset for record in records] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "remark", "next_offset"),
+    [(3, 19, "OFFSET_OVERFLOW_ONE", "3"), (4, 21, "OFFSET_OVERFLOW_BADLY", "3"),
+     (-1, 21, "OFFSET_TOO_SMALL", "0")],
+)  # fmt: skip
+async def test_offsets_outside_the_queue(
+    tmp_path: Path, offset: int, code: int, remark: str, next_offset: str
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 3)
+        head, records = await client.pull(offset)
+    assert (head.code, head.remark, head.ext["nextBeginOffset"]) == (code, remark, next_offset)
+    assert records == []
+
+
+async def test_an_empty_queue(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 1)
+        at_start, _ = await client.pull(0, queueId="2")
+        beyond, _ = await client.pull(7, queueId="2")
+    assert (at_start.code, beyond.code) == (19, 21)
+    assert beyond.ext["nextBeginOffset"] == "0"
+
+
+async def test_tags_are_filtered_and_the_offset_moves_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 6, ("red", "blue", "green"))
+        head, records = await client.pull(subscription="red || green")
+        assert [record.body for record in records] == [b"0", b"2", b"3", b"5"]
+        assert head.ext["nextBeginOffset"] == "6"
+        none, _ = await client.pull(subscription="black")
+        assert (none.code, none.ext["nextBeginOffset"]) == (20, "6")
+
+
+async def test_a_subscription_known_from_the_heartbeat(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 2, ("red", "blue"))
+        missing, _ = await client.pull(sysFlag="0")
+        assert missing.code == 24
+        subscription = {
+            "topic": "t", "subString": "blue", "subVersion": 5, "tagsSet": ["blue"],
+            "codeSet": [3027034], "expressionType": "TAG", "classFilterMode": False,
+        }  # fmt: skip
+        beat = {
+            "clientID": "c1", "producerDataSet": [],
+            "consumerDataSet": [{
+                "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "unitMode": False,
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [subscription],
+            }],
+        }  # fmt: skip
+        answer, _ = await client.ask(RequestCode.HEART_BEAT, msgspec.json.encode(beat))
+        while answer.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            answer, _ = await client.frame()
+        assert answer.code == 0
+        _, records = await client.pull(sysFlag="0", subVersion="5")
+        assert [record.body for record in records] == [b"1"]
+        newer, _ = await client.pull(sysFlag="0", subVersion="6")
+        assert newer.code == 25
+
+
+async def test_a_held_pull_is_woken_by_the_next_message(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        puller, sender = await running.connect(), await running.connect()
+        await fill(sender, 1)
+        puller.post(PULL, **pull_fields(1, **HELD))
+        await until_held(running.broker)
+        await sender.send(b"wake")
+        head, body = await puller.frame()
+    assert (head.code, head.ext["nextBeginOffset"]) == (0, "2")
+    assert [record.body for record in iter_decode(body)] == [b"wake"]
+
+
+async def test_a_first_message_wakes_a_pull_of_an_empty_queue(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        puller, sender = await running.connect(), await running.connect()
+        await sender.send(e="0")
+        puller.post(PULL, **pull_fields(0, **HELD))
+        await until_held(running.broker)
+        await sender.send(b"first")
+        head, _ = await puller.frame()
+    assert (head.code, head.ext["nextBeginOffset"]) == (0, "1")
+
+
+async def test_what_does_not_match_leaves_a_pull_held_further_on(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        puller, sender = await running.connect(), await running.connect()
+        await fill(sender, 1, ("blue",))
+        puller.post(PULL, **pull_fields(1, subscription="red", **HELD))
+        await until_held(running.broker)
+        await fill(sender, 3, ("blue",))
+        assert running.broker.pull.longpoll.count == 1
+        await fill(sender, 1, ("red",))
+        head, body = await puller.frame()
+    assert (head.code, head.ext["nextBeginOffset"]) == (0, "5")
+    assert [record.queue_offset for record in iter_decode(body)] == [4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [({}, {"suspendTimeoutMillis": "60"}),
+     ({"longPollingEnable": "false", "shortPollingTimeMills": "60"}, {})],
+)  # fmt: skip
+async def test_a_held_pull_is_answered_when_its_time_is_up(
+    tmp_path: Path, settings: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    async with running_broker(tmp_path, **settings) as running:
+        client = await running.connect()
+        await fill(client, 2)
+        head, _ = await client.pull(2, **(HELD | changes))
+    assert (head.code, head.ext["nextBeginOffset"]) == (19, "2")
+
+
+async def test_a_pull_may_commit_an_offset(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 3)
+        await client.pull(2, sysFlag="5", commitOffset="2")
+        head, _ = await client.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", topic="t", queueId="1"
+        )
+    assert (head.code, head.ext["offset"]) == (0, "2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"topic": "unknown"}, 17, "unknown"),
+        ({"queueId": "9"}, 1, "readQueueNums:[4]"),
+        ({"queueId": "-1"}, 1, "illegal"),
+        ({"subscription": " || "}, 23, "no tag"),
+        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1, "use TAG"),
+        ({"consumerGroup": "unknown"}, 26, "autoCreateSubscriptionGroup"),
+    ],
+)
+async def test_pulls_that_are_refused(
+    tmp_path: Path, changes: dict[str, Any], code: int, says: str
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 1)
+        await client.pull()
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as running:
+        client = await running.connect()
+        head, _ = await client.pull(**changes)
+        assert head.code == code
+        assert says in (head.remark or "")
+        found, _ = await client.pull()
+        assert found.code == 0
+
+
+async def test_permissions_of_group_topic_and_broker(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 1)
+        group = {"groupName": "g", "consumeEnable": False}
+        body = msgspec.json.encode(group)
+        answer, _ = await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+        assert answer.code == 0
+        head, _ = await client.pull()
+        assert head.code == 16
+    async with running_broker(tmp_path, brokerPermission="2") as running:
+        head, _ = await (await running.connect()).pull(consumerGroup="other")
+        assert head.code == 16
+
+
+async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Hook:
+        def before(self, peer: Peer, request: Request[Any]) -> None:
+            return None
+
+        def after(
+            self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
+        ) -> None:
+            seen.append((code, count))
+
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 2)
+        binary, body = await client.ask(PULL, b"", BINARY, **pull_fields(0))
+        running.broker.consume_hooks.add(Hook())
+        hooked, same = await client.ask(PULL, **pull_fields(0))
+        await client.pull(2)
+    assert binary.ext == hooked.ext
+    assert body == same
+    assert seen == [(0, 2), (19, 0)]
+
+
+async def test_cold_messages_are_read_off_the_loop(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, accessMessageInMemoryMaxRatio="0") as running:
+        client = await running.connect()
+        await fill(client, 12)
+        head, records = await client.pull()
+        assert head.code == 0
+        assert [record.body for record in records] == [str(n).encode() for n in range(8)]

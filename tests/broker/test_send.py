@@ -1,0 +1,265 @@
+"""Sends over a socket to a whole broker: what is stored, what is answered, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.core.errors import BadRequest
+from cometmq.message import batch, properties
+from cometmq.net.peer import Peer
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, encode_head
+from tests.broker.serving import BATCH, NO_SPACE, SEND, FailingFiles, running_broker, send_fields
+
+
+def long_names(fields: dict[str, Any]) -> dict[str, Any]:
+    """V2 fields under the names of the first version."""
+    names = {
+        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+        "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+        "j": "reconsumeTimes", "k": "unitMode", "m": "batch",
+    }  # fmt: skip
+    return {names[key]: value for key, value in fields.items()}
+
+
+async def test_a_message_is_answered_with_its_place_and_stored_as_sent(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        heads = [await client.send(f"body {n}".encode()) for n in range(3)]
+        _, records = await client.pull()
+    assert [head.code for head in heads] == [0, 0, 0]
+    assert [head.ext["queueOffset"] for head in heads] == ["0", "1", "2"]
+    assert {head.ext["queueId"] for head in heads} == {"1"}
+    assert heads[0].ext["MSG_REGION"] == "DefaultRegion"
+    assert heads[0].ext["TRACE_ON"] == "true"
+    port = running.broker.port
+    for head, record in zip(heads, records, strict=True):
+        assert head.ext["msgId"] == f"7F000001{port:08X}{record.physical_offset:016X}"
+    first = records[0]
+    assert (first.topic, first.body, first.flag, first.born_ms) == (
+        "t", b"body 0", 7, 1_700_000_000_000,
+    )  # fmt: skip
+    assert properties.decode(first.properties) == {
+        "UNIQ_KEY": "U1",
+        "TAGS": "red",
+        "CLUSTER": "DefaultCluster",
+    }
+
+
+async def test_every_form_of_send_is_understood(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        v1, _ = await client.ask(RequestCode.SEND_MESSAGE, b"v1", **long_names(send_fields()))
+        binary, _ = await client.ask(SEND, b"binary", BINARY, **send_fields())
+        random_queue = await client.send(e="-1")
+        _, records = await client.pull()
+    assert [head.code for head in (v1, binary, random_queue)] == [0, 0, 0]
+    assert binary.ext["queueOffset"] == "1"
+    assert int(random_queue.ext["queueId"]) in range(4)
+    assert [record.body for record in records][:2] == [b"v1", b"binary"]
+
+
+async def test_oneway_sends_are_stored_and_not_answered(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        client.writer.write(encode_head(code=SEND, opaque=99, flag=FLAG_ONEWAY, ext=send_fields()))
+        head = await client.send()
+        assert (head.opaque, head.ext["queueOffset"]) == (1, "1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"b": "unknown", "c": "no-such-default"}, 17, "cometmq topic create"),
+        ({"b": "bad name!"}, 1, "illegal characters"),
+        ({"b": " "}, 1, "blank"),
+        ({"b": "x" * 128}, 1, "127"),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, 16, "forbidden"),
+        ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, 16, "forbidden"),
+        ({"e": "4"}, 1, "4 write queues"),
+        ({"f": "4"}, 16, "transactional"),
+        ({"i": "TRAN_MSG\x01true"}, 16, "transactional"),
+        ({"i": "K\x01" + "v" * 32_766}, 13, "32767"),
+        ({"b": "%RETRY%unknown-group"}, 26, "unknown-group"),
+        ({"g": "soon"}, 1, "field g"),
+        ({"e": "9999999999"}, 1, "32 bits"),
+    ],
+)
+async def test_refusals_name_the_cause_and_store_nothing(
+    tmp_path: Path, changes: dict[str, Any], code: int, says: str
+) -> None:
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as running:
+        client = await running.connect()
+        assert (await client.send()).code == 0
+        head = await client.send(**changes)
+        assert head.code == code
+        assert says in (head.remark or "")
+        assert (await client.send()).ext["queueOffset"] == "1"
+
+
+async def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, maxMessageSize="1000") as running:
+        client = await running.connect()
+        for code in (SEND, BATCH):
+            head = await client.send(bytes(1001), code=code)
+            assert head.code == 13
+            assert "raise maxMessageSize" in (head.remark or "")
+        assert (await client.send(bytes(1000))).ext["queueOffset"] == "0"
+
+
+async def test_topics_are_created_after_the_default_only_when_allowed(tmp_path: Path) -> None:
+    async with running_broker(tmp_path / "a") as running:
+        client = await running.connect()
+        assert (await client.send(b="fresh", d="3", e="2")).code == 0
+        created = running.broker.topics.get("fresh")
+        assert created is not None
+        assert (created.write_queue_nums, created.perm) == (3, 6)
+    async with running_broker(tmp_path / "b", autoCreateTopicEnable="false") as running:
+        client = await running.connect()
+        head = await client.send()
+        assert head.code == 17
+        assert "autoCreateTopicEnable" in (head.remark or "")
+
+
+async def test_a_topic_without_write_permission_takes_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await client.ask(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            topic="t", defaultTopic="TBW102", readQueueNums="4", writeQueueNums="4", perm="4",
+            topicFilterType="SINGLE_TAG", topicSysFlag="0", order="false",
+        )  # fmt: skip
+        assert (await client.send()).code == 16
+
+
+async def test_a_delayed_message_waits_in_the_queue_of_its_level(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await client.send()
+        head = await client.send(i="UNIQ_KEY\x01U\x02DELAY\x0118\x02WAIT\x01true")
+        assert (head.code, head.ext["queueId"]) == (0, "17")
+        _, records = await client.pull(topic="SCHEDULE_TOPIC_XXXX", queueId="17")
+    (record,) = records
+    found = properties.decode(record.properties)
+    assert (found["REAL_TOPIC"], found["REAL_QID"], found["DELAY"]) == ("t", "1", "18")
+    assert "WAIT" not in found
+
+
+async def test_a_retry_that_was_tried_often_enough_is_a_dead_letter(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        fields: dict[str, Any] = {"b": "%RETRY%g", "e": "0", "i": "DELAY\x013"}
+        delayed = await client.send(**fields, j="2", l="3")
+        assert (delayed.code, delayed.ext["queueId"]) == (0, "2")
+        dead = await client.send(b"dead", **fields, j="3", l="3")
+        assert dead.code == 0
+        _, records = await client.pull(topic="%DLQ%g", queueId="0")
+    assert [(record.body, record.reconsume_times) for record in records] == [(b"dead", 3)]
+
+
+def batch_body(count: int) -> bytes:
+    return batch.pack(
+        (n, f"body {n}".encode(), f"UNIQ_KEY\x01U{n}\x02TAGS\x01t{n % 2}".encode())
+        for n in range(count)
+    )
+
+
+@pytest.mark.parametrize("code", [SEND, BATCH])
+async def test_a_batch_gets_consecutive_offsets_and_an_id_a_message(
+    tmp_path: Path, code: int
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await client.send()
+        head = await client.send(batch_body(5), code=code, m="true", i="WAIT\x01true\x02A\x01b")
+        _, records = await client.pull(1)
+    assert (head.code, head.ext["queueOffset"]) == (0, "1")
+    prefix = f"7F000001{running.broker.port:08X}"
+    assert head.ext["msgId"] == ",".join(
+        f"{prefix}{record.physical_offset:016X}" for record in records
+    )
+    assert [record.queue_offset for record in records] == [1, 2, 3, 4, 5]
+    assert [record.body for record in records] == [f"body {n}".encode() for n in range(5)]
+    assert properties.decode(records[3].properties) == {
+        "UNIQ_KEY": "U3", "TAGS": "t1", "A": "b", "CLUSTER": "DefaultCluster",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "body", "code", "says"),
+    [
+        ({"b": "%RETRY%g", "e": "0"}, batch_body(1), 13, "retry"),
+        ({"f": "4"}, batch_body(1), 13, "transaction"),
+        ({"i": "DELAY\x013"}, batch_body(1), 13, "delayed"),
+        ({}, b"", 13, "batch"),
+        ({}, b"\0\0\0\x05junk", 13, "batch"),
+        ({}, batch_body(3)[:-2], 13, "batch"),
+    ],
+    ids=["retry", "transaction", "delay", "empty", "junk", "cut off"],
+)
+async def test_batches_that_cannot_be_stored_whole_are_refused(
+    tmp_path: Path, changes: dict[str, Any], body: bytes, code: int, says: str
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        head = await client.send(body, code=BATCH, **changes)
+        assert head.code == code
+        assert says in (head.remark or "")
+        assert (await client.send(batch_body(2), code=BATCH)).ext["queueOffset"] == "0"
+
+
+async def test_hooks_see_sends_that_succeed_and_can_refuse(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    class Hook:
+        def before(self, peer: Peer, request: Request[Any]) -> None:
+            if request.body == b"refuse":
+                raise BadRequest(16, "not this one")
+
+        def after(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
+            seen.append((request.header.topic, code, count))
+
+    async with running_broker(tmp_path) as running:
+        running.broker.send_hooks.add(Hook())
+        client = await running.connect()
+        assert (await client.send(b"take")).ext["queueOffset"] == "0"
+        assert (await client.send(b"refuse")).code == 16
+        assert (await client.send(batch_body(3), code=BATCH)).code == 0
+    assert seen == [("t", 0, 1), ("t", 0, 3)]
+
+
+async def test_a_congested_connection_is_told_to_send_slower(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await client.send()
+        (peer,) = running.broker.server.peers
+        peer.congested = True
+        head = await client.send()
+        assert head.code == 2
+        assert (head.remark or "").startswith("[OVERLOAD]")
+        _, records = await client.pull()
+        assert len(records) == 1, "pulls go on"
+
+
+async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files) as running:
+        client = await running.connect()
+        await client.send(b"before")
+        files.write_errno = NO_SPACE
+        for _ in range(3):
+            client.post(SEND, b"lost", **send_fields())
+        heads = [(await client.frame())[0] for _ in range(3)]
+        assert {head.code for head in heads} == {14}
+        assert "free space" in (heads[0].remark or "")
+        files.write_errno = 0
+        async with asyncio.timeout(20):  # the store looks by itself whether there is room again
+            while (again := await client.send(b"after")).code == 14:
+                await asyncio.sleep(0.02)
+        _, records = await client.pull()
+    assert (again.code, again.ext["queueOffset"]) == (0, "1")
+    assert [record.body for record in records] == [b"before", b"after"]
