@@ -1,0 +1,52 @@
+"""Checkpoint and positions files."""
+
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.checkpoint import (
+    Checkpoint,
+    Positions,
+    abort_path,
+    lock_path,
+    read_checkpoint,
+    read_positions,
+    write_checkpoint,
+    write_positions,
+)
+from cometmq.store.files import PosixFiles
+
+FILES = PosixFiles()
+
+
+def test_checkpoint_bytes(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    assert read_checkpoint(FILES, root) == Checkpoint(0, 0, 0)
+    write_checkpoint(FILES, root, Checkpoint(1, 2, 3), durable=True)
+    raw = (tmp_path / "checkpoint").read_bytes()
+    assert len(raw) == 4096
+    assert raw[:24].hex() == "000000000000000100000000000000020000000000000003"
+    assert read_checkpoint(FILES, root) == (1, 2, 3)
+    (tmp_path / "checkpoint").write_bytes(b"short")
+    assert read_checkpoint(FILES, root) == Checkpoint()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_positions(tmp_path: Path, durable: bool) -> None:
+    root = str(tmp_path)
+    assert read_positions(FILES, root) is None
+    positions = Positions("boot", True, 5, 4, 3, Checkpoint(0, 0, 0))
+    write_positions(FILES, root, positions, durable=durable)
+    assert read_positions(FILES, root) == positions
+    write_checkpoint(FILES, root, Checkpoint(1, 0, 0), durable=False)
+    assert read_positions(FILES, root) is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"boot_id":1}'])
+def test_broken_positions_are_none(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "cometmq-positions.json").write_bytes(raw)
+    assert read_positions(FILES, str(tmp_path)) is None
+
+
+def test_places() -> None:
+    assert (abort_path("/s"), lock_path("/s")) == ("/s/abort", "/s/lock")

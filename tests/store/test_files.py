@@ -1,0 +1,112 @@
+"""The file layer, on the real file system."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.files import PosixFiles, read_file, write_file_atomically
+
+FILES = PosixFiles()
+
+
+def test_reading_and_writing(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    with pytest.raises(FileNotFoundError):
+        FILES.open(path)
+    handle = FILES.open(path, create=True)
+    FILES.allocate(handle, 100)
+    assert FILES.size(handle) == 100
+    FILES.pwrite(handle, b"abc", 10)
+    FILES.datasync(handle)
+    assert FILES.pread(handle, 5, 9) == b"\0abc\0"
+    assert FILES.pread(handle, 50, 98) == b"\0\0"
+    view = FILES.map(handle, 100)
+    assert bytes(view[10:13]) == b"abc"
+    with pytest.raises(TypeError):
+        view[10] = 0
+    buffer = bytearray(b"......")
+    assert FILES.read_into(handle, buffer, 97) == 3
+    assert buffer == b"\0\0\0..."
+    FILES.resize(handle, 11)
+    FILES.resize(handle, 100)
+    assert FILES.pread(handle, 3, 10) == b"a\0\0"
+    FILES.close(handle)
+
+
+def test_short_writes_and_reads_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write, real_read, real_readv = os.pwrite, os.pread, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda f, data, at: real_write(f, bytes(data)[:3], at))
+    monkeypatch.setattr(os, "pread", lambda f, size, at: real_read(f, min(size, 4), at))
+    monkeypatch.setattr(os, "preadv", lambda f, parts, at: real_readv(f, [parts[0][:2]], at))
+    handle = FILES.open(str(tmp_path / "f"), create=True)
+    FILES.pwrite(handle, b"0123456789", 0)
+    assert FILES.pread(handle, 20, 0) == b"0123456789"
+    buffer = bytearray(7)
+    assert FILES.read_into(handle, buffer, 2) == 7
+    assert buffer == b"2345678"
+    FILES.close(handle)
+
+
+def test_directories(tmp_path: Path) -> None:
+    folder = str(tmp_path / "a" / "b")
+    assert FILES.names(folder) == []
+    FILES.make_directory(folder)
+    FILES.make_directory(folder)
+    for name in ("2", "1"):
+        FILES.close(FILES.open(f"{folder}/{name}", create=True))
+    assert FILES.names(folder) == ["1", "2"]
+    FILES.rename(f"{folder}/1", f"{folder}/2")
+    assert FILES.names(folder) == ["2"]
+    FILES.sync_directory(folder)
+    assert FILES.changed_ms(f"{folder}/2") > 0
+    FILES.unlink(f"{folder}/2")
+    FILES.unlink(f"{folder}/2")
+    assert FILES.changed_ms(f"{folder}/2") == 0
+    FILES.remove_tree(folder)
+    FILES.remove_tree(folder)
+    assert not FILES.exists(folder)
+
+
+def test_small_files_are_replaced_whole(tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    assert read_file(FILES, path) is None
+    write_file_atomically(FILES, path, b"a long first content", durable=True)
+    write_file_atomically(FILES, path, b"short", durable=False)
+    assert read_file(FILES, path) == b"short"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_lock_is_exclusive_in_this_process_and_for_others(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    handle = FILES.lock(path)
+    with pytest.raises(OSError, match="unavailable"):
+        FILES.lock(path)
+    # What a Java broker does: a lock of the process on the first byte.
+    other = (
+        "import fcntl, sys\n"
+        "fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+    )
+    command = [sys.executable, "-c", other, path]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    FILES.close(handle)
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    FILES.close(FILES.lock(path))
+
+
+def test_machine_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = FILES.disk_space(str(tmp_path))
+    assert 0 < space.used_ratio <= 1
+    assert space.total_bytes >= space.free_bytes
+    assert FILES.memory_bytes() > 1 << 20
+    assert FILES.boot_id() == FILES.boot_id()
+
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", missing)
+    assert FILES.boot_id() == ""
