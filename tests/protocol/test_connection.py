@@ -296,13 +296,13 @@ def test_an_answer_that_nobody_waits_for_is_counted() -> None:
 
 def test_a_response_code_that_equals_a_fast_request_code_is_a_response() -> None:
     connection: Connection[str] = Connection()
-    opaque, _ = connection.encode_request(10, SEND, "token", 100)
+    opaque, _ = connection.encode_request(310, SEND, "token", 100)
     connection.receive_data(
-        frame({"code": 10, "opaque": opaque, "flag": FLAG_RESPONSE, "extFields": to_ext(SEND)})
+        frame({"code": 310, "opaque": opaque, "flag": FLAG_RESPONSE, "extFields": to_ext(SEND)})
     )
     event = one(connection)
     assert isinstance(event, Answered)
-    assert event.response.code == 10
+    assert event.response.code == 310
 
 
 def test_requests_expire_at_their_deadline() -> None:
