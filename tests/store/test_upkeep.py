@@ -1,0 +1,227 @@
+"""Background work: flushing, files made ahead, old files, full disks, the stop."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import StoreFull
+from cometmq.net.tasks import Tasks
+from cometmq.store.checkpoint import read_checkpoint, read_positions
+from cometmq.store.config import FlushDiskType
+from cometmq.store.engine import MessageStore
+from cometmq.store.files import DiskSpace
+from tests.store.faults import FailingFiles
+from tests.store.stores import assert_consistent, bodies, copied, fill, opened, put
+
+
+class Disk(FailingFiles):
+    """A disk of 100 bytes, as full as it is told to be."""
+
+    used = 10
+
+    def disk_space(self, path: str) -> DiskSpace:
+        return DiskSpace(100, self.used, 100 - self.used)
+
+
+async def until(store: MessageStore, condition: Callable[[], bool], step_ms: int = 500) -> None:
+    assert isinstance(store.clock, VirtualClock)
+    async with asyncio.timeout(10):
+        while not condition():
+            store.clock.advance(step_ms)
+            await asyncio.sleep(0.001)
+
+
+async def test_the_log_is_synced_and_the_next_file_made(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    tasks = Tasks()
+    await store.start(tasks)
+    fill(store, 100)
+    await until(store, lambda: store.durable_offset == store.written_offset)
+    await until(store, lambda: not store.log.wants_next_file())
+    put(store, body=b"few bytes wait for the thorough interval")
+    store.commit()
+    await until(store, lambda: store.durable_offset == store.written_offset, 2_000)
+    await tasks.close()
+    store.close()
+
+
+async def test_sync_flush_without_anybody_waiting(tmp_path: Path) -> None:
+    store = opened(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    put(store)
+    store.commit()
+    await store.upkeep.flush_log()
+    await until(store, lambda: store.queue("t", 0).max_offset == 1)
+    store.close()
+
+
+async def test_rounds_note_how_far_the_files_go(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = opened(tmp_path, clock)
+    root = str(tmp_path)
+    fill(store, 50)
+    await store.upkeep.flush_entries()
+    found = read_positions(store.files, root)
+    assert found is not None
+    assert (found.written, found.synced, found.clean) == (store.written_offset, 0, False)
+    assert found.queues == 3
+    clock.advance(60_000)
+    await store.upkeep.flush_entries()
+    assert read_checkpoint(store.files, root) == (0, 0, 0)
+    store.flusher.sync_now()
+    clock.advance(60_000)
+    await store.upkeep.flush_entries()
+    found = read_positions(store.files, root)
+    assert found is not None
+    assert found.synced == store.written_offset
+    assert read_checkpoint(store.files, root).log_ms == store.last_ms
+    store.close()
+
+
+async def test_full_index_files_are_finished_in_a_round(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    fill(store, 200)
+    await store.upkeep.flush_entries()
+    assert len(store.index.files) > 2
+    assert store.index.full_files() == []
+    assert_consistent(store)
+    killed = opened(copied(tmp_path, "killed"))
+    assert len(assert_consistent(killed)) == 200
+    killed.close()
+    store.close()
+
+
+async def test_entries_that_cannot_be_synced_are_tried_again(tmp_path: Path) -> None:
+    files = FailingFiles()
+    clock = VirtualClock()
+    store = opened(tmp_path, clock, files)
+    fill(store, 10)
+    store.flusher.sync_now()
+    clock.advance(60_000)
+    files.failing["datasync"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        await store.upkeep.flush_entries()
+    assert store.pool.unsynced
+    files.failing.clear()
+    await store.upkeep.flush_entries()
+    assert not store.pool.unsynced
+    store.close()
+
+
+async def test_a_failing_round_is_logged_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Disk()
+    store = opened(tmp_path, files=files)
+    tasks = Tasks()
+    await store.start(tasks)
+    files.failing["datasync"] = errno.EIO
+    fill(store, 10)
+    store.log.durable = store.log.written
+    await until(store, lambda: "store_upkeep_failed work=flush_entries" in caplog.text, 20_000)
+    files.failing.clear()
+    await until(store, lambda: not store.pool.unsynced, 20_000)
+    await tasks.close()
+    store.close()
+
+
+async def test_entries_that_cannot_be_written_refuse_messages(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    fill(store, 10)
+    files.failing["pwrite"] = errno.ENOSPC
+    await store.upkeep.flush_entries()
+    with pytest.raises(StoreFull, match="queue or index files"):
+        put(store)
+    files.failing.clear()
+    await store.upkeep.flush_entries()
+    put(store)
+    store.commit()
+    assert len(assert_consistent(store)) == 11
+    store.close()
+
+
+async def test_a_next_file_that_cannot_be_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    files.failing["allocate"] = errno.ENOSPC
+    await store.upkeep.flush_log()
+    assert "next_log_file_failed" in caplog.text
+    fill(store, 3)
+    files.failing.clear()
+    await store.upkeep.flush_log()
+    assert not store.log.wants_next_file()
+    store.close()
+
+
+async def test_a_filling_disk_refuses_writes_and_allows_them_again(tmp_path: Path) -> None:
+    files = Disk()
+    store = opened(tmp_path, files=files)
+    tasks = Tasks()
+    await store.start(tasks)
+    files.used = 91
+    await store.upkeep.check_disk()
+    with pytest.raises(StoreFull, match=r"91\.0 % full") as caught:
+        put(store)
+    assert caught.value.code == 14
+    files.used = 89
+    await until(store, lambda: store.refusal is None)
+    put(store)
+    store.commit()
+    assert len(bodies(store, "t", 0)) == 1
+    await tasks.close()
+    store.close()
+
+
+async def test_old_files_go_with_their_entries(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = opened(tmp_path, clock, delete_when="", disk_max_used_space_ratio=5)
+    fill(store, 500, queues=100)
+    store.flusher.sync_now()
+    store.dispatcher.write(0)
+    old = clock.wall_ms() // 1000 - 73 * 3_600
+    for file in store.log.segments.files[:2]:
+        os.utime(file.path, (old, old))
+    for file in store.log.segments.files[2:]:
+        os.utime(file.path, (old + 7_200, old + 7_200))
+    await store.upkeep.check_disk()
+    assert store.log.segments.start == 2 * 16_384
+    assert len(assert_consistent(store)) < 500
+    store.close()
+    again = opened(tmp_path, clock)
+    assert_consistent(again)
+    again.close()
+
+
+def test_a_stop_that_fails_is_not_called_clean(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    fill(store, 30)
+    store.flusher.sync_now()
+    files.failing["pwrite"] = errno.ENOSPC
+    store.close()
+    assert "store_stopped_unclean" in caplog.text
+    assert (tmp_path / "abort").exists()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == 30
+    again.close()
+
+
+def test_a_stop_without_a_working_device(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    fill(store, 30)
+    files.failing["datasync"] = errno.EIO
+    store.close()
+    assert (tmp_path / "abort").exists()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == 30
+    again.close()
