@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.queuelocks import LEASE_MS, QueueLockHandler, QueueLocks
+from cometmq.broker.queuelocks import LEASE_MS, PURGE_EVERY, QueueLockHandler, QueueLocks
 from cometmq.core.clock import VirtualClock
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
@@ -37,6 +37,15 @@ def test_only_the_holder_gives_back() -> None:
     assert locks.lock("g", "b", QUEUES, 1) == []
     locks.unlock("g", "a", QUEUES)
     assert locks.lock("g", "b", QUEUES, 1) == QUEUES
+
+
+def test_made_up_names_leave_nothing_behind() -> None:
+    locks = QueueLocks()
+    locks.lock("empty", "a", [], 0)
+    for number in range(3 * PURGE_EVERY):
+        locks.lock(f"g{number}", "a", QUEUES[:1], number * 60)
+    assert 1 <= len(locks) <= PURGE_EVERY + LEASE_MS // 60 + 1
+    assert locks.lock(f"g{3 * PURGE_EVERY - 1}", "b", QUEUES[:1], 3 * PURGE_EVERY * 60) == []
 
 
 @given(

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +165,38 @@ async def test_a_failing_device_is_told_and_tried_again(
     await world.file.close()
     assert world.read() == {"a": 2}
     await world.tasks.close()
+
+
+class SlowFiles(PosixFiles):
+    """A device on which two writers would get in each other's way."""
+
+    def __init__(self) -> None:
+        self.writing = 0
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+
+    def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        self.writing += 1
+        assert self.writing == 1
+        self.entered.set()
+        self.go_on.wait(10)
+        super().pwrite(handle, data, offset)
+        self.writing -= 1
+
+
+async def test_a_stop_in_the_middle_of_a_write_spoils_nothing(tmp_path: Path) -> None:
+    files = SlowFiles()
+    world = World(tmp_path, files)
+    world.file.touch()
+    await asyncio.to_thread(files.entered.wait, 10)
+    world.value = {"a": 2}
+    world.file.touch()
+    await world.tasks.close()  # cancels the task, not its thread
+    closing = asyncio.create_task(world.file.close())
+    await asyncio.sleep(0)
+    files.go_on.set()
+    await closing
+    assert world.read() == {"a": 2}
 
 
 async def test_closing_writes_what_is_left(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE_MS: Final = 60_000
-#: Leases of one group; only queues that exist are ever asked for by a client that works.
-MAX_LEASES: Final = 100_000
+#: After so many grants the leases that have ended are dropped.
+PURGE_EVERY: Final = 10_000
 
 
 class QueueLocks:
@@ -34,12 +34,13 @@ class QueueLocks:
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
         self._lease_ms = lease_ms
         self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
+        self._count = 0
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
     ) -> list[QueueKey]:
         """Take or renew leases; gives the queues that the client holds now."""
-        leases = self._groups.setdefault(group, {})
+        leases = self._groups.get(group, {})
         held: list[QueueKey] = []
         for queue in queues:
             known = leases.get(queue)
@@ -51,10 +52,11 @@ class QueueLocks:
                     )  # fmt: skip
                 leases[queue] = (client_id, now_ms + self._lease_ms)
                 held.append(queue)
-        if len(leases) > MAX_LEASES:
-            self._groups[group] = {
-                queue: lease for queue, lease in leases.items() if lease[1] > now_ms
-            }
+        if held:
+            self._groups[group] = leases
+            self._count += 1
+            if self._count >= PURGE_EVERY:
+                self._purge(now_ms)
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
@@ -66,6 +68,19 @@ class QueueLocks:
                 del leases[queue]
         if not leases:
             self._groups.pop(group, None)
+
+    def _purge(self, now_ms: int) -> None:
+        """Drop what has ended, so that clients which made names up leave nothing behind."""
+        self._count = 0
+        for group, leases in list(self._groups.items()):
+            alive = {queue: lease for queue, lease in leases.items() if lease[1] > now_ms}
+            if alive:
+                self._groups[group] = alive
+            else:
+                del self._groups[group]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
 
     def holder(self, group: str, queue: QueueKey, now_ms: int) -> str | None:
         """The client that holds a queue now."""

@@ -57,6 +57,7 @@ class TableFile:
         self._dirty = False
         self._writing = asyncio.Lock()
         self._scheduled = False
+        self._thread: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
 
@@ -119,7 +120,7 @@ class TableFile:
             waiters, self._waiters = self._waiters, []
             self._dirty = False
             try:
-                await self._replace_in_thread(await self._encoded())
+                await self._write_in_thread(await self._encoded())
             except OSError as error:
                 self._dirty = True
                 failure = _explain(self.path, error)
@@ -137,6 +138,14 @@ class TableFile:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    async def _write_in_thread(self, data: bytes) -> None:
+        if self._thread is not None and not self._thread.done():
+            # Whoever began it was cancelled, which stops no thread; two would share the draft.
+            await asyncio.wait([self._thread])
+        loop = asyncio.get_running_loop()
+        self._thread = loop.run_in_executor(None, self._replace, data)
+        await asyncio.shield(self._thread)
 
     async def close(self) -> None:
         """Write what is not written yet."""
