@@ -65,6 +65,7 @@ class SparkPipeline:
         self._tasks = Tasks()
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[_Line | None] | None = None
+        self._applied = asyncio.Event()
 
     def command(self, namesrv: str, topic: str) -> list[str]:
         """The words that start the child."""
@@ -85,6 +86,17 @@ class SparkPipeline:
                 start_new_session=True,
             )
         self._reading = self._tasks.spawn(self._read(board), name="spark pipeline")
+
+    async def started(self, timeout_ms: int) -> bool:
+        """Wait until the child has applied its first changes, or has ended; False when neither
+        happened in time."""
+        assert self._reading is not None
+        first = self._tasks.spawn(self._applied.wait(), name="first batch")
+        done, _ = await asyncio.wait(
+            (first, self._reading), timeout=timeout_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+        )
+        first.cancel()
+        return bool(done)
 
     async def finish(self) -> tuple[dict[str, list[Row]], Report]:
         """Let the child read to the end of the topic; gives its tables and its report.
@@ -130,6 +142,8 @@ class SparkPipeline:
                 continue  # Java may greet on standard output
             line = msgspec.json.decode(raw, type=_Line)
             board.spark_state = f"{line.applied:,} changes in {line.batches} batches"
+            if line.applied:
+                self._applied.set()
             if line.state == "done":
                 return line
         return None

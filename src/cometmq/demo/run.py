@@ -1,8 +1,8 @@
 """The run, in order: load, change, disturb, catch up, compare.
 
-What is disturbed on the way: the publisher dies once between sending and marking, the social
-platform stops at half the changes and comes back later, the order platform fails on some rows at
-first. None of it may leave a trace in the copies.
+What is disturbed on the way: in the first load the publisher dies once between sending and marking,
+the social platform stops at half the changes and comes back later, the order platform fails on some
+rows at first. None of it may leave a trace in the copies.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ LOAD_STEPS: Final = 200
 TICK_MS: Final = 20
 POLL_MS: Final = 50
 CATCH_UP_MS: Final = 60_000
+PIPELINE_START_MS: Final = 45_000
 FAILING_SHARE: Final = 0.02
 
 #: Moments of the script, as shares of its changes.
-CRASH_AT: Final = 0.25
 SOCIAL_STOPS_AT: Final = 0.5
 SOCIAL_STARTS_AT: Final = 0.7
 
@@ -64,6 +64,10 @@ class Pipeline(Protocol):
 
     async def start(self, namesrv: str, topic: str, board: Board) -> None:
         """Begin to follow the topic."""
+        ...
+
+    async def started(self, timeout_ms: int) -> bool:
+        """Wait until it has applied its first changes; False when that takes too long."""
         ...
 
     async def finish(self) -> tuple[Tables, Report]:
@@ -135,6 +139,7 @@ class Demo:
             async with asyncio.TaskGroup() as group:
                 group.create_task(source.publish())
                 await self._load(source)
+                await self._await_pipeline()
                 await self._change(source, platforms["social"])
                 source.finish()
             await self._catch_up(source, platforms.values())
@@ -165,38 +170,47 @@ class Demo:
         self.board.phase = "loading"
         begun_ms = self.clock.monotonic_ms()
         steps = self.script.initial()
+        crash_at = (self.board.expected - self.options.changes) // 2
         while edits := _joined(islice(steps, LOAD_STEPS)):
             times.loaded += await source.commit(edits)
+            if crash_at and times.loaded >= crash_at:
+                source.crash_publisher()
+                crash_at = 0
         while self.board.published < times.loaded:
             await self.clock.sleep_ms(TICK_MS)
         times.loading_ms = self.clock.monotonic_ms() - begun_ms
+
+    async def _await_pipeline(self) -> None:
+        """Let the pipeline get going, so that it follows the changes as they come."""
+        if self.pipeline is not None:
+            self.board.phase = "waiting for the pipeline"
+            if not await self.pipeline.started(PIPELINE_START_MS):
+                self.board.say("the pipeline takes its time; the changes go on without it")
 
     async def _change(self, source: Source, social: Platform) -> None:
         """Run the script at its rate, with the disturbances at their moments."""
         self.board.phase = "changing"
         begun_ms = self.clock.monotonic_ms()
         goal = self.options.changes
-        moments = [(CRASH_AT, "crash"), (SOCIAL_STOPS_AT, "stop"), (SOCIAL_STARTS_AT, "start")]
+        moments = [(SOCIAL_STOPS_AT, False), (SOCIAL_STARTS_AT, True)]
         done = 0
         for step in self.script.steps(goal):
             done += await source.commit(step)
             while moments and done >= moments[0][0] * goal:
-                await self._disturb(moments.pop(0)[1], source, social)
+                await self._switch(social, on=moments.pop(0)[1])
             due_ms = done * 1000 // self.options.changes_per_s
             ahead_ms = begun_ms + due_ms - self.clock.monotonic_ms()
             if ahead_ms > TICK_MS:
                 await self.clock.sleep_ms(ahead_ms)
         self.board.expected = self.board.committed
 
-    async def _disturb(self, what: str, source: Source, social: Platform) -> None:
-        if what == "crash":
-            source.crash_publisher()
-        elif what == "stop":
-            await social.stop()
-            self.board.say(f"the social platform stops after {self.board.committed:,} changes")
-        else:
+    async def _switch(self, social: Platform, *, on: bool) -> None:
+        if on:
             await social.start()
             self.board.say("the social platform starts again and catches up")
+        else:
+            await social.stop()
+            self.board.say(f"the social platform stops after {self.board.committed:,} changes")
 
     async def _catch_up(self, source: Source, platforms: Iterable[Platform]) -> None:
         """Wait until every platform knows the last change of every row, and nothing is to be

@@ -99,7 +99,7 @@ def render(result: Result) -> RenderableType:
         ("CometMQ, the main job: ", "bold"),
         f"{result.published:,} changes published, {result.published_again:,} of them twice, the "
         f"first {result.loaded:,} in {result.load_seconds:.1f} s ({rate:,.0f}/s); the base holds "
-        f"{base} ({result.base_digest}); {result.seconds:.0f} s in all",
+        f"{base}; {result.seconds:.0f} s in all",
     )
     parts: list[RenderableType] = [head, _copies(result)]
     if result.report is not None:
@@ -115,11 +115,10 @@ def render(result: Result) -> RenderableType:
 def _copies(result: Result) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("copy")
-    for heading in ("regions", "users", "applied", "repeated", "late", "retried"):
-        table.add_column(heading, justify="right")
-    table.add_column("lag p50", justify="right")
-    table.add_column("lag p99", justify="right")
-    table.add_column("equal to the base")
+    counts = ("regions", "users", "applied", "twice", "late", "retried", "lag p50", "lag p99")
+    for heading in counts:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("equal", no_wrap=True)
     for party in result.parties:
         table.add_row(*_copy_cells(party))
     return table
@@ -129,13 +128,13 @@ def _copy_cells(party: PartyResult) -> list[RenderableType]:
     found = party.comparison
     counts = [party.applied, party.repeated, party.stale, party.retried]
     lags = [party.lag_p50_ms, party.lag_p99_ms]
-    equal = Text("yes", "green") if found.equal else Text(f"NO: {found.different:,} rows", "red")
+    equal = Text("yes", "green") if found.equal else Text(f"NO: {found.different:,}", "red")
     return [
         found.name,
         *(f"{rows:,}" for rows in found.rows.values()),
         *("-" if count is None else f"{count:,}" for count in counts),
-        *("-" if lag is None else f"{lag:,} ms" for lag in lags),
-        Text.assemble(equal, f" ({found.digest})"),
+        *("-" if lag is None else f"{lag / 1000:.2f} s" for lag in lags),
+        equal,
     ]
 
 
