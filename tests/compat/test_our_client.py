@@ -1,10 +1,10 @@
-"""Our client against a real Java 4.9.7 name server and broker."""
+"""Our client against a real Java 4.9.7 name server and broker, and against ours."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,23 +16,15 @@ from cometmq.client.producer import SendStatus
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.message.model import Message, MessageQueue
 from cometmq.protocol.bodies import SubscriptionGroupConfig
-from tests.compat import anchor
+from tests.compat.conftest import Target
 
 ONE_SECOND_LEVEL = 1
 
 
-@pytest.fixture(scope="module")
-def java_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[anchor.JavaCluster]:
-    """One Java cluster for all tests here; each uses topics of its own."""
-    home = tmp_path_factory.mktemp("java")
-    with anchor.JavaCluster(anchor.fetch_jars(), home) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-async def client(java_cluster: anchor.JavaCluster) -> AsyncIterator[Client]:
+async def client(target: Target) -> AsyncIterator[Client]:
     # A test machine may be busy, and a fresh JVM is slow.
-    async with Client(java_cluster.namesrv, send_timeout_ms=10_000) as client:
+    async with Client(target.namesrv, send_timeout_ms=10_000) as client:
         yield client
 
 
@@ -144,9 +136,7 @@ async def test_the_group_remembers_where_it_stood(client: Client, topic: str) ->
     assert (progress[queue].broker_offset, progress[queue].consumer_offset) == (10, 10)
 
 
-async def test_members_share_a_topic_in_order(
-    client: Client, java_cluster: anchor.JavaCluster, topic: str
-) -> None:
+async def test_members_share_a_topic_in_order(client: Client, target: Target, topic: str) -> None:
     keys = [f"key-{at}" for at in range(10)]
     seen: dict[str, list[int]] = {key: [] for key in keys}
     shares = [0, 0]
@@ -159,7 +149,7 @@ async def test_members_share_a_topic_in_order(
         given = member.subscribe(topic, group=f"g-{topic}", ordered=True, start="first")
         await given.run(handle)
 
-    async with Client(java_cluster.namesrv) as one, Client(java_cluster.namesrv) as two:
+    async with Client(target.namesrv) as one, Client(target.namesrv) as two:
         running = [asyncio.create_task(consume(each, at)) for at, each in enumerate((one, two))]
         for number in range(400):
             key = keys[number % len(keys)]
@@ -211,14 +201,12 @@ async def test_ranges_and_offsets(client: Client, topic: str) -> None:
     assert 0 <= await puller.search_offset(queue, begun_ms) <= 100
 
 
-async def test_admin_operations(
-    client: Client, java_cluster: anchor.JavaCluster, topic: str
-) -> None:
+async def test_admin_operations(client: Client, target: Target, topic: str) -> None:
     admin = Admin(client.session)
     (broker,) = await admin.brokers()
-    assert (broker.name, broker.address) == ("broker-a", java_cluster.broker)
+    assert (broker.name, broker.address) == (target.broker_name, target.broker)
     assert (await admin.broker_runtime(broker.address))["brokerVersionDesc"] == "V4_9_7"
-    assert (await admin.broker_config(broker.address))["brokerName"] == "broker-a"
+    assert (await admin.broker_config(broker.address))["brokerName"] == target.broker_name
     assert topic in await admin.list_topics()
     assert "SCHEDULE_TOPIC_XXXX" in await admin.system_topics()
     sent = await client.send(topic, b"body", keys=["k"])
@@ -249,7 +237,8 @@ async def test_admin_operations(
         await admin.topic_route(topic)
 
 
-async def test_what_java_refuses_is_told(client: Client, topic: str) -> None:
-    queue = MessageQueue(topic, "broker-a", 99)
-    with pytest.raises(BrokerRefused, match="request queueId"):
+async def test_what_the_broker_refuses_is_told(client: Client, target: Target, topic: str) -> None:
+    queue = MessageQueue(topic, target.broker_name, 99)
+    with pytest.raises(BrokerRefused, match="99") as caught:
         await client.send(topic, b"", queue=queue)
+    assert caught.value.code == 1
