@@ -66,5 +66,10 @@ async def test_a_copy_that_ignores_change_numbers_is_caught(
 
     monkeypatch.setattr(Copy, "apply", forgetful)
     demo = small_demo(tmp_path)
-    monkeypatch.setattr("cometmq.demo.run.CATCH_UP_MS", 8_000)
-    assert not (await demo.run()).ok
+    monkeypatch.setattr("cometmq.demo.run.FAILING_SHARE", 0.3)
+    monkeypatch.setattr("cometmq.demo.run.CATCH_UP_MS", 4_000)
+    result = await demo.run()
+    assert all("order did not catch up" in problem for problem in result.problems)
+    _, order = result.parties
+    assert not order.comparison.equal
+    assert not result.ok

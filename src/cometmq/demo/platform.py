@@ -119,10 +119,13 @@ class Platform:
 
 
 def fails_at_first(share: float) -> Fails:
-    """Fails once on about ``share`` of the rows, the same ones in every run."""
+    """Fails once on about ``share`` of the changes, the same ones in every run.
+
+    The next change of such a row may well succeed before the failed one comes again.
+    """
     bound = int(share * 1000)
 
     def fails(change: Change, attempts: int) -> bool:
-        return attempts == 0 and crc32(change.key.encode()) % 1000 < bound
+        return attempts == 0 and crc32(f"{change.key} {change.change}".encode()) % 1000 < bound
 
     return fails
