@@ -29,8 +29,7 @@ pullThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize queryThreadPoolQue
 queryThreadPoolQueueHeadWaitTimeMills EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity
 commitLogMinOffset commitLogMaxOffset commitLogDiskRatio consumeQueueDiskRatio
 earliestMessageTimeStamp startAcceptSendRequestTimeStamp remainTransientStoreBufferNumbs
-remainHowManyDataToCommit remainHowManyDataToFlush commitLogDirCapacity scheduleMessageOffset_1
-scheduleMessageOffset_18
+remainHowManyDataToCommit remainHowManyDataToFlush commitLogDirCapacity
 """
 
 
@@ -68,6 +67,9 @@ async def test_the_state_follows_the_traffic(tmp_path: Path) -> None:
         assert found["commitLogMaxOffset"] == str(put.physical_offset + record.size_bytes)
         assert found["dispatchBehindBytes"] == "0"
         assert found["earliestMessageTimeStamp"] == str(record.store_ms)
+        assert "scheduleMessageOffset_1" not in found
+        await parts.put("SCHEDULE_TOPIC_XXXX", b"x", 0, DELAY="1")
+        assert (await state(parts))["scheduleMessageOffset_1"] == "0,1"
         assert re.fullmatch(r"\d+ B", found["remainHowManyDataToFlush"])
 
 

@@ -91,4 +91,4 @@ async def test_slaves_get_all_offsets(tmp_path: Path) -> None:
         reply = await parts.ask(Code.GET_ALL_CONSUMER_OFFSET)
         assert reply.body == b'{"offsetTable":{"t@g":{0:1}}}'
         reply = await parts.ask(Code.GET_ALL_DELAY_OFFSET)
-        assert parse_json(reply.body)["offsetTable"]["18"] == 0
+        assert reply.body == b'{"offsetTable":{}}'

@@ -199,14 +199,18 @@ class Parts(Tables):
 
 @contextlib.asynccontextmanager
 async def open_parts(
-    directory: Path, config: BrokerConfig | None = None, clock: Clock | None = None
+    directory: Path,
+    config: BrokerConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    store_config: StoreConfig = SMALL_STORE,
 ) -> AsyncIterator[Parts]:
     """A broker's parts on the store in ``directory``; closed in order at the end."""
     config = config or BrokerConfig()
     clock = clock or SystemClock()
     place = str(directory / "config")
     store_config = replace(
-        SMALL_STORE,
+        store_config,
         store_path_root_dir=str(directory),
         message_delay_level=config.message_delay_level,
     )

@@ -123,7 +123,7 @@ _IGNORED: Final = """
     slaveTimeout haMasterAddress cleanFileForciblyEnable messageIndexSafe flushCommitLogTimed
     offsetCheckInSlave transientStorePoolEnable transientStorePoolSize commitIntervalCommitLog
     fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage commitCommitLogLeastPages
-    commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush
+    commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush isEnableBatchPush
     maxLmqConsumeQueueNum enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked mappedFileSizeConsumeQueueExt
     bitMapLengthConsumeQueueExt storePathDLedgerCommitLog dLegerGroup dLegerPeers dLegerSelfId

@@ -156,16 +156,21 @@ class DelayDelivery:
 
     def text(self) -> bytes:
         """The positions in one line, as answer 45 carries them."""
-        pairs = [b"%d:%d" % pair for pair in sorted(self._positions.items())]
+        pairs = [b"%d:%d" % pair for pair in self._used().items()]
         return b'{"offsetTable":{' + b",".join(pairs) + b"}}"
 
     def progress(self) -> dict[int, tuple[int, int]]:
         """For each level that ever held a message: its position and its queue's end."""
         found: dict[int, tuple[int, int]] = {}
-        for level, position in sorted(self._positions.items()):
-            if level <= len(self._levels):
-                found[level] = position, self._store.queue(SCHEDULE_TOPIC, level - 1).max_offset
+        for level in range(1, len(self._levels) + 1):
+            end = self._store.queue(SCHEDULE_TOPIC, level - 1).max_offset
+            if end:
+                found[level] = self._positions.get(level, 0), end
         return found
+
+    def _used(self) -> dict[int, int]:
+        """The positions of levels that delivered something, as upstream keeps them."""
+        return {level: at for level, at in sorted(self._positions.items()) if at}
 
     # ------------------------------------------------------------------------------------ delivery
 
@@ -257,7 +262,7 @@ class DelayDelivery:
 
     def _encode(self) -> Iterator[bytes]:
         self._changed = False
-        yield pretty({"offsetTable": self._positions})
+        yield pretty({"offsetTable": self._used()})
 
 
 def restored(record: Record) -> OutgoingRecord | None:
