@@ -46,6 +46,9 @@ BLOCK_ROWS: Final = 20_000
 PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000)
 """Before each round over a queue's brokers."""
 
+TURNS_OF_NOTHING: Final = 3
+"""Rounds after which brokers that answer, and have nothing at an offset, are believed."""
+
 _SUBSCRIPTION_IN_HEADER: Final = 4
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _WITH_OFFSETS: Final = frozenset(
@@ -147,7 +150,9 @@ class QueuePuller:
 
     def _ask_all(self, header: PullMessage) -> Response:
         answer: Response | ClientError | None = None
-        for pause_ms in PAUSES_MS:
+        for turn, pause_ms in enumerate(PAUSES_MS):
+            if isinstance(answer, Response) and turn >= TURNS_OF_NOTHING:
+                break
             _pause.wait(pause_ms / 1000)
             try:
                 known = cluster.addresses(self._queue, self._options, fresh=pause_ms > 0)

@@ -1,0 +1,50 @@
+"""The format as a user meets it."""
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cometmq.client.blocking import Client
+from cometmq.spark.schema import NAMES
+from cometmq.spark.source import TopicSource
+from cometmq.testing.cluster import Cluster
+from pyspark_rocketmq import DefaultSource
+from tests.spark.topics import fill, make_topic
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_format_registers_itself(spark: SparkSession, cometmq_session_cluster: Cluster) -> None:
+    assert DefaultSource is TopicSource
+    with Client(cometmq_session_cluster.namesrv) as client:
+        make_topic(client, "SourceSelf", 1)
+    read = spark.read.format("rocketmq").option("namesrv", cometmq_session_cluster.namesrv)
+    assert tuple(read.option("topic", "SourceSelf").load().columns) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        ({}, "option 'topic': is required"),
+        ({"topic": "T", "topics": "T"}, "did you mean 'topic'"),
+        ({"topic": "SourceNowhere"}, "create it first"),
+    ],
+)
+def test_a_mistake_is_told(
+    spark: SparkSession, cometmq_session_cluster: Cluster, extra: dict[str, str], problem: str
+) -> None:
+    read = spark.read.format("rocketmq").option("nameservers", cometmq_session_cluster.namesrv)
+    with pytest.raises(PySparkException, match=problem):
+        read.options(**extra).load().collect()
+
+
+def test_a_schema_prunes(spark: SparkSession, cometmq_session_cluster: Cluster) -> None:
+    with Client(cometmq_session_cluster.namesrv) as client:
+        (queue,) = make_topic(client, "SourceSchema", 1)
+        fill(client, queue, ["one"], "t")
+    read = spark.read.format("rocketmq").option("nameservers", cometmq_session_cluster.namesrv)
+    read = read.option("topic", "SourceSchema")
+    (row,) = read.schema("body binary, tags string").load().collect()
+    assert row.asDict() == {"body": b"one", "tags": "t"}
+    with pytest.raises(PySparkException, match="no column 'boddy'"):
+        read.schema("boddy binary").load().collect()
