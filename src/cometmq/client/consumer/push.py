@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 #: How long a stop, or giving up an ordered queue, waits for messages in work.
 _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
+_FIRST_PAUSE_MS: Final = 100
 _STUCK_CHECK_MS: Final = 60_000
 #: Where a queue is read next whose lock was lost: what its broker says when the lock is back.
 _NOWHERE: Final = -1
@@ -203,6 +204,7 @@ class PushConsumer:
         """Read one queue until it is dropped."""
         queue = inflight.queue
         epoch = self._locks.epoch(queue) if self._locks is not None else 0
+        failures = 0
         while not inflight.dropped:
             if inflight.is_full(self._limits):
                 await self._clock.sleep_ms(self._config.pull_flow_pause_ms)
@@ -220,8 +222,10 @@ class PushConsumer:
                 result = await self._pull_once(inflight)
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
+                failures = 0
             except CometError as error:
-                await self._pull_failed(inflight, error)
+                await self._pull_failed(inflight, error, failures)
+                failures += 1
 
     async def _pull_once(self, inflight: InFlight) -> PullResult:
         queue = inflight.queue
@@ -259,11 +263,14 @@ class PushConsumer:
             self._dispatch.offer(inflight)
         self._offsets.update(inflight.queue, inflight.committable)
 
-    async def _pull_failed(self, inflight: InFlight, error: CometError) -> None:
+    async def _pull_failed(self, inflight: InFlight, error: CometError, before: int) -> None:
+        """Wait after a failed pull, longer with each one ``before`` it: a broker that was only
+        restarted is read on soon, one that is away is left alone."""
         log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
             self._session.heartbeat_soon()
-        await self._clock.sleep_ms(self._config.pull_error_pause_ms)
+        longest_ms = self._config.pull_error_pause_ms
+        await self._clock.sleep_ms(min(longest_ms, _FIRST_PAUSE_MS << min(before, 16)))
         if not isinstance(error, BrokerRefused):
             await self._session.refresh(inflight.queue.topic)
 
