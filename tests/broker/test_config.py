@@ -6,7 +6,7 @@ from cometmq.broker import config as broker_config
 from cometmq.broker.config import LIVE, BrokerConfig, advertising_problem, change, load, resolve
 from cometmq.core.errors import SettingsError
 from cometmq.core.settings import build, normalise, to_properties
-from cometmq.store.config import FlushDiskType
+from cometmq.store.config import FlushDiskType, StoreConfig
 
 
 def test_a_rocketmq_property_file_is_understood() -> None:
@@ -93,7 +93,8 @@ def test_names_become_addresses() -> None:
 
 def test_live_settings_change_in_place() -> None:
     config = BrokerConfig()
-    changed = change(config, {"autoCreateTopicEnable": "false", "brokerName": "broker-a"})
+    values = {"autoCreateTopicEnable": "false", "brokerName": "broker-a", "deleteWhen": "04"}
+    changed = change(config, StoreConfig(), values)
     assert changed == ["auto_create_topic_enable"]
     assert config.auto_create_topic_enable is False
 
@@ -110,7 +111,7 @@ def test_live_settings_change_in_place() -> None:
 def test_settings_change_all_or_none(values: dict[str, str]) -> None:
     config = BrokerConfig()
     with pytest.raises(SettingsError):
-        change(config, values)
+        change(config, StoreConfig(), values)
     assert config == BrokerConfig()
 
 

@@ -101,7 +101,7 @@ class BrokerAdmin:
             values = parse_properties(request.body.decode("utf-8", "replace"))
             if _PROTECTED & values.keys():
                 raise BadRequest(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-            changed = change(self._config, values)
+            changed = change(self._config, self._store.config, values)
         except SettingsError as error:
             raise BadRequest(ResponseCode.SYSTEM_ERROR, str(error)) from None
         log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")

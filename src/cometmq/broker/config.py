@@ -176,25 +176,29 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
     return broker, store, notices
 
 
-def change(config: BrokerConfig, values: Mapping[str, str]) -> list[str]:
+def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) -> list[str]:
     """Change settings of a running broker, all of ``values`` or none; gives the fields changed.
 
     Values that are in force already are fine, wherever they belong. Raises SettingsError for an
     unknown key, a bad value, or one that takes effect at a start only.
     """
-    wanted, used = build(BrokerConfig, values, config)
-    _, used_by_store = build(StoreConfig, values)
-    reject_unknown(values, used | used_by_store, (BrokerConfig, StoreConfig))
-    fields = {normalise(name): name for name in BrokerConfig.__slots__}
     changed: list[str] = []
-    for key in values:
-        name = fields.get(normalise(key))
-        if name is None or (name not in LIVE and getattr(wanted, name) != getattr(config, name)):
+    for key, value in values.items():
+        wanted, used = build(BrokerConfig, {key: value}, config)
+        wanted_store, used_by_store = build(StoreConfig, {key: value}, store)
+        reject_unknown({key: value}, used | used_by_store, (BrokerConfig, StoreConfig))
+        differing = [
+            name
+            for name in BrokerConfig.__slots__
+            if getattr(wanted, name) != getattr(config, name)
+        ]
+        is_live = LIVE.issuperset(differing) if used else wanted_store == store
+        if not is_live:
             raise SettingsError(
                 key, "takes effect at the start only: set it in the property file and restart"
             )
-        if getattr(wanted, name) != getattr(config, name):
-            changed.append(name)
+        changed += differing
+    wanted, _ = build(BrokerConfig, values, config)
     for name in changed:
         setattr(config, name, getattr(wanted, name))
     return changed
