@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -273,6 +274,77 @@ async def test_an_idle_connection_is_closed(peer: ScriptedPeer) -> None:
     await tasks.close()
 
 
+async def test_a_connection_without_a_sign_of_life_is_given_up(peer: ScriptedPeer) -> None:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, silence_timeout_ms=400)
+    peer.on(CODE, None)
+    waiting = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=9000)
+    )
+    with pytest.raises(RequestTimedOut):
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=20)
+    assert remoting.is_connected(peer.address)  # one slow answer is no reason
+    with pytest.raises(RequestTimedOut):
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=420)
+    with pytest.raises(NotConnected, match="nothing came from it"):
+        await waiting
+    assert not remoting.is_connected(peer.address)
+    await remoting.close()
+    await tasks.close()
+
+
+async def test_a_connection_that_cannot_be_opened_in_time(peer: ScriptedPeer) -> None:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, connect_timeout_ms=0)
+    with pytest.raises(NotConnected, match="no connection within 0 ms"):
+        await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    await remoting.close()
+    await tasks.close()
+
+
+async def test_close_ends_attempts_to_connect(remoting: Remoting) -> None:
+    # A backlog of one that nobody accepts from: further connections hang.
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        with socket.create_connection(listening.getsockname()):
+            asking = asyncio.create_task(
+                remoting.request(address, CODE, Topic(topic="t"), timeout_ms=9000)
+            )
+            await eventually(lambda: remoting._opening)
+            await remoting.close()
+            with pytest.raises(NotConnected, match="closed"):
+                await asking
+
+
+async def test_close_does_not_wait_for_a_peer_that_does_not_read(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    peer.connections[0].transport.pause_reading()
+    for _ in range(12):
+        await remoting.oneway(peer.address, CODE, Topic(topic="t"), b"x" * 1_000_000)
+        if remoting._links[peer.address].blocked:
+            break
+    await asyncio.wait_for(remoting.close(), 5)
+
+
+async def test_a_request_on_a_connection_that_just_broke(
+    peer: ScriptedPeer, remoting: Remoting
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="t"), timeout_ms=5000)
+    link = remoting._links[peer.address]
+    peer.break_off()
+    await eventually(lambda: link.lost)
+    outcome = await link.request(CODE, Topic(topic="t"), b"", 1 << 62, 0)
+    assert isinstance(outcome, NotConnected)
+    with pytest.raises(NotConnected):
+        link.send_oneway(CODE, Topic(topic="t"), b"", 0)
+
+
 class Inbound:
     """Serves requests that the peer starts."""
 
@@ -364,6 +436,11 @@ async def test_requests_of_the_other_side_are_bounded(peer: ScriptedPeer, inboun
 )
 def test_addresses(text: str, parts: tuple[str, int]) -> None:
     assert split_address(text) == parts
+
+
+async def test_a_host_that_cannot_be_a_name(remoting: Remoting) -> None:
+    with pytest.raises(NotConnected, match="cannot connect"):
+        await remoting.request("x" * 64 + ".y:1", CODE, None, timeout_ms=5000)
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:port", "host:65536", "host:-1"])

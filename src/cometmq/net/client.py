@@ -63,8 +63,9 @@ class Remoting:
     """Requests to any address, over one shared connection each.
 
     ``connect_timeout_ms`` bounds the opening of a connection, ``idle_timeout_ms`` closes one that
-    nobody used for so long. ``on_request`` maps codes to handlers of requests that other sides
-    start. ``tasks`` owns what runs in the background; close the Remoting before it.
+    nobody used for so long, and ``silence_timeout_ms`` one on which requests time out while nothing
+    arrives for so long: its other end is gone without a word. ``on_request`` maps codes to handlers
+    of requests that other sides start. ``tasks`` owns what runs in the background; close the Remoting before it.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Remoting:
         tasks: Tasks,
         connect_timeout_ms: int = 3000,
         idle_timeout_ms: int = 120_000,
+        silence_timeout_ms: int = 10_000,
         max_in_flight: int = _MAX_IN_FLIGHT,
         on_request: Mapping[int, InboundHandler] | None = None,
         language: Language = Language.PYTHON,
@@ -82,6 +84,7 @@ class Remoting:
         self.tasks = tasks
         self.connect_timeout_ms = connect_timeout_ms
         self.idle_timeout_ms = idle_timeout_ms
+        self.silence_timeout_ms = silence_timeout_ms
         self.max_in_flight = max_in_flight
         self.on_request: dict[int, InboundHandler] = dict(on_request or {})
         self.language = language
@@ -212,7 +215,7 @@ class Remoting:
                 _, link = await loop.create_connection(lambda: _Link(self, address), host, port)
         except TimeoutError:
             return NotConnected(address, f"no connection within {self.connect_timeout_ms} ms")
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a host name may be no name at all
             return NotConnected(address, f"cannot connect: {error}")
         except NotConnected as error:
             return error
@@ -250,7 +253,7 @@ class _Link(asyncio.Protocol):
         self._problem = "closed by the other side"
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._used_ms = owner.clock.monotonic_ms()
+        self._used_ms = self._heard_ms = owner.clock.monotonic_ms()
         self._inbound = 0
 
     # ------------------------------------------------------------------ requests of this side
@@ -318,6 +321,7 @@ class _Link(asyncio.Protocol):
         self._arm(self._used_ms + self._owner.idle_timeout_ms)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_ms = self._clock.monotonic_ms()
         connection = self.connection
         connection.receive_data(data)
         try:
@@ -458,9 +462,16 @@ class _Link(asyncio.Protocol):
 
     def _on_timer(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        for waiter in self.connection.expire(now_ms):
+        expired = self.connection.expire(now_ms)
+        for waiter in expired:
             if not waiter.done():
                 waiter.set_result(None)
+        if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
+            self._problem = f"nothing came from it for {now_ms - self._heard_ms} ms"
+            log.warning("connection_silent address=%s problem=%s", self.address, self._problem)
+            if self._transport is not None:
+                self._transport.abort()
+            return
         idle_ms = self._used_ms + self._owner.idle_timeout_ms
         next_ms = self.connection.next_deadline_ms()
         if next_ms is None and now_ms >= idle_ms:
