@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from cometmq.demo.result import Result
 
 FAILED = 1
+REFUSED = 2
 
 
 def demo(
@@ -32,6 +36,11 @@ def demo(
 
     The exit code is 0 only when every copy is equal to the base, row by row.
     """
+    missing = what_is_missing(spark=spark)
+    if missing:
+        typer.echo(f"cometmq demo: {missing}", err=True)
+        raise typer.Exit(REFUSED)
+    from cometmq.demo.pipeline import SparkPipeline
     from cometmq.demo.run import Options, prepare
     from cometmq.demo.screen import follow
     from cometmq.demo.screen import render as draw
@@ -41,8 +50,6 @@ def demo(
     options = Options(directory, changes=changes, seed=seed, changes_per_s=rate)
     prepared = prepare(options, clock)
     if spark:
-        from cometmq.demo.pipeline import SparkPipeline
-
         prepared.pipeline = SparkPipeline(prepared.folder.spark)
 
     async def main() -> Result:
@@ -62,6 +69,21 @@ def demo(
     console.print(draw(result))
     if not result.ok:
         raise typer.Exit(FAILED)
+
+
+def what_is_missing(*, spark: bool) -> str:
+    """What this machine lacks and how to get it; empty when nothing is."""
+    needed = ["pycountry", "pyspark", "pyarrow"] if spark else ["pycountry"]
+    absent = [name for name in needed if find_spec(name) is None]
+    if absent:
+        return f"{', '.join(absent)} not installed: pip install 'cometmq[demo]'"
+    java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
+    if spark and shutil.which("java") is None and not java.is_file():
+        return (
+            "Java is missing, on which Spark runs: apt-get install -y openjdk-17-jre-headless "
+            "(or --no-spark)"
+        )
+    return ""
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
