@@ -65,7 +65,8 @@ class Remoting:
     ``connect_timeout_ms`` bounds the opening of a connection, ``idle_timeout_ms`` closes one that
     nobody used for so long, and ``silence_timeout_ms`` one on which requests time out while nothing
     arrives for so long: its other end is gone without a word. ``on_request`` maps codes to handlers
-    of requests that other sides start. ``tasks`` owns what runs in the background; close the Remoting before it.
+    of requests that other sides start. ``tasks`` owns what runs in the background; close the
+    Remoting before it.
     """
 
     def __init__(
