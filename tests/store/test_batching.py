@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.core.errors import MessageIllegal
+from cometmq.filter.tags import tag_code
 from cometmq.message import batch
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import iter_decode
 from cometmq.store import batching
-from cometmq.store.batching import Shared, keys_of, prepare, rows_of
+from cometmq.store.batching import Shared, looked_up, prepare, rows_of
 from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
 from cometmq.store.dispatch import row_of
 from cometmq.store.files import PosixFiles
@@ -59,8 +60,9 @@ def test_any_batch(many: Entries, common: bytes) -> None:
 
 
 @given(texts)
-def test_keys_are_those_of_the_decoded_properties(raw: bytes) -> None:
-    assert keys_of(raw) == props.index_keys(props.decode(raw))
+def test_keys_and_tag_are_those_of_the_decoded_properties(raw: bytes) -> None:
+    found = props.decode(raw)
+    assert looked_up(raw, {}) == (props.index_keys(found), tag_code(found.get("TAGS")))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The index as a whole: hashes, batches, files in a row."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.filter.tags import java_hash
-from cometmq.store import index as index_module
+from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.dispatch import Dispatched
 from cometmq.store.files import PosixFiles
-from cometmq.store.index import Index, hash_keys, index_hash
+from cometmq.store.index import Index, hash_keys, index_hash, topic_prefix
+from tests.store.faults import FailingFiles
 from tests.store.stores import config
 
 NOW_MS = 1_700_000_000_000
@@ -19,8 +22,11 @@ def made(root: Path, **changes: object) -> Index:
     return Index(PosixFiles(), config(root, **changes))
 
 
-def prefix(topic: str) -> int:
-    return java_hash(topic + "#") & 0xFFFFFFFF
+QUEUE = ConsumeQueue(QueueFiles(PosixFiles(), "nowhere", 400), "t", 0)
+
+
+def row(keys: tuple[str, ...], phys: int, store_ms: int) -> Dispatched:
+    return (QUEUE, 0, phys, 100, 0, store_ms, keys)
 
 
 keys = st.one_of(st.text("abcXYZ019", min_size=1, max_size=300), st.text(min_size=1, max_size=9))
@@ -30,22 +36,26 @@ keys = st.one_of(st.text("abcXYZ019", min_size=1, max_size=300), st.text(min_siz
     st.lists(st.tuples(st.sampled_from(["t", "topic-2", "标签"]), keys), min_size=1, max_size=30)
 )
 def test_hashes_at_once_are_those_of_each(rows: list[tuple[str, str]]) -> None:
-    found = hash_keys([prefix(topic) for topic, _ in rows], [key for _, key in rows])
-    assert found.tolist() == [index_hash(topic, key) for topic, key in rows]
+    prefixes = [topic_prefix(topic) for topic, _ in rows]
+    found = hash_keys(prefixes, [1] * len(rows), [key for _, key in rows])
+    whole = [java_hash(f"{topic}#{key}") for topic, key in rows]
+    assert found.tolist() == [0 if value == -(2**31) else abs(value) for value in whole]
+    assert found.tolist() == [
+        index_hash(prefix, key) for prefix, (_, key) in zip(prefixes, rows, strict=True)
+    ]
 
 
 @given(st.lists(st.text("abc019", min_size=32, max_size=32), min_size=1, max_size=30))
 def test_hashes_of_keys_of_one_length(many: list[str]) -> None:
-    found = hash_keys([prefix("t")] * len(many), many)
-    assert found.tolist() == [index_hash("t", key) for key in many]
+    found = hash_keys([topic_prefix("t")], [len(many)], many)
+    assert found.tolist() == [index_hash(topic_prefix("t"), key) for key in many]
 
 
-def test_smallest_hash_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smallest_hash_is_zero() -> None:
     # The text's hash is the one value whose absolute value does not exist.
     assert java_hash("polygenelubricants") == -(2**31)
-    assert hash_keys([0] * 9, ["polygenelubricants"] * 9).tolist() == [0] * 9
-    monkeypatch.setattr(index_module, "java_hash", lambda _: -(2**31))
-    assert index_hash("t", "k") == 0
+    assert hash_keys([0], [9], ["polygenelubricants"] * 9).tolist() == [0] * 9
+    assert index_hash(0, "polygenelubricants") == 0
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 50, 250])
@@ -53,10 +63,10 @@ def test_what_was_gathered_is_found(tmp_path: Path, rows: int) -> None:
     index = made(tmp_path)
     for number in range(rows):
         found = (f"k{number}", "标签") if number % 3 else (f"k{number}",)
-        index.gather(prefix("t"), found, number * 100, NOW_MS + number)
+        index.gather([row(found, number * 100, NOW_MS + number), row((), 1, NOW_MS)])
     assert index.query("t", "k0", 9, 0, 1 << 60) == []
     index.flush_pending(NOW_MS)
-    assert index.pending_keys == []
+    assert index.pending == []
     for number in range(rows):
         assert index.query("t", f"k{number}", 9, 0, 1 << 60) == [number * 100]
     tagged = [number * 100 for number in range(rows) if number % 3]
@@ -69,7 +79,7 @@ def test_what_was_gathered_is_found(tmp_path: Path, rows: int) -> None:
 def test_full_files_follow_each_other_even_when_the_clock_goes_back(tmp_path: Path) -> None:
     index = made(tmp_path)
     for number in range(350):
-        index.gather(prefix("t"), ("same",), number, NOW_MS + number)
+        index.gather([row(("same",), number, NOW_MS + number)])
         if number % 50 == 49:
             index.flush_pending(NOW_MS - number * 86_400_000)
     names = sorted(path.name for path in (tmp_path / "index").iterdir())
@@ -94,7 +104,7 @@ def test_full_files_follow_each_other_even_when_the_clock_goes_back(tmp_path: Pa
 
 def test_index_can_be_off(tmp_path: Path) -> None:
     index = made(tmp_path, message_index_enable=False)
-    index.gather(prefix("t"), ("k",), 1, 1)
+    index.gather([row(("k",), 1, 1)])
     index.flush_pending(NOW_MS)
     assert index.files == []
     assert (index.end_phys, index.end_ms) == (0, 0)
@@ -107,3 +117,19 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     index.load(0, clean=True)
     assert index.files == []
     assert (tmp_path / "index" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_failed_write_loses_no_key(tmp_path: Path, rows: int) -> None:
+    files = FailingFiles()
+    index = Index(files, config(tmp_path))
+    index.gather([row((f"a{number}", "b"), number, NOW_MS) for number in range(rows)])
+    files.failing["pwrite"] = errno.ENOSPC
+    with pytest.raises(OSError, match="No space"):
+        index.flush_pending(NOW_MS)
+    assert len(index.pending) == rows
+    files.failing.clear()
+    index.flush_pending(NOW_MS)
+    assert index.pending == []
+    assert set(index.query("t", "b", 1000, 0, 1 << 60)) == set(range(rows))
+    index.close()

@@ -12,7 +12,7 @@ from cometmq.message.ids import pack_host
 from cometmq.message.record import iter_decode
 from cometmq.store import queries
 from cometmq.store.engine import MessageStore
-from tests.store.stores import BORN, fill, log_of, opened, put
+from tests.store.stores import fill, log_of, opened, put
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(-2, 20), st.booleans())

@@ -34,12 +34,8 @@ if TYPE_CHECKING:
     from cometmq.store.dispatch import Dispatched
 
 _LENGTH = Struct(">H")
-_UNIQUE = props.UNIQ_KEY.encode()
-_UNIQUE_MARK = _UNIQUE + b"\x01"
-_KEYS = props.KEYS.encode()
-_KEYS_MARK = _KEYS + b"\x01"
-_TAGS = props.TAGS.encode()
-_TAGS_MARK = _TAGS + b"\x01"
+_UNIQUE, _KEYS, _TAGS = (name.encode() for name in (props.UNIQ_KEY, props.KEYS, props.TAGS))
+_UNIQUE_MARK, _KEYS_MARK, _TAGS_MARK = (name + b"\x01" for name in (_UNIQUE, _KEYS, _TAGS))
 
 
 class Shared(NamedTuple):
@@ -136,10 +132,9 @@ def prepare(body: bytes, queue: ConsumeQueue, shared: Shared) -> GeneralBatch:
         fixed + len(own_body) + len(own) for own_body, own in zip(bodies, properties, strict=True)
     ]
     known: dict[bytes, int] = {}
-    codes = [_tag_code(own, known) if _TAGS_MARK in own else 0 for own in properties]
-    return GeneralBatch(
-        flags, bodies, properties, sizes, codes, [keys_of(own) for own in properties]
-    )
+    found = [looked_up(own, known) for own in properties]
+    keys, codes = [names for names, _ in found], [code for _, code in found]
+    return GeneralBatch(flags, bodies, properties, sizes, codes, keys)
 
 
 def flags_of(shared: Shared) -> int:
@@ -162,27 +157,34 @@ def rows_of(
     )
 
 
-def _tag_code(properties: bytes, known: dict[bytes, int]) -> int:
-    tag = props.find(properties, _TAGS)
-    if tag is None:
-        return 0
+def looked_up(properties: bytes, known: dict[bytes, int]) -> tuple[tuple[str, ...], int]:
+    """The index keys and the tag code in encoded properties, without decoding the rest.
+
+    ``known`` remembers codes of tags from one message to the next.
+    """
+    unique = _value(properties, _UNIQUE, _UNIQUE_MARK)
+    names = (str(unique, "utf-8", "replace"),) if unique else ()
+    if _KEYS_MARK in properties:
+        keys = _value(properties, _KEYS, _KEYS_MARK)
+        names = (*names, *props.split_keys(str(keys, "utf-8", "replace")))
+    tag = _value(properties, _TAGS, _TAGS_MARK)
+    if not tag:
+        return names, 0
     code = known.get(tag)
     if code is None:
-        code = known[tag] = tag_code(tag.decode("utf-8", "replace"))
-    return code
+        code = known[tag] = tag_code(str(tag, "utf-8", "replace"))
+    return names, code
 
 
-def keys_of(properties: bytes) -> tuple[str, ...]:
-    """The index keys in encoded properties, without decoding the rest."""
-    at = properties.rfind(_UNIQUE_MARK)
-    unique = b""
-    if at == 0 or (at > 0 and properties[at - 1] == 2):
-        start = at + len(_UNIQUE_MARK)
+def _value(properties: bytes, name: bytes, mark: bytes) -> bytes:
+    at = properties.rfind(mark)
+    if at < 0:
+        return b""
+    if at == 0 or properties[at - 1] == 2:
+        start = at + len(mark)
         stop = properties.find(b"\x02", start)
-        unique = properties[start:] if stop < 0 else properties[start:stop]
-    if at >= 0 and not unique:
-        unique = props.find(properties, _UNIQUE) or b""
-    if _KEYS_MARK in properties:
-        keys = props.split_keys(str(props.find(properties, _KEYS) or b"", "utf-8", "replace"))
-        return (str(unique, "utf-8", "replace"), *keys) if unique else keys
-    return (str(unique, "utf-8", "replace"),) if unique else ()
+        value = properties[start:] if stop < 0 else properties[start:stop]
+        if value:
+            return value
+    # Rare: the name ends another one, or its last value is empty.
+    return props.find(properties, name) or b""

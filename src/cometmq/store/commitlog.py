@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline
-from cometmq.message.record import BLANK, BLANK_BYTES, MAGIC_BLANK
+from cometmq.message.record import BLANK, MAGIC_BLANK
 
 if TYPE_CHECKING:
     from cometmq.store.mapped import LogFile
@@ -182,8 +182,3 @@ class CommitLog:
             self._next_file.close()
             self._next_file = None
         self.segments.close()
-
-
-def room_for(record_bytes: int) -> int:
-    """What a record needs in a file: itself and a blank behind it."""
-    return record_bytes + BLANK_BYTES

@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.filter.tags import java_hash
 from cometmq.message.record import topic_tail
+from cometmq.store.index import topic_prefix
 from cometmq.store.layout import (
     HOLE,
     HOLE_SIZE,
@@ -212,7 +212,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.delay_ms = delay_ms
         self.topic_tail = topic_tail(topic)
-        self.topic_hash = java_hash(topic + "#") & 0xFFFFFFFF
+        self.topic_hash = topic_prefix(topic)
         self.dirty = False
         self.min_offset = 0
         self._start_at(0)

@@ -57,7 +57,7 @@ class Dispatcher:
         dirty = self._dirty
         index = self._index
         for row in rows:
-            queue, queue_offset, phys, size, code, store_ms, keys = row
+            queue, queue_offset, phys, size, code, _, _ = row
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
@@ -66,15 +66,14 @@ class Dispatcher:
                     dirty.append(queue)
             elif queue_offset >= 0:
                 self._out_of_order(row)
-            if keys:
-                index.gather(queue.topic_hash, keys, phys, store_ms)
         if rows:
+            index.gather(rows)
             self.last_ms = rows[-1][5]
             self._rows += len(rows)
         self.position = end
         if self._rows >= _WRITE_ROWS:
             self.write(now_ms)
-        elif len(index.pending_keys) >= BATCH_ROWS:
+        elif len(index.pending) >= BATCH_ROWS:
             self.write_index(now_ms)
         for listener in self.listeners:
             listener(rows)

@@ -8,56 +8,70 @@ from __future__ import annotations
 
 import logging
 import os.path
+from bisect import bisect_right
+from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from cometmq.filter.tags import java_hash
 from cometmq.store.indexfile import IndexFile, Ints
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
+    from cometmq.store.dispatch import Dispatched
     from cometmq.store.files import Files
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 256
-_SCALAR_ROWS = 8
-_INT_MIN = -0x8000_0000
+_SCALAR_KEYS = 8
+_INT_MAX = 0x7FFF_FFFF
 _POWER_LIMIT = 256
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POWER_LIMIT)], np.uint32)
 
 
-def index_hash(topic: str, key: str) -> int:
-    """The hash of one key: never negative (upstream: IndexFile.indexKeyHashMethod)."""
-    value = java_hash(f"{topic}#{key}")
-    return 0 if value == _INT_MIN else abs(value)
+def topic_prefix(topic: str) -> int:
+    """The hash of ``topic#``, with which the hash of every key of the topic begins."""
+    return java_hash(topic + "#") & 0xFFFFFFFF
 
 
-def hash_keys(prefixes: list[int], keys: list[str]) -> Ints:
-    """The hashes of many keys, from the hashes of their ``topic#`` and the keys."""
+def index_hash(prefix: int, key: str) -> int:
+    """The hash of one key, never negative; ``prefix`` is the hash of its ``topic#``.
+
+    (upstream: IndexFile.indexKeyHashMethod)
+    """
+    value = (prefix * pow(31, _units(key), 1 << 32) + java_hash(key)) & 0xFFFFFFFF
+    if value & 0x8000_0000:
+        value = (1 << 32) - value
+    return value & 0x7FFF_FFFF
+
+
+def hash_keys(prefixes: list[int], counts: list[int], keys: list[str]) -> Ints:
+    """The hashes of many keys: of each prefix as many as ``counts`` says, in order."""
     joined = "".join(keys)
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     longest = int(lengths.max())
-    starts = np.fromiter(prefixes, np.uint32, len(keys))
+    starts = np.repeat(np.array(prefixes, np.uint32), counts)
     if not joined.isascii() or longest >= _POWER_LIMIT or not lengths.min():
         own = np.array([java_hash(key) & 0xFFFFFFFF for key in keys], np.uint32)
         shift = [pow(31, _units(key), 1 << 32) for key in keys]
         values = starts * np.array(shift, np.uint32) + own
     else:
         units = np.frombuffer(joined.encode(), np.uint8)
-        ends = np.cumsum(lengths)
         if len(units) == longest * len(keys):
             weighted = units.reshape(len(keys), longest) * _POWERS[longest - 1 :: -1][:longest]
             own = weighted.sum(axis=1, dtype=np.uint32)
         else:
+            ends = np.cumsum(lengths)
             exponents = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
             own = np.add.reduceat(units * _POWERS[exponents], ends - lengths, dtype=np.uint32)
         values = starts * _POWERS[lengths] + own
     signed = np.abs(values.view(np.int32).astype(np.int64))
-    signed[signed == -_INT_MIN] = 0
+    # The one value whose absolute value is no int32 counts as 0.
+    signed[signed > _INT_MAX] = 0
     return signed
 
 
@@ -66,7 +80,7 @@ def _units(text: str) -> int:
 
 
 class Index:
-    """All index files. What is gathered waits in four columns."""
+    """All index files. ``pending`` are rows whose keys are not written yet."""
 
     __slots__ = (
         "_config",
@@ -74,10 +88,7 @@ class Index:
         "_enabled",
         "_files",
         "files",
-        "pending_keys",
-        "pending_ms",
-        "pending_phys",
-        "pending_prefixes",
+        "pending",
     )
 
     def __init__(self, files: Files, config: StoreConfig) -> None:
@@ -86,19 +97,12 @@ class Index:
         self._enabled = config.message_index_enable
         self._directory = os.path.join(config.store_path_root_dir, "index")
         self.files: list[IndexFile] = []
-        self.pending_keys: list[str] = []
-        self.pending_prefixes: list[int] = []
-        self.pending_phys: list[int] = []
-        self.pending_ms: list[int] = []
+        self.pending: list[Dispatched] = []
 
-    def gather(self, prefix: int, keys: tuple[str, ...], phys: int, store_ms: int) -> None:
-        """Take note of a record's keys; ``prefix`` is the hash of its ``topic#``."""
+    def gather(self, rows: Sequence[Dispatched]) -> None:
+        """Take note of the keys of rows that were dispatched."""
         if self._enabled:
-            for key in keys:
-                self.pending_keys.append(key)
-                self.pending_prefixes.append(prefix)
-                self.pending_phys.append(phys)
-                self.pending_ms.append(store_ms)
+            self.pending += rows
 
     def load(self, below: int, *, clean: bool) -> None:
         """Open the files and keep entries of records below the physical offset ``below``.
@@ -136,29 +140,34 @@ class Index:
 
         On an error the rest stays gathered.
         """
-        while self.pending_keys:
-            file = self._writable(now_ms)
-            rows = min(len(self.pending_keys), file.room)
-            if rows <= _SCALAR_ROWS:
-                self._put_scalar(file, rows)
+        rows = self.pending
+        if not rows:
+            return
+        queues, _, phys, _, _, times, key_tuples = zip(*rows, strict=True)
+        counts = list(map(len, key_tuples))
+        keys = list(chain.from_iterable(key_tuples))
+        done = 0
+        try:
+            if len(keys) <= _SCALAR_KEYS:
+                for queue, _, place, _, _, store_ms, found in rows:
+                    for key in found:
+                        self._writable(now_ms).put_one(
+                            index_hash(queue.topic_hash, key), place, store_ms
+                        )
+                        done += 1
+                if done:
+                    self.files[-1].write_header()
             else:
-                hashes = hash_keys(self.pending_prefixes[:rows], self.pending_keys[:rows])
-                phys: npt.NDArray[np.int64] = np.array(self.pending_phys[:rows], np.int64)
-                file.put(hashes, phys, np.array(self.pending_ms[:rows], np.int64))
-            del self.pending_keys[:rows]
-            del self.pending_prefixes[:rows]
-            del self.pending_phys[:rows]
-            del self.pending_ms[:rows]
-
-    def _put_scalar(self, file: IndexFile, rows: int) -> None:
-        for row in range(rows):
-            key = self.pending_keys[row]
-            value = self.pending_prefixes[row] * pow(31, _units(key), 1 << 32) + java_hash(key)
-            value &= 0xFFFFFFFF
-            signed = value - (1 << 32) if value & 0x8000_0000 else value
-            key_hash = 0 if signed == _INT_MIN else abs(signed)
-            file.put_one(key_hash, self.pending_phys[row], self.pending_ms[row])
-        file.write_header()
+                hashes = hash_keys([queue.topic_hash for queue in queues], counts, keys)
+                places = np.repeat(np.array(phys, np.int64), counts)
+                times_ms = np.repeat(np.array(times, np.int64), counts)
+                while done < len(keys):
+                    file = self._writable(now_ms)
+                    stop = done + file.room
+                    file.put(hashes[done:stop], places[done:stop], times_ms[done:stop])
+                    done = min(stop, len(keys))
+        finally:
+            del rows[: bisect_right(list(accumulate(counts)), done)]
 
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:
@@ -180,7 +189,7 @@ class Index:
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets of records with this key (or one of the same hash), newest first."""
-        key_hash = index_hash(topic, key)
+        key_hash = index_hash(topic_prefix(topic), key)
         found: list[int] = []
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):

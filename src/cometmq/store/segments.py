@@ -7,7 +7,7 @@ import os.path
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.layout import file_name, file_offset
+from cometmq.store.layout import file_offset
 from cometmq.store.mapped import LogFile
 
 if TYPE_CHECKING:
@@ -118,7 +118,3 @@ class Segments:
         for file in self.files:
             file.close()
         self.files.clear()
-
-    def path_of(self, base: int) -> str:
-        """Where the file for ``base`` lies."""
-        return os.path.join(self.directory, file_name(base))
