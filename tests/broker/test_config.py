@@ -1,5 +1,7 @@
 """Settings of a broker from RocketMQ's property files."""
 
+from pathlib import Path
+
 import pytest
 
 from cometmq.broker import config as broker_config
@@ -124,6 +126,25 @@ def test_settings_survive_the_round_trip_through_text() -> None:
     text = to_properties(config)
     assert text["brokerIP1"] == "192.0.2.1"
     assert build(BrokerConfig, text)[0] == config
+
+
+def documented(title: str) -> list[list[str]]:
+    """The cells of a table of the settings page."""
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    lines = page.split(f"## {title}\n")[1].split("\n## ")[0].splitlines()
+    return [
+        [cell.strip().strip("`") for cell in line.strip("| ").split(" |")]
+        for line in lines
+        if line.startswith("| `")
+    ]
+
+
+def test_the_settings_page_tells_all_keys_and_defaults() -> None:
+    for title, config in (("Broker", BrokerConfig()), ("Store", StoreConfig())):
+        found = {row[0]: row[1] for row in documented(title)}
+        assert found == to_properties(config)
+    live = {normalise(row[0]) for row in documented("Broker") if row[2] == "live"}
+    assert live == {normalise(name) for name in LIVE}
 
 
 def test_no_ignored_key_is_one_that_works() -> None:

@@ -67,3 +67,12 @@ async def test_a_broken_group_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt, match="group 'g'"):
         async with open_tables(tmp_path):
             pass
+
+
+async def test_changes_are_told_unless_the_group_or_the_broker_is_silent(tmp_path: Path) -> None:
+    config = BrokerConfig()
+    async with open_tables(tmp_path, config) as tables:
+        tables.groups.put(SubscriptionGroupConfig("q", notify_consumer_ids_changed_enable=False))
+        assert [tables.groups.notifies(name) for name in ("unknown", "q")] == [True, False]
+        config.notify_consumer_ids_changed_enable = False
+        assert not tables.groups.notifies("unknown")

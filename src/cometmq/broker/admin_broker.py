@@ -61,6 +61,7 @@ _WITHOUT_POOLS: Final = {
     "putMessageEntireTimeMax": "0",
     "getMessageEntireTimeMax": "0",
     "putMessageDistributeTime": " ".join(f"{name}:0" for name in _PUT_TIMES),
+    "startAcceptSendRequestTimeStamp": "0",
     "putLatency99": "0.00",
     "putLatency999": "0.00",
 }
@@ -140,9 +141,6 @@ class BrokerAdmin:
             "brokerVersion": str(OUR_VERSION),
             "bootTimestamp": str(stats.started_ms),
             "runtime": format_duration(self._clock.wall_ms() - stats.started_ms),
-            "startAcceptSendRequestTimeStamp": str(
-                self._config.start_accept_send_request_time_stamp
-            ),
             "putTps": stats.rates("puts"),
             "getFoundTps": stats.rates("found"),
             "getMissTps": stats.rates("missed"),

@@ -59,8 +59,6 @@ class BrokerConfig:
     trace_on: bool = True
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
-    start_accept_send_request_time_stamp: int = 0
-    access_message_in_memory_max_ratio: int = 40
     default_query_max_num: int = 32
 
     def __post_init__(self) -> None:
@@ -80,6 +78,7 @@ LIVE: Final = frozenset(
         "default_topic_queue_nums",
         "auto_create_topic_enable",
         "auto_create_subscription_group",
+        "notify_consumer_ids_changed_enable",
         "max_message_size",
         "long_polling_enable",
         "short_polling_time_mills",
@@ -145,6 +144,7 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "messageStorePlugIn": ("",),
     "readOnlyCommitLogStorePaths": ("",),
     "useTLS": ("false",),
+    "startAcceptSendRequestTimeStamp": ("0",),
 }
 
 

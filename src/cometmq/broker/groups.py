@@ -95,6 +95,13 @@ class GroupTable:
             self.put(config)
         return config
 
+    def notifies(self, group: str) -> bool:
+        """Whether the consumers of a group are told when its members change."""
+        config = self._groups.get(group)
+        return self._config.notify_consumer_ids_changed_enable and (
+            config is None or config.notify_consumer_ids_changed_enable
+        )
+
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group."""
         name = config.group_name

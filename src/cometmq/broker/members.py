@@ -333,8 +333,7 @@ class Members:
                 self._topics.create_retry(retry_topic, config.retry_queue_nums, unit=data.unit_mode)
 
     def _notify(self, group: str) -> None:
-        config = self._groups.get(group)
-        if config is not None and not config.notify_consumer_ids_changed_enable:
+        if not self._groups.notifies(group):
             return
         known = self.table.consumers.get(group)
         for peer in () if known is None else list(known.members):
