@@ -112,17 +112,15 @@ def test_when_the_rest_of_a_failed_write_cannot_be_cleared(tmp_path: Path) -> No
     store.close()
 
 
-def test_files_made_ahead_are_used_or_thrown_away(tmp_path: Path) -> None:
+def test_files_made_ahead_are_used(tmp_path: Path) -> None:
     store = opened(tmp_path)
     log = store.log
     assert log.wants_next_file()
-    ahead = log.segments.create_file(log.segments.end)
-    log.offer_next_file(ahead)
+    ahead = log.make_next_file(store.executor)
     assert not log.wants_next_file()
     fill(store, 100)
-    assert ahead in log.segments.files
-    late = log.segments.create_file(log.segments.end)
-    log.offer_next_file(late)
+    assert ahead.result() in log.segments.files
+    log.make_next_file(store.executor)
     store.close()
     again = opened(tmp_path)
     assert not again.log.wants_next_file()
@@ -131,13 +129,21 @@ def test_files_made_ahead_are_used_or_thrown_away(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_late_file_is_not_taken(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    log = store.log
-    stale = log.segments.create_file(log.segments.end + FILE)
-    log.offer_next_file(stale)
-    assert stale.closed
-    assert log.wants_next_file()
+def test_a_file_ahead_that_failed_is_the_roll_s_failure(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    files.failing["allocate"] = errno.ENOSPC
+    store.log.make_next_file(store.executor)
+    put(store, body=bytes(10_000))
+    put(store, body=bytes(10_000))
+    with pytest.raises(StoreFull):
+        store.commit()
+    files.failing.clear()
+    store.update_refusal()
+    fill(store, 100)
+    assert len(assert_consistent(store)) == 100
+    store.log.make_next_file(store.executor)
+    store.log.forget_next_file()
     store.close()
 
 

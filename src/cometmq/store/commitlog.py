@@ -19,6 +19,8 @@ from cometmq.core.errors import StoreError, StoreFull, StoreOffline
 from cometmq.message.record import BLANK, MAGIC_BLANK
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from cometmq.store.mapped import LogFile
     from cometmq.store.segments import Segments
 
@@ -35,7 +37,7 @@ class CommitLog:
     """
 
     __slots__ = (
-        "_next_file",
+        "_ahead",
         "_runs",
         "durable",
         "failure",
@@ -49,7 +51,7 @@ class CommitLog:
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self.failure: StoreError | None = None
-        self._next_file: LogFile | None = None
+        self._ahead: Future[LogFile] | None = None
         self.resume(segments.start)
 
     def resume(self, end: int) -> None:
@@ -109,10 +111,12 @@ class CommitLog:
     def _file_at(self, offset: int) -> LogFile:
         file = self.segments.find(offset)
         if file is None:
-            base = self.segments.end if self.segments.files else offset
-            file, self._next_file = self._next_file, None
-            if file is None:
-                file = self.segments.create_file(base)
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None:
+                # Being made still: waiting takes no longer than making another would.
+                file = ahead.result()
+            else:
+                file = self.segments.create_file(self.segments.end)
             self.segments.add(file)
             logger.info("log_file_added path=%s", file.path)
         return file
@@ -148,15 +152,16 @@ class CommitLog:
 
     def wants_next_file(self) -> bool:
         """Whether the file behind the last one should be made now, off the loop."""
-        return self._next_file is None and self.failure is None and self.segments.end <= self.limit
+        return self._ahead is None and self.failure is None and self.segments.end <= self.limit
 
-    def offer_next_file(self, file: LogFile) -> None:
-        """Keep a file made ahead for the next roll; a late one is thrown away."""
-        if self._next_file is None and file.base == self.segments.end:
-            self._next_file = file
-        else:
-            # The roll was quicker and made this very file itself.
-            file.close()
+    def make_next_file(self, executor: Executor) -> Future[LogFile]:
+        """Have the next file made by a thread; the roll that needs it takes it from there."""
+        self._ahead = executor.submit(self.segments.create_file, self.segments.end)
+        return self._ahead
+
+    def forget_next_file(self) -> None:
+        """Making it failed: the next try may have more luck."""
+        self._ahead = None
 
     def unsynced_files(self) -> list[LogFile]:
         """The files with bytes between ``durable`` and ``written``."""
@@ -178,7 +183,6 @@ class CommitLog:
 
     def close(self) -> None:
         """Close every file; an unused one made ahead stays for the next start."""
-        if self._next_file is not None:
-            self._next_file.close()
-            self._next_file = None
+        if self._ahead is not None and self._ahead.exception() is None:
+            self._ahead.result().close()
         self.segments.close()

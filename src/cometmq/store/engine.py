@@ -47,6 +47,7 @@ from cometmq.store.queries import (
     store_time_at,
 )
 from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, read
+from cometmq.store.runtime import numbers
 from cometmq.store.uniform import recognise
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
@@ -98,7 +99,7 @@ class MessageStore:
         self.load_below = 0
         self.lock_handle = -1
         self.disk_problem = ""
-        self.executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-store")
+        self.executor = ThreadPoolExecutor(2, thread_name_prefix="cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._rows: list[Dispatched] = []
@@ -163,8 +164,12 @@ class MessageStore:
         self.commit()
         for queue_id in self.known.pop(topic, ()):
             self.queues.pop((topic, queue_id), None)
+        self._waiting = deque(
+            (end, [row for row in rows if row[0].topic != topic]) for end, rows in self._waiting
+        )
         self.dispatcher.forget(topic)
         self.pool.remove_topic(topic)
+        self.upkeep.note_now()
 
     @property
     def written_offset(self) -> int:
@@ -432,24 +437,7 @@ class MessageStore:
 
     def runtime(self) -> dict[str, int | float]:
         """Numbers about the store, for people and metrics."""
-        space = self.files.disk_space(self.config.commit_log_directory)
-        return {
-            "commit_log_min_offset": self.log.segments.start,
-            "commit_log_max_offset": self.log.written,
-            "durable_offset": self.log.durable,
-            "dispatched_offset": self.dispatcher.position,
-            "dispatch_behind_bytes": self.log.written - self.dispatcher.position,
-            "flush_behind_bytes": self.log.written - self.log.durable,
-            "commit_log_files": len(self.log.segments.files),
-            "disk_used_ratio": space.used_ratio,
-            "disk_free_bytes": space.free_bytes,
-            "queues": sum(map(len, self.known.values())),
-            "dirty_queues": self.dispatcher.dirty_count,
-            "index_end_offset": self.index.end_phys,
-            "put_failures": self.put_failures,
-            "inline_syncs": self.flusher.inline_count,
-            "threaded_syncs": self.flusher.threaded_count,
-        }
+        return numbers(self)
 
     # --- running -----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cometmq.filter.tags import java_hash
-from cometmq.store.indexfile import IndexFile, Ints
+from cometmq.store.indexfile import IndexFile, Ints, file_bytes
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -112,11 +112,9 @@ class Index:
         """
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)
-            if len(name) != 17 or not name.isdigit():
+            if len(name) != 17 or not name.isdigit() or not self._fits(path):
                 continue
-            file = IndexFile(
-                self._files, path, self._config.max_hash_slot_num, self._config.max_index_num
-            )
+            file = self._opened(path)
             if file.count > 1 and file.begin_phys >= below:
                 file.close()
                 self._files.unlink(path)
@@ -134,6 +132,29 @@ class Index:
                 newest.load_slots()
             else:
                 newest.recover(below)
+
+    def _opened(self, path: str) -> IndexFile:
+        config = self._config
+        return IndexFile(self._files, path, config.max_hash_slot_num, config.max_index_num)
+
+    def _fits(self, path: str) -> bool:
+        """Whether a file was made with our sizes; another one is set aside, not cut."""
+        config = self._config
+        expected = file_bytes(config.max_hash_slot_num, config.max_index_num)
+        handle = self._files.open(path)
+        size = self._files.size(handle)
+        self._files.close(handle)
+        if size in (0, expected):
+            return True
+        aside = os.path.join(config.store_path_root_dir, "set-aside")
+        self._files.make_directory(aside)
+        self._files.rename(path, os.path.join(aside, os.path.basename(path)))
+        logger.warning(
+            "index_file_set_aside path=%s size=%d expected=%d directory=%s "
+            "hint='start with the maxHashSlotNum and maxIndexNum that it was made with'",
+            path, size, expected, aside,
+        )  # fmt: skip
+        return False
 
     def flush_pending(self, now_ms: int) -> None:
         """Turn what was gathered into entries; ``now_ms`` names a new file. Raises OSError.
@@ -179,9 +200,7 @@ class Index:
             name = _file_name(_name_ms(last) + 1)
         self._files.make_directory(self._directory)
         path = os.path.join(self._directory, name)
-        file = IndexFile(
-            self._files, path, self._config.max_hash_slot_num, self._config.max_index_num
-        )
+        file = self._opened(path)
         file.start_empty()
         self.files.append(file)
         logger.info("index_file_added path=%s", path)

@@ -44,6 +44,11 @@ Ints = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.int32]
 
 
+def file_bytes(slot_count: int, max_entries: int) -> int:
+    """Length of a file."""
+    return HEADER_BYTES + slot_count * SLOT_BYTES + max_entries * ENTRY_BYTES
+
+
 class IndexFile:
     """One file, the newest one with its slots in memory."""
 
@@ -72,14 +77,10 @@ class IndexFile:
         self._handle = files.open(path, create=True)
         self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = self.used_slots = 0
         self.count = 1
-        if files.size(self._handle) != self.file_bytes:
-            files.resize(self._handle, self.file_bytes)
+        size = file_bytes(slot_count, max_entries)
+        if files.size(self._handle) != size:
+            files.resize(self._handle, size)
         self._read_header()
-
-    @property
-    def file_bytes(self) -> int:
-        """Length of the file."""
-        return HEADER_BYTES + self.slot_count * SLOT_BYTES + self.max_entries * ENTRY_BYTES
 
     @property
     def room(self) -> int:

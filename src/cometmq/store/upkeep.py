@@ -92,17 +92,15 @@ class Upkeep:
         return self._store.clock.monotonic_ms() - self._thorough_ms >= interval_ms
 
     async def _make_next_file(self) -> None:
-        segments = self._store.log.segments
-        base = segments.end
+        log = self._store.log
         try:
-            file = await self._in_thread(segments.create_file, base)
-        except FileExistsError:
-            return
+            # Shielded: a stop must not take away what a thread is about to make.
+            making = asyncio.wrap_future(log.make_next_file(self._store.executor))
+            await asyncio.shield(making)
         except OSError as error:
             # Not yet a problem for anybody: the roll tries again and then says so to the sender.
-            logger.warning("next_log_file_failed base=%d error=%r", base, str(error))
-            return
-        self._store.log.offer_next_file(file)
+            logger.warning("next_log_file_failed error=%r", str(error))
+            log.forget_next_file()
 
     async def _in_thread(self, call: Callable[..., Any], *values: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
@@ -131,7 +129,7 @@ class Upkeep:
         paths, directories = store.pool.take_unsynced()
         try:
             await self._in_thread(store.pool.sync_paths, paths, directories)
-        except OSError:
+        except BaseException:
             store.pool.give_back(paths, directories)
             raise
         for file in store.index.files[-1:]:
@@ -146,6 +144,12 @@ class Upkeep:
         root = store.config.store_path_root_dir
         write_checkpoint(store.files, root, self._checkpoint, durable=False)
         self._note(reached, clean=False, durable=False)
+
+    def note_now(self) -> None:
+        """Write and note everything at once, after a change that a restart must not undo."""
+        store = self._store
+        if store.dispatcher.write(store.clock.wall_ms()) and not store.index.full_files():
+            self._note(store.dispatcher.position, clean=False, durable=False)
 
     def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
         store = self._store

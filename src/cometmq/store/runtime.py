@@ -1,0 +1,31 @@
+"""What a running store tells about itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.store.engine import MessageStore
+
+
+def numbers(store: MessageStore) -> dict[str, int | float]:
+    """Positions, sizes and counts by name; offsets and sizes in bytes."""
+    log, flusher = store.log, store.flusher
+    space = store.files.disk_space(store.config.commit_log_directory)
+    return {
+        "commit_log_min_offset": log.segments.start,
+        "commit_log_max_offset": log.written,
+        "durable_offset": log.durable,
+        "dispatched_offset": store.dispatcher.position,
+        "dispatch_behind_bytes": log.written - store.dispatcher.position,
+        "flush_behind_bytes": log.written - log.durable,
+        "commit_log_files": len(log.segments.files),
+        "disk_used_ratio": space.used_ratio,
+        "disk_free_bytes": space.free_bytes,
+        "queues": sum(map(len, store.known.values())),
+        "dirty_queues": store.dispatcher.dirty_count,
+        "index_end_offset": store.index.end_phys,
+        "put_failures": store.put_failures,
+        "inline_syncs": flusher.inline_count,
+        "threaded_syncs": flusher.threaded_count,
+    }
