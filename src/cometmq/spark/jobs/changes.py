@@ -37,7 +37,7 @@ def parsed(messages: DataFrame, buckets: int) -> DataFrame:
 
     ``problem`` is null, or says why the body is no change; only then is ``text`` the body.
     """
-    text = f.decode(f.col("body"), "UTF-8")
+    text = f.make_valid_utf8(f.col("body").cast("string"))
     found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
     problem = _problem()
     return found.select(
