@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cometmq.core.errors import BadRequest
 from cometmq.message.record import iter_decode
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
@@ -218,7 +219,8 @@ async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> N
 
     class Hook:
         def before(self, peer: Peer, request: Request[Any]) -> None:
-            return None
+            if request.header.queue_offset == 1:
+                raise BadRequest(16, "not from here")
 
         def after(
             self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
@@ -232,6 +234,9 @@ async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> N
         running.broker.consume_hooks.add(Hook())
         hooked, same = await client.ask(PULL, **pull_fields(0))
         await client.pull(2)
+        refused, _ = await client.ask(PULL, **pull_fields(1))
+        assert refused.code == 16
+        assert (running.broker.stats.found, running.broker.stats.missed) == (2, 1)
     assert binary.ext == hooked.ext
     assert body == same
     assert seen == [(0, 2), (19, 0)]

@@ -107,6 +107,8 @@ class PullHandler:
         """Answer a pull, or hold it; the answer is written by this handler."""
         header = request.header
         self._check(header)
+        if self._hooks:
+            self._hooks.before_pull(peer, request)
         codes = self._codes(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
@@ -140,7 +142,9 @@ class PullHandler:
                 self._tasks.spawn(self._load(pull, result), name=f"cold read {topic}")
             else:
                 self._found(pull, result)
-        elif not (result.status in _HOLDABLE and self._hold(pull, result, final)):
+            return
+        self._stats.on_pull_missed()
+        if not (result.status in _HOLDABLE and self._hold(pull, result, final)):
             self._answer(pull, result, ())
 
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
