@@ -29,7 +29,8 @@ class Driver:
     def __init__(self, jars: Path, home: Path, properties: Mapping[str, str] | None = None) -> None:
         anchor.prepare_home(home)
         classes = anchor.compile_java(jars, sorted(SOURCES.glob("*.java")))
-        start = anchor.java_command([classes, f"{jars}/*"], home, properties=properties)
+        settings = {"rocketmq.client.rebalance.waitInterval": "1000", **(properties or {})}
+        start = anchor.java_command([classes, f"{jars}/*"], home, properties=settings)
         self._log_path = home / "driver.log"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -41,8 +42,11 @@ class Driver:
         """Runs one step and gives its facts. Raises StepFailed."""
         assert self._process.stdin is not None
         line = json.dumps({"step": step, **arguments})
-        self._process.stdin.write(line.encode() + b"\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise StepFailed(f"the JVM has ended before {line}") from None
         answer: dict[str, Json] = json.loads(self._read_line(step))
         if "error" in answer:
             raise StepFailed(f"{line}: {answer['error']}")

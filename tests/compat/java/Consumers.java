@@ -36,6 +36,7 @@ final class Consumers {
         consumer.setPollNameServerInterval(2_000);
         consumer.setHeartbeatBrokerInterval(5_000);
         consumer.setPersistConsumerOffsetInterval(1_000);
+        consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         if (command.containsKey("model")) {
