@@ -163,6 +163,20 @@ async def test_all_attempts_share_one_time_out(cluster: FakeCluster, producer: P
     assert sum(len(broker.peer.received(SEND)) for broker in cluster.brokers) == 1
 
 
+async def test_name_servers_that_are_silent_do_not_prolong_a_send(
+    cluster: FakeCluster, producer: Producer
+) -> None:
+    await producer.send(Message("t", b""))
+    cluster.namesrv.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
+    for broker in cluster.brokers:
+        broker.peer.on(SEND, Answer(1, remark="no"))
+    clock = producer._session.clock
+    begun_ms = clock.monotonic_ms()
+    with pytest.raises(BrokerRefused):
+        await producer.send(Message("t", b""), timeout_ms=150)
+    assert clock.monotonic_ms() - begun_ms < 2_500
+
+
 async def test_attempts_with_a_key_stay_on_its_queue(
     cluster: FakeCluster, producer: Producer
 ) -> None:

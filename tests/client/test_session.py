@@ -131,6 +131,18 @@ async def test_the_next_name_server_is_asked_when_one_is_away(cluster: FakeClust
             await session.publish_queues("t")
 
 
+async def test_several_who_fail_at_once_all_go_to_the_next_name_server(
+    cluster: FakeCluster,
+) -> None:
+    async with scripted_peer() as gone:
+        away = gone.address
+    for topic in ("u", "v", "w"):
+        cluster.create(topic, 1)
+    async with Session(ClientConfig((away, cluster.namesrv.address))) as session:
+        found = await asyncio.gather(*(session.publish_queues(topic) for topic in "tuvw"))
+        assert all(found)
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [(Answer(1, remark="broken"), BrokerRefused), (Answer(body=b"{no json"), BadRequest)],

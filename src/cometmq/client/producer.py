@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -227,7 +228,7 @@ class Producer:
             except (NotConnected, RequestTimedOut) as failure:
                 error = failure
             log.warning("send_failed topic=%s attempt=%d error=%s", packed.topic, number, error)
-            await self._session.refresh(packed.topic)
+            await self._refresh(packed.topic, deadline_ms)
         raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
 
     async def _attempt(
@@ -256,6 +257,13 @@ class Producer:
                     else attempt.ended_ms - attempt.started_ms,
                     self._clock.monotonic_ms(),
                 )
+
+    async def _refresh(self, topic: str, deadline_ms: int) -> None:
+        """Ask where the topic lives now, as long as the send has time."""
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0, left_ms) / 1000):
+                await self._session.refresh(topic)
 
     async def _request(
         self, packed: Packed, queue: MessageQueue, address: str, timeout_ms: int

@@ -131,7 +131,8 @@ class Session:
         servers = self.config.name_servers
         error: ClientError | None = None
         for _ in servers:
-            address = servers[self._name_server % len(servers)]
+            used = self._name_server
+            address = servers[used % len(servers)]
             try:
                 return await self.remoting.request(
                     address,
@@ -143,7 +144,8 @@ class Session:
             except ClientError as failure:
                 log.warning("name_server_failed address=%s error=%s", address, failure)
                 error = failure
-                self._name_server += 1
+                if self._name_server == used:  # others may have moved on already
+                    self._name_server += 1
         assert error is not None
         raise error
 

@@ -115,6 +115,20 @@ async def test_a_handler_that_raises_gets_the_message_again(
     assert "processing_failed" in caplog.text
 
 
+async def test_a_plain_function_may_handle(broker: FakeBroker, session: Session) -> None:
+    fill(broker, "1", "2")
+    seen: list[bytes] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with subscription(session) as given:
+        running = asyncio.create_task(given.run(handle))
+        await eventually(lambda: len(seen) == 2)
+    await running
+    assert broker.offset("g", "t") == 2
+
+
 async def test_a_cancelled_run_gives_its_messages_back(
     broker: FakeBroker, session: Session
 ) -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
 
-Handler = Callable[[ReceivedMessage], Awaitable[Any]]
+#: A coroutine function; a plain one holds up the loop, so it should not take long.
+Handler = Callable[[ReceivedMessage], Awaitable[Any] | None]
 
 
 class Subscription:
@@ -79,7 +80,9 @@ class Subscription:
     async def _work(self, handler: Handler) -> None:
         async for message in self:
             async with message.processing():
-                await handler(message)
+                result = handler(message)
+                if result is not None:
+                    await result
 
     async def close(self) -> None:
         """Leave the group: give no more messages, wait up to 10 s for those in work, store
