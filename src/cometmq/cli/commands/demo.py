@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cometmq.cli import render
+from cometmq.cli import render, serve
 from cometmq.cli.connect import run
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 REFUSED = 2
+INTERRUPTED = 130
 
 
 def demo(
@@ -53,6 +54,10 @@ def demo(
         prepared.pipeline = SparkPipeline(prepared.folder.spark)
 
     async def main() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        # Ended in order, or the broker and Spark would live on as orphans.
+        serve.on_signals(task.cancel)
         async with asyncio.TaskGroup() as group:
             following = group.create_task(follow(prepared.board, console, clock))
             try:
@@ -62,9 +67,11 @@ def demo(
 
     try:
         result = run(main())
-    except* (CometError, OSError) as group:
-        for error in _leaves(group):
-            typer.echo(f"cometmq demo: {error}", err=True)
+    except asyncio.CancelledError:
+        typer.echo("cometmq demo: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except (CometError, OSError, BaseExceptionGroup) as error:
+        _explain(error)
         raise typer.Exit(FAILED) from None
     console.print(draw(result))
     if not result.ok:
@@ -86,8 +93,12 @@ def what_is_missing(*, spark: bool) -> str:
     return ""
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+def _explain(error: BaseException) -> None:
+    """Print what failed, a line each; raises again what is no failure of the run but a bug."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            _explain(part)
+    elif isinstance(error, CometError | OSError):
+        typer.echo(f"cometmq demo: {error}", err=True)
+    else:
+        raise error
