@@ -6,7 +6,7 @@ from cometmq.spark.options import KNOWN
 from cometmq.spark.schema import COLUMNS
 from tests.architecture.rules import ROOT
 
-PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "spark" / "index.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
