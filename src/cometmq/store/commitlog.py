@@ -130,8 +130,9 @@ class CommitLog:
         except OSError as second:
             return self.fail(f"{directory}: {error}, then clearing the rest failed: {second}")
         return StoreFull(
-            f"no room for the log in {directory} ({error.strerror}): free space there, or give a "
-            f"smaller mappedFileSizeCommitLog (now {self.segments.file_bytes} bytes)"
+            f"no room for the log in {directory} ({error.strerror}; {self.segments.free_bytes()} "
+            f"bytes are free, a file takes {self.segments.file_bytes}): free space there, or set a "
+            "smaller mappedFileSizeCommitLog"
         )
 
     def _erase(self, start: int, end: int) -> None:

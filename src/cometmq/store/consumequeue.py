@@ -312,6 +312,11 @@ class ConsumeQueue:
             found += self.tail[: (stop - tail_offset) * QUEUE_ENTRY_BYTES]
         return found
 
+    @property
+    def is_long(self) -> bool:
+        """Whether so many entries are in memory that they should be written."""
+        return len(self.tail) > _TAIL_LIMIT_BYTES
+
     def write(self) -> None:
         """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""
         at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
@@ -320,7 +325,7 @@ class ConsumeQueue:
             self._pool.write(self._directory, self._written * QUEUE_ENTRY_BYTES, data)
             self._written = self.max_offset
         self.dirty = False
-        if len(self.tail) > _TAIL_LIMIT_BYTES:
+        if self.is_long:
             del self.tail[:-_TAIL_KEPT_BYTES]
             self.tail_offset = self.max_offset - _TAIL_KEPT_BYTES // QUEUE_ENTRY_BYTES
 

@@ -71,10 +71,10 @@ class Dispatcher:
             self.last_ms = rows[-1][5]
             self._rows += len(rows)
         self.position = end
-        if self._rows >= _WRITE_ROWS:
-            self.write(now_ms)
-        elif len(index.pending) >= BATCH_ROWS:
+        if len(index.pending) >= BATCH_ROWS:
             self.write_index(now_ms)
+        if self._rows >= _WRITE_ROWS:
+            self._write_long()
         for listener in self.listeners:
             listener(rows)
 
@@ -89,6 +89,17 @@ class Dispatcher:
         if not queue.dirty:
             queue.dirty = True
             self._dirty.append(queue)
+
+    def _write_long(self) -> None:
+        """Write the queues with many entries in memory; the others wait for the next round."""
+        self._rows = 0
+        try:
+            for queue in self._dirty:
+                if queue.is_long:
+                    queue.write()
+        except OSError as error:
+            self._failed(error)
+        self._dirty = [queue for queue in self._dirty if queue.dirty]
 
     @property
     def dirty_count(self) -> int:

@@ -56,7 +56,7 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
     segments = Segments(files, config.commit_log_directory, config.mapped_file_size_commit_log)
     segments.load()
     if not segments.files:
-        _create_first(segments, files)
+        _create_first(segments)
     pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
     store = MessageStore(config, clock, files, CommitLog(segments), pool, Index(files, config))
     _find_queues(store)
@@ -88,17 +88,16 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
     return store
 
 
-def _create_first(segments: Segments, files: Files) -> None:
+def _create_first(segments: Segments) -> None:
     try:
         segments.add(segments.create_file(0))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        space = files.disk_space(segments.directory)
         raise StoreFull(
             f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
-            f"{space.free_bytes} are free: free space there, choose another directory, or set a "
-            "smaller mappedFileSizeCommitLog"
+            f"{segments.free_bytes()} are free: free space there, choose another directory, or "
+            "set a smaller mappedFileSizeCommitLog"
         ) from error
 
 

@@ -85,6 +85,10 @@ class Segments:
         number = (offset - self._first) // self.file_bytes
         return self.files[number] if 0 <= number < len(self.files) else None
 
+    def free_bytes(self) -> int:
+        """Room left on the device."""
+        return self._files.disk_space(self.directory).free_bytes
+
     def create_file(self, base: int) -> LogFile:
         """Make the file for ``base`` without adding it; may run in a thread. Raises OSError."""
         return LogFile.create(self._files, self.directory, base, self.file_bytes)

@@ -44,12 +44,21 @@ class Spawner(Protocol):
 class Upkeep:
     """The background work of one store."""
 
-    __slots__ = ("_checkpoint", "_log_synced_ms", "_noted", "_store", "_synced", "_thorough_ms")
+    __slots__ = (
+        "_ahead_failed",
+        "_checkpoint",
+        "_log_synced_ms",
+        "_noted",
+        "_store",
+        "_synced",
+        "_thorough_ms",
+    )
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
         self._noted = -1
+        self._ahead_failed = False
         self._synced = store.log.segments.start
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
@@ -99,8 +108,12 @@ class Upkeep:
             await asyncio.shield(making)
         except OSError as error:
             # Not yet a problem for anybody: the roll tries again and then says so to the sender.
-            logger.warning("next_log_file_failed error=%r", str(error))
+            if not self._ahead_failed:
+                logger.warning("next_log_file_failed error=%r", str(error))
             log.forget_next_file()
+            self._ahead_failed = True
+        else:
+            self._ahead_failed = False
 
     async def _in_thread(self, call: Callable[..., Any], *values: object) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
