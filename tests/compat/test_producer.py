@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.compat.anchor import wait_until
+from tests.compat.anchor import route_code, wait_until
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, Json, column
 
@@ -15,6 +15,7 @@ Row = dict[str, Json]
 
 def pull_all(driver: Driver, target: Target, topic: str) -> list[Row]:
     """All messages of a topic, after a look at each queue's limits."""
+    wait_until(lambda: route_code(target.namesrv, topic) == 0, f"a route of {topic}", 10)
     facts = cast("dict[str, Json]", driver.ask("pullAll", namesrv=target.namesrv, topic=topic))
     messages = cast("list[Row]", facts["messages"])
     for queue_id, limits in cast("dict[str, dict[str, int | str]]", facts["queues"]).items():
@@ -65,6 +66,16 @@ def test_an_offset_id_leads_to_its_message(driver: Driver, target: Target) -> No
         by_key = cast("Row", driver.ask("view", msgId=result["msgId"], **where))
         assert by_offset["queueOffset"] == by_key["queueOffset"] == result["queueOffset"]
         assert props(by_offset)["UNIQ_KEY"] == result["msgId"]
+
+
+def test_a_new_topic_can_be_read_once_its_first_send_is_answered(
+    driver: Driver, target: Target
+) -> None:
+    """Who knows of a message asks for the route to it, and asks again only much later."""
+    for number in range(5):
+        topic = f"producer-new-{number}"
+        driver.send(target.namesrv, topic)
+        assert route_code(target.namesrv, topic) == 0
 
 
 def test_one_way_messages_arrive(driver: Driver, target: Target) -> None:
