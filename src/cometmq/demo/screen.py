@@ -94,12 +94,11 @@ def progress(board: Board) -> RenderableType:
 def render(result: Result) -> RenderableType:
     """The result as one screen."""
     rate = result.loaded / result.load_seconds if result.load_seconds > 0 else 0
-    base = ", ".join(f"{rows:,} {name}" for name, rows in result.base_rows.items())
     head = Text.assemble(
         ("CometMQ, the main job: ", "bold"),
         f"{result.published:,} changes published, {result.published_again:,} of them twice, the "
-        f"first {result.loaded:,} in {result.load_seconds:.1f} s ({rate:,.0f}/s); the base holds "
-        f"{base}; {result.seconds:.0f} s in all",
+        f"first {result.loaded:,} in {result.load_seconds:.1f} s ({rate:,.0f}/s); "
+        f"{result.seconds:.0f} s in all",
     )
     parts: list[RenderableType] = [head, _copies(result)]
     if result.report is not None:
@@ -119,6 +118,7 @@ def _copies(result: Result) -> Table:
     for heading in counts:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("equal", no_wrap=True)
+    table.add_row("base", *(f"{rows:,}" for rows in result.base_rows.values()))
     for party in result.parties:
         table.add_row(*_copy_cells(party))
     return table
@@ -139,7 +139,7 @@ def _copy_cells(party: PartyResult) -> list[RenderableType]:
 
 
 def _report(report: Report) -> Text:
-    busiest = ", ".join(f"{country} {hour} {n:,}" for country, hour, n in report.busiest)
+    busiest = ", ".join(f"{country} {n:,} ({hour})" for country, hour, n in report.busiest)
     lags = ", ".join(f"{name} {lag:,} ms" for name, lag in report.lag_ms.items())
     return Text.assemble(
         ("Spark's report: ", "bold"),
