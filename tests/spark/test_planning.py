@@ -40,10 +40,6 @@ def test_a_new_queue_counts_with_its_first_message() -> None:
     assert advance({A: 5}, {A: 5, B: 1}) == {A: 5, B: 1}
 
 
-def test_what_came_after_freezing_is_left_out() -> None:
-    assert advance({A: 5}, {A: 50, B: 9, C: 4}, frozen={A: 20, C: 9}) == {A: 20, C: 4}
-
-
 @given(VECTORS, VECTORS, st.integers(1, 5_000))
 def test_a_cap_takes_from_every_queue_and_adds_up(
     start: dict[MessageQueue, int], end: dict[MessageQueue, int], rows_max: int

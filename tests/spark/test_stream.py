@@ -1,6 +1,7 @@
 """Micro-batches of a real broker through Spark."""
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from cometmq.client.blocking import Client
+from cometmq.core.errors import NotConnected
+from cometmq.spark import stream as stream_module
+from cometmq.spark import wire
 from cometmq.spark.offsets import from_json
+from cometmq.spark.options import parse
 from cometmq.spark.partition import ranges_of
 from cometmq.spark.rows import DataLoss
 from cometmq.spark.stream import TopicStreamReader
-from cometmq.testing.cluster import Cluster
+from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import delete_topic, fill_all, make_topic, options
 
 spark_test = pytest.mark.spark
@@ -206,3 +211,33 @@ def test_a_lost_tail_may_be_passed_over(cometmq_session_cluster: Cluster) -> Non
     assert read(lax, start, end) == []
     lax.commit(end)
     lax.stop()
+
+
+def test_a_broker_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ProcessCluster(tmp_path) as node:
+        with Client(node.namesrv) as client:
+            queues = make_topic(client, "StreamAway", 2)
+            fill_all(client, queues, 3)
+        read_options = parse(
+            {"nameservers": node.namesrv, "topic": "StreamAway", "startingOffsets": "earliest"}
+        )
+        found = TopicStreamReader(read_options, ("queue_offset",))
+        start = found.initialOffset()
+        end = found.latestOffset(start, ReadAllAvailable())
+        node.kill()
+        assert found.latestOffset(end, ReadAllAvailable()) == end
+        monkeypatch.setattr(stream_module, "OUTAGE_MS", 0)
+        with pytest.raises(NotConnected):
+            found.latestOffset(end, ReadAllAvailable())
+        with pytest.raises(NotConnected):
+            found.prepareForTriggerAvailableNow()
+        monkeypatch.undo()
+        restart = threading.Timer(0.5, node.start)
+        restart.start()
+        assert read(found, start, end) == [0, 0, 1, 1, 2, 2]
+        restart.join()
+        with Client(node.namesrv) as client:
+            fill_all(client, queues, 2, start=3)
+        following = found.latestOffset(end, ReadAllAvailable())
+        assert read(found, end, following) == [3, 3, 4, 4]
+    wire.close_all()

@@ -44,21 +44,13 @@ def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
     return sorted(queue for queue, offset in start.items() if end.get(queue, offset) < offset)
 
 
-def advance(
-    start: Offsets, latest: Offsets, frozen: Offsets | None = None
-) -> dict[MessageQueue, int]:
-    """The furthest point after ``start``: ``latest``, or no further than ``frozen`` where given.
+def advance(start: Offsets, latest: Offsets) -> dict[MessageQueue, int]:
+    """The furthest point after ``start``.
 
     A queue whose broker is away keeps its offset; a new queue counts once it holds a message.
-    With ``frozen``, queues it does not know are left out.
     """
-    end = dict(start)
-    for queue, offset in latest.items():
-        if frozen is not None:
-            offset = min(offset, frozen.get(queue, 0))
-        if queue in start or offset > 0:
-            end[queue] = offset
-    return end
+    known = {queue: offset for queue, offset in latest.items() if queue in start or offset > 0}
+    return {**start, **known}
 
 
 def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:

@@ -43,7 +43,7 @@ BLOCK_BYTES: Final = 8 << 20
 BLOCK_ROWS: Final = 20_000
 """A block is handed on at either size: larger ones decode no faster."""
 
-PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000)
+PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
 """Before each round over a queue's brokers."""
 
 TURNS_OF_NOTHING: Final = 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,7 +20,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from cometmq.core.errors import RouteNotFound
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.spark import cluster
 from cometmq.spark.offsets import Offsets, StreamOffset, from_json
 from cometmq.spark.options import Kind, Point, ReadOptions
@@ -32,9 +33,17 @@ from cometmq.spark.rows import batches, report_loss
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cometmq.message.model import MessageQueue
+
 log = logging.getLogger(__name__)
 
 Json = dict[str, object]
+
+OUTAGE_MS: Final = 120_000
+"""How long a broker or a name server may be away before the query fails."""
+
+_AWAY: Final = (RouteNotFound, NotConnected, RequestTimedOut)
+_clock: Final = SystemClock()
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,6 +55,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Json | None = None
         self._frozen: Offsets | None = None
         self._newest: Json | None = None
+        self._away_since_ms: int | None = None
 
     # ------------------------------------------------------------------------- on the driver
 
@@ -65,7 +75,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what "available" means; messages that come later wait for the next start."""
-        self._frozen = self._ends()
+        queues = cluster.queues(self._options)
+        self._frozen = cluster.latest(self._options, queues)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch, equal to ``start`` when there is nothing to read.
@@ -73,11 +84,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLoss when a queue ends before ``start``.
         """
         known = from_json(start)
-        ends = self._ends()
+        ends = self._ends() if self._frozen is None else self._frozen
         self._newest = StreamOffset(ends).to_json()
         for queue in backward(known.queues, ends):
             report_loss(queue, ends[queue], known.queues[queue], self._options)
-        end = advance(known.queues, ends, self._frozen)
+        end = advance(known.queues, ends)
         if isinstance(limit, ReadMaxRows):
             end = cap(known.queues, end, limit.max_rows)
         if end == known.queues:
@@ -115,10 +126,34 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return batches(ranges_of(partition), self._options, self._names)
 
     def _ends(self) -> Offsets:
+        """How far each queue reaches, without those whose broker cannot be asked now.
+
+        Raises the last failure when some broker or name server is away for OUTAGE_MS.
+        """
+        found: dict[MessageQueue, int] = {}
+        failure: ClientError | None = None
         try:
             queues = cluster.queues(self._options)
-        except RouteNotFound as error:
-            # Its brokers are away or it was deleted; its queues stay where they are.
-            log.warning("topic_without_route error=%r", str(error))
-            return {}
-        return cluster.latest(self._options, queues)
+        except _AWAY as error:
+            queues, failure = [], error
+        for name in sorted({queue.broker_name for queue in queues}):
+            of_broker = [queue for queue in queues if queue.broker_name == name]
+            try:
+                found |= cluster.latest(self._options, of_broker)
+            except _AWAY as error:
+                failure = error
+        self._bear(failure)
+        return found
+
+    def _bear(self, failure: ClientError | None) -> None:
+        """Let a restart of a broker pass, and a real outage stop the query."""
+        now_ms = _clock.monotonic_ms()
+        if failure is None:
+            self._away_since_ms = None
+            return
+        if self._away_since_ms is None:
+            self._away_since_ms = now_ms
+        away_ms = now_ms - self._away_since_ms
+        log.warning("queues_unknown away_ms=%d error=%r", away_ms, str(failure))
+        if away_ms >= OUTAGE_MS:
+            raise failure
