@@ -111,6 +111,26 @@ def test_a_handler_runs_in_threads_until_it_is_closed(client: Client, topic: str
     assert len(threads) == 3
 
 
+def test_an_interrupt_ends_a_run(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = client.subscribe(topic, group=f"g-{topic}", concurrency=2)
+    join = threading.Thread.join
+    interrupts = iter([KeyboardInterrupt()])
+
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name.startswith("cometmq handler"):
+            for interrupt in interrupts:
+                raise interrupt
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        subscription.run(lambda message: None)
+    assert [message.body for message in subscription] == []
+    assert not client.inner.session.members
+
+
 def test_errors_cross_the_thread(client: Client) -> None:
     with pytest.raises(MessageIllegal):
         client.send("no good", b"")

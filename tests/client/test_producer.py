@@ -10,6 +10,7 @@ import pytest
 from cometmq.client.hooks import SendAttempt
 from cometmq.client.producer import Producer, SendStatus
 from cometmq.core.errors import (
+    BadRequest,
     BrokerRefused,
     CometError,
     MessageIllegal,
@@ -272,6 +273,23 @@ async def test_a_batch_answer_that_does_not_fit(cluster: FakeCluster, producer: 
         broker.peer.on(RequestCode.SEND_BATCH_MESSAGE, Answer(ext=ext))
     with pytest.raises(CometError, match="1 ids for 2 messages"):
         await producer.send_many([Message("t", b"")] * 2)
+
+
+async def test_an_answer_without_its_fields(cluster: FakeCluster, producer: Producer) -> None:
+    for broker in cluster.brokers:
+        broker.peer.on(SEND, Answer(ext={"msgId": "ID"}))
+    with pytest.raises(BadRequest, match="queueId is missing"):
+        await producer.send(Message("t", b""))
+
+
+async def test_no_attempt_is_begun_without_time_left(
+    cluster: FakeCluster, producer: Producer
+) -> None:
+    cluster.brokers[1].registered = False  # so that one broker is asked again, after a pause
+    cluster.brokers[0].peer.on(SEND, Answer(1, remark="no"))
+    with pytest.raises(BrokerRefused):
+        await producer.send(Message("t", b""), timeout_ms=90)
+    assert len(cluster.brokers[0].peer.received(SEND)) == 1
 
 
 async def test_hooks_see_every_attempt(cluster: FakeCluster, producer: Producer) -> None:

@@ -161,6 +161,24 @@ async def test_after_a_lost_lock_the_group_is_asked_where_it_stands(
             await eventually(lambda: broker.offset("g", "t") == 4)
 
 
+async def test_a_lock_that_expired_is_asked_for_until_it_is_back(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    settings = {"lock_expiry_ms": 30, "lock_renewal_interval_ms": 60_000}
+    async with joined(cluster, settings, ordered=True) as consumer:
+        await eventually(lambda: consumer.assigned("t"))
+        broker.locks[KEY] = "somebody else"
+        before = len(broker.peer.received(LOCK))
+        locks = consumer._locks
+        assert locks is not None
+        await eventually(lambda: not locks.held(QUEUE))
+        fill(broker, "1")  # ends the pull that is held; the next needs the lock
+        await eventually(lambda: len(broker.peer.received(LOCK)) > before + 3)
+        broker.offsets["g", "t", 0] = 0
+        broker.locks[KEY] = consumer._session.client_id
+        assert await bodies(consumer, 1) == [b"1"]
+
+
 async def test_a_dropped_queue_is_unlocked_when_its_message_is_done(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:
