@@ -1,0 +1,139 @@
+"""One store directory, two brokers in turn: each opens what the other left, stopped or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from cometmq.core.clock import SystemClock
+from cometmq.message import batch
+from cometmq.message import properties as props
+from cometmq.store.config import StoreConfig
+from cometmq.store.engine import MessageStore
+from tests.compat import anchor
+from tests.compat.driver import Driver, Json
+from tests.store.stores import BORN, STORE_HOST, assert_consistent, copied, put
+
+TOPIC = "ours-then-theirs"
+QUEUES = 3
+COUNT = 2_400
+TOPICS = {
+    "dataVersion": {"counter": 1, "timestamp": 1},
+    "topicConfigTable": {
+        TOPIC: {
+            "order": False, "perm": 6, "readQueueNums": QUEUES, "topicFilterType": "SINGLE_TAG",
+            "topicName": TOPIC, "topicSysFlag": 0, "writeQueueNums": QUEUES,
+        }
+    },
+}  # fmt: skip
+
+
+def opened(root: Path) -> MessageStore:
+    """The store with the sizes that the Java broker of the tests has."""
+    settings = anchor.TEST_SETTINGS
+    config = replace(
+        StoreConfig(store_path_root_dir=str(root)),
+        mapped_file_size_commit_log=int(settings["mappedFileSizeCommitLog"]),
+        mapped_file_size_consume_queue=int(settings["mappedFileSizeConsumeQueue"]),
+        max_hash_slot_num=int(settings["maxHashSlotNum"]),
+        max_index_num=int(settings["maxIndexNum"]),
+    )
+    store = MessageStore.open(config, SystemClock())
+    store.store_host = STORE_HOST
+    return store
+
+
+def body_of(number: int) -> bytes:
+    return b"%05d" % number + b"." * (number % 5 * 1_000)
+
+
+def fill(store: MessageStore) -> None:
+    """Over two log files: single messages, batches at the end, a round of upkeep half way."""
+    for number in range(COUNT - 60):
+        tag = "even" if number % 2 else "odd"
+        put(
+            store,
+            TOPIC,
+            number % QUEUES,
+            body_of(number),
+            tag=tag,
+            keys=(f"K{number}", "all", f"key{number}"),
+        )
+        if number % 50 == 49:
+            store.commit()
+        if number == COUNT // 2:
+            asyncio.run(store.upkeep.flush_entries())
+    for first in range(COUNT - 60, COUNT, 20):
+        numbers = range(first, first + 20)
+        raw = batch.pack(
+            (0, body_of(number), props.encode({"UNIQ_KEY": f"K{number}"})) for number in numbers
+        )
+        queue = store.queue(TOPIC, 0)
+        store.append_batch(queue, raw, b"WAIT\x01true", sys_flag=0, born_ms=1, born_host=BORN)
+    store.commit()
+
+
+@pytest.fixture(params=["stopped", "killed"])
+def left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A store that ours wrote, and how it was left."""
+    how = cast("str", request.param)
+    store = opened(tmp_path / "ours")
+    (tmp_path / "ours" / "config").mkdir()
+    (tmp_path / "ours" / "config" / "topics.json").write_text(json.dumps(TOPICS))
+    fill(store)
+    assert len(store.log.segments.files) >= 2
+    if how == "stopped":
+        store.close()
+        yield how, tmp_path / "ours"
+    else:
+        root = copied(tmp_path / "ours", "killed")
+        store.close()
+        yield how, root
+
+
+def test_java_opens_ours_and_ours_opens_java_s(
+    left: tuple[str, Path], jars: Path, driver: Driver, tmp_path: Path
+) -> None:
+    how, root = left
+    cluster = anchor.JavaCluster(jars, tmp_path / "java", store=root)
+    cluster.start()
+    try:
+        facts = cast("dict[str, Json]", driver.ask("pullAll", namesrv=cluster.namesrv, topic=TOPIC))
+        rows = cast("list[dict[str, Json]]", facts["messages"])
+        heads = sorted(str(row["body"])[:5] for row in rows)
+        assert heads == [f"{number:05d}" for number in range(COUNT)]
+        for queue_id in range(QUEUES):
+            offsets = [row["queueOffset"] for row in rows if row["queueId"] == queue_id]
+            assert offsets == list(range(len(offsets)))
+        shown = anchor.mqadmin(
+            jars,
+            tmp_path / "java",
+            "queryMsgByKey",
+            "-n",
+            cluster.namesrv,
+            "-t",
+            TOPIC,
+            "-k",
+            "key77",
+        )
+        assert "K77" in shown
+        driver.send(cluster.namesrv, TOPIC, prefix="java-", count=50)
+    finally:
+        ending = signal.SIGTERM if how == "stopped" else signal.SIGKILL
+        cluster.broker_server.stop(ending)
+        cluster.kill()
+    again = opened(root)
+    assert again.report is not None
+    assert again.report.crashed is (how == "killed")
+    records = [record for record in assert_consistent(again) if record.topic == TOPIC]
+    assert len(records) == COUNT + 50
+    for number, record in enumerate(records[:COUNT]):
+        assert record.body == body_of(number)
+    again.close()
