@@ -132,7 +132,8 @@ def mqadmin(jars: Path, home: Path, *arguments: str, timeout_s: float = 60) -> s
     prepare_home(home)
     main = "org.apache.rocketmq.tools.command.MQAdminStartup"
     command = [*java_command([f"{jars}/*"], home), main, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    # Some commands write into the working directory.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=home)
     if done.returncode != 0:
         raise AnchorFailed(f"mqadmin {' '.join(arguments)}: {done.stderr}")
     return done.stdout

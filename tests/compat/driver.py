@@ -34,7 +34,11 @@ class Driver:
         self._log_path = home / "driver.log"
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [*start, "Driver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+                [*start, "Driver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=home,
             )
         self._unread = b""
 
