@@ -9,7 +9,7 @@ from cometmq.broker.topics import check_name, is_legal_name
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.protocol.bodies import TopicConfig
-from tests.broker.world import open_tables
+from tests.broker.world import open_parts, open_tables
 
 JAVA_FILE = b"""{
 \t"dataVersion":{
@@ -138,12 +138,36 @@ async def test_retry_and_dead_letter_topics_are_made_once(tmp_path: Path) -> Non
         assert tables.topics.create_dead_letter("%DLQ%g") == TopicConfig("%DLQ%g", 1, 1, 6)
 
 
-async def test_stored_topics_are_adopted(tmp_path: Path) -> None:
-    async with open_tables(tmp_path) as tables:
-        tables.topics.put(TopicConfig("known", 1, 1))
-        tables.topics.adopt([("lost", 0), ("lost", 2), ("known", 5)])
-        assert tables.topics.get("lost") == TopicConfig("lost", 3, 3, 6)
-        assert tables.topics.get("known") == TopicConfig("known", 1, 1)
+async def test_a_topic_that_a_crash_took_from_the_table_is_found_in_the_store(
+    tmp_path: Path,
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        parts.topics.put(TopicConfig("known", 1, 1))
+        await parts.put("deleted")
+        clock.advance(1)
+        parts.topics.put(TopicConfig("deleted", 1, 1))
+        parts.topics.delete("deleted")
+        clock.advance(1)
+        await parts.put("lost", queue_id=2)
+        await parts.put("known", queue_id=5)
+        await parts.put("RMQ_SYS_TRANS_HALF_TOPIC")
+    async with open_parts(tmp_path, clock=clock) as parts:
+        parts.topics.adopt(parts.store)
+        assert parts.topics.get("lost") == TopicConfig("lost", 3, 3, 6)
+        assert parts.topics.get("known") == TopicConfig("known", 1, 1)
+        assert parts.topics.get("deleted") is None
+        assert parts.topics.get("RMQ_SYS_TRANS_HALF_TOPIC") is None
+
+
+async def test_without_a_table_every_topic_is_found_in_the_store(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await parts.put("t", queue_id=1)
+    for path in (tmp_path / "config").glob("topics.json*"):
+        path.unlink()
+    async with open_parts(tmp_path) as parts:
+        parts.topics.adopt(parts.store)
+        assert parts.topics.get("t") == TopicConfig("t", 2, 2, 6)
 
 
 async def test_what_a_registration_carries_is_bounded_by_the_broker(tmp_path: Path) -> None:

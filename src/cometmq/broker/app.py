@@ -182,11 +182,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
-        self.topics.adopt(
-            (topic, queue_id)
-            for topic, queue_ids in self.store.topics().items()
-            for queue_id in queue_ids
-        )
+        self.topics.adopt(self.store)
         self.offsets.clamp(self.store)
         self.delay.load()
 

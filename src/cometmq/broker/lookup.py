@@ -52,6 +52,15 @@ async def find_record(store: MessageStore, physical_offset: int) -> Record | Non
         return None
 
 
+def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
+    """When a queue's first message was stored; 0 when it has none, or one so old that it is surely
+    not in memory."""
+    low, _ = bounds(store, topic, queue_id)
+    entry = find_entry(store, topic, queue_id, low)
+    view = None if entry is None else store.message_at(entry[0])
+    return 0 if view is None else decode_one(view, check_crc=False).store_ms
+
+
 def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
     """Whether a queue still has its first message, and that lies where reading it is cheap; true
     of a queue that never had one (upstream: ConsumerManageProcessor.queryConsumerOffset)."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from cometmq.broker.lookup import first_stored_ms
 from cometmq.broker.tables import TableFile, pretty, pretty_entry
 from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
+    from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self._texts: dict[str, bytes] = {}
         self._version = DataVersion(0, clock.wall_ms())
+        self._written_ms = 0
         self._file = TableFile(
             os.path.join(config_directory, "topics.json"),
             self._encode,
@@ -135,16 +138,22 @@ class TopicTable:
             for name, config in _parse(table, self._file.path).items():
                 self._topics[name] = config
             self._version = read_version(table.get("dataVersion"))
+            self._written_ms = self._version.timestamp
         self._add_system_topics()
 
-    def adopt(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Make sure that each stored (topic, queue id) can be read: a crash may have taken a topic
-        that was created a moment before."""
-        wanted: dict[str, int] = {}
-        for topic, queue_id in queues:
-            wanted[topic] = max(wanted.get(topic, 0), queue_id + 1)
-        for topic, count in wanted.items():
-            if topic not in self._topics and topic not in (HALF_TOPIC, OP_HALF_TOPIC):
+    def adopt(self, store: MessageStore) -> None:
+        """Take in topics that the store has and the file lacks: a crash may have come between the
+        first message and the write of the file.
+
+        A topic whose messages are all older than the file was deleted; a recovery that dispatches
+        them again does not bring it back.
+        """
+        for topic, queue_ids in store.topics().items():
+            if topic in self._topics or topic in (HALF_TOPIC, OP_HALF_TOPIC):
+                continue
+            firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
+            if max(firsts, default=0) > self._written_ms:
+                count = max(queue_ids) + 1
                 log.warning("topic found in the store alone topic=%s queues=%d", topic, count)
                 self.put(TopicConfig(topic, count, count, _READ_WRITE))
 
