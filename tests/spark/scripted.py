@@ -84,7 +84,10 @@ class ScriptedPeer:
                             return
                         code, ext, body = answer
                         head = encode_response(event, code, ext=ext, body_bytes=len(body))
-                        opened.sendall(head + body)
+                        try:
+                            opened.sendall(head + body)
+                        except OSError:
+                            return
 
 
 class ScriptedCluster:

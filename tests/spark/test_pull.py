@@ -142,3 +142,30 @@ def test_store_time_of_an_offset() -> None:
     with ScriptedCluster("T", script) as cluster:
         puller = QueuePuller(QUEUE, options(cluster.namesrv, "T", filter="a"))
         assert [puller.store_ms(at) for at in (0, 3, 4)] == [0, 30, 40]
+
+
+def test_pulls_are_in_flight_together_and_none_is_lost() -> None:
+    """Answers that end early, as with messages of different sizes, throw away what was ahead."""
+    asked: list[int] = []
+
+    def uneven(request: Request[Any]) -> Answer | None:
+        at = request.header.queue_offset
+        asked.append(at)
+        return holder(0, 1000, each=4 if at % 100 < 80 else 1)(request)
+
+    found = spans(uneven, start=0, stop=500)
+    assert b"".join(span.data for span in found) == bytes_of(0, 500)
+    assert [(span.start, span.stop) for span in found] == [(0, 500)]
+    assert len(asked) < 400
+
+
+def test_a_connection_that_breaks_with_pulls_in_flight() -> None:
+    healthy = holder(0, 1000, each=4)
+    left = [25]
+
+    def breaks_once(request: Request[Any]) -> Answer | None:
+        left[0] -= 1
+        return None if left[0] == 0 else healthy(request)
+
+    found = spans(breaks_once, start=0, stop=300)
+    assert b"".join(span.data for span in found) == bytes_of(0, 300)

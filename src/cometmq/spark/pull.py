@@ -26,7 +26,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark import cluster
-from cometmq.spark.wire import call
+from cometmq.spark.wire import call, call_many
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
@@ -42,6 +42,11 @@ PULL_ROWS: Final = 1024
 BLOCK_BYTES: Final = 8 << 20
 BLOCK_ROWS: Final = 20_000
 """A block is handed on at either size: larger ones decode no faster."""
+
+WINDOW_MIN: Final = 2
+WINDOW_MAX: Final = 16
+"""Pulls in flight, once a broker shows how many messages an answer holds: doubled while all answers
+follow on one another, since those that do not are thrown away."""
 
 PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
 """Before each round over a queue's brokers."""
@@ -82,29 +87,30 @@ class QueuePuller:
         self._queue = queue
         self._options = options
         self._address: str | None = None
+        self._stride = 0
+        self._window = 1
 
     def spans(self, part: Range) -> Iterator[Span]:
         """The whole range in order, in spans of a good size to decode.
 
         Raises NotConnected or RequestTimedOut when no broker answers, BrokerRefused.
         """
-        at = start = part.start
+        start = part.start
         bodies: list[bytes] = []
         size_bytes = 0
-        while at < part.stop:
-            span = self._next(at, part.stop)
-            at = span.stop
+        for span in self._walk(part):
             if not span.gone:
                 bodies.append(span.data)
                 size_bytes += len(span.data)
-                if size_bytes < BLOCK_BYTES and at - start < BLOCK_ROWS and at < part.stop:
+                is_small = size_bytes < BLOCK_BYTES and span.stop - start < BLOCK_ROWS
+                if is_small and span.stop < part.stop:
                     continue
             if bodies:
-                yield Span(start, at if not span.gone else span.start, b"".join(bodies))
+                yield Span(start, span.start if span.gone else span.stop, b"".join(bodies))
                 bodies, size_bytes = [], 0
             if span.gone:
                 yield span
-            start = at
+            start = span.stop
 
     def store_ms(self, offset: int) -> int:
         """When the message at an offset was stored; 0 when it is gone."""
@@ -114,10 +120,51 @@ class QueuePuller:
             return 0
         return decode_one(answer.body, check_crc=False).store_ms
 
+    def _walk(self, part: Range) -> Iterator[Span]:
+        """The range in order, one span an answer."""
+        at = part.start
+        while at < part.stop:
+            for span in self._ahead(at, part.stop) or [self._next(at, part.stop)]:
+                yield span
+                at = span.stop
+
+    def _ahead(self, at: int, stop: int) -> list[Span]:
+        """Several pulls in flight, each from where the one before should end; what of their
+        answers follows on one another. Empty when nothing is known to expect."""
+        if self._address is None or self._window < WINDOW_MIN:
+            return []
+        starts = range(at, stop, self._stride)[: self._window]
+        # The last one may give more than expected, and shows when answers hold more again.
+        rows = [min(self._stride, stop - start) for start in starts[:-1]]
+        rows.append(min(stop - starts[-1], PULL_ROWS))
+        headers = [self._header(*each) for each in zip(starts, rows, strict=True)]
+        self._window = min(self._window * 2, WINDOW_MAX)
+        calls = [(_PULL, header) for header in headers]
+        try:
+            answers = call_many(self._address, calls, self._options.request_timeout_ms)
+        except (NotConnected, RequestTimedOut):
+            answers = []  # the careful way of _next finds out what is wrong
+        found: list[Span] = []
+        for start, wanted, answer in zip(starts, rows, answers, strict=False):
+            if answer.code != ResponseCode.SUCCESS:
+                break
+            given = int(answer.ext["nextBeginOffset"]) - start
+            if not 0 < given <= wanted:
+                break
+            found.append(Span(start, start + given, answer.body))
+            self._stride = given
+            if given < wanted:
+                break
+        if len(found) < len(starts):
+            self._window = WINDOW_MIN if found else 1
+        return found
+
     def _next(self, at: int, stop: int) -> Span:
         answer = self._ask(self._header(at, min(stop - at, PULL_ROWS)))
         onward = int(answer.ext["nextBeginOffset"])
         if answer.code == ResponseCode.SUCCESS and onward > at:
+            if self._options.tag_filter.matches_all:
+                self._stride, self._window = onward - at, WINDOW_MIN
             return Span(at, min(onward, stop), answer.body)
         if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and onward > at:
             return Span(at, min(onward, stop))
