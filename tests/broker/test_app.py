@@ -88,3 +88,16 @@ async def test_every_broker_code_of_the_registry_is_served(tmp_path: Path) -> No
                 if head.code == 3:
                     unsupported.append(spec.code.name)
     assert unsupported == []
+
+
+def test_picked_ports_are_nobody_else_s() -> None:
+    pairs = [reserve_ports("127.0.0.1", 0) for _ in range(200)]
+    try:
+        listeners = [listener for pair in pairs for listener in pair]
+        assert len({listener.getsockname()[1] for listener in listeners}) == len(listeners)
+        for listener in listeners:
+            listener.listen()
+    finally:
+        for pair in pairs:
+            for listener in pair:
+                listener.close()

@@ -306,7 +306,7 @@ def reserve_ports(host: str, port: int) -> list[socket.socket]:
         if vip_port <= 0:
             return [main]
         try:
-            return [main, reserve(host, vip_port)]
+            return [main, reserve(host, vip_port, exclusive=port == 0)]
         except OSError:
             main.close()
             if port:

@@ -129,17 +129,21 @@ class Server:
                 peer.close()
 
 
-def reserve(host: str, port: int) -> socket.socket:
+def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
     """A socket bound to ``host:port`` that refuses connections until it is served, so that a port
     somebody listens on is noticed before anything else is done. Port 0 picks a free one.
 
-    Raises OSError when the address cannot be bound.
+    A port that is picked, or asked for as ``exclusive``, is nobody else's: one that others have
+    reserved too could be bound, but not listened on. Raises OSError when it cannot be bound.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setblocking(False)
+        if port and not exclusive:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # Its connections inherit this, so that a restart may bind while old ones linger.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except BaseException:
         listener.close()
         raise
