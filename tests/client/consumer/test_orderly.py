@@ -194,9 +194,24 @@ async def test_a_dropped_queue_is_unlocked_when_its_message_is_done(
             assert two.assigned("t") == []  # x is still in work
             message.ack()
             second = await take(two)
-            # Nothing is committed for a queue that was given up, so x comes again.
-            assert second.body in (b"x", b"y")
+            assert second.body == b"y"  # x was done under the first one's lock
             second.ack()
+
+
+async def test_a_failed_message_of_a_dropped_queue_goes_to_its_next_owner_at_once(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    async with joined(cluster, {"client_id": "a"}, ordered=True) as one:
+        await eventually(lambda: len(one.assigned("t")) == 2)
+        fill(broker, "x", queue_id=1)
+        message = await take(one)
+        async with joined(cluster, {"client_id": "b"}, ordered=True) as two:
+            await eventually(lambda: len(one.assigned("t")) == 1)
+            await message.retry()
+            again = await take(two)
+            assert (again.body, again.reconsume_times) == (b"x", 0)
+            again.ack()
 
 
 async def test_locks(cluster: FakeCluster, broker: FakeBroker) -> None:

@@ -159,6 +159,17 @@ async def test_several_who_start_it_join_once(broker: FakeBroker, session: Sessi
     assert not session.members
 
 
+async def test_everybody_who_closes_it_waits_for_its_end(
+    broker: FakeBroker, session: Session
+) -> None:
+    fill(broker, "1")
+    given = subscription(session)
+    (await anext(given)).ack()
+    await asyncio.gather(given.close(), given.close())
+    assert broker.offset("g", "t") == 1
+    await given.close()
+
+
 async def test_one_that_was_never_used_can_be_closed(session: Session) -> None:
     async with subscription(session):
         unused = subscription(session)

@@ -140,6 +140,7 @@ class OrderlySettler:
     async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
         try:
             if inflight.dropped:
+                inflight.give_back(message, failed=False)  # its next owner gets it
                 return
             if await self._gave_up(message, delay_level):
                 self._done(inflight, message)
@@ -172,7 +173,8 @@ class OrderlySettler:
         return True
 
     def _done(self, inflight: InFlight, message: StoredMessage) -> None:
-        if inflight.settle(message) and not inflight.dropped:
+        # Also for a dropped queue: its lock is kept until the message in work is done.
+        if inflight.settle(message):
             self._offsets.update(inflight.queue, inflight.committable)
 
     async def _retry_here(self, inflight: InFlight, message: StoredMessage) -> None:

@@ -40,7 +40,8 @@ _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _FIRST_PAUSE_MS: Final = 100
 _STUCK_CHECK_MS: Final = 60_000
-#: Where a queue is read next whose lock was lost: what its broker says when the lock is back.
+#: No offset: of a queue that is given up, or whose lock was lost and that is read on where its
+#: broker says when the lock is back.
 _NOWHERE: Final = -1
 #: The broker has not seen this member's subscription: a heartbeat tells it.
 _SUBSCRIPTION_CODES: Final = frozenset(
@@ -121,6 +122,7 @@ class PushConsumer:
         await self._drain(lambda: self._settler.working == 0)
         for reading in self._reading.values():
             reading.inflight.dropped = True
+            reading.inflight.reset(_NOWHERE)  # what is done later than that counts no more
         await self._offsets.persist(unchanged_too=True)
         if self._locks is not None:
             for queue in list(self._reading):
@@ -179,6 +181,7 @@ class PushConsumer:
         try:
             if self._locks is not None:
                 await self._drain(lambda: inflight.taken_count == 0)
+                inflight.reset(_NOWHERE)  # what is done later than that counts no more
             await self._offsets.persist([queue])
             self._offsets.forget(queue)
             if self._locks is not None:

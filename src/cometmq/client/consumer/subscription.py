@@ -33,6 +33,7 @@ class Subscription:
         self._session = session
         self._consumer = PushConsumer(session, producer, options)
         self._starting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Subscription:
         await self.start()
@@ -86,8 +87,16 @@ class Subscription:
 
     async def close(self) -> None:
         """Leave the group: give no more messages, wait up to 10 s for those in work, store
-        offsets. Iterations and handlers end."""
+        offsets. Iterations and handlers end. Call it outside of ``message.processing()``, whose
+        message it would wait for."""
         self.closed = True
+        if self._closing is None:
+            name = f"leave {self.options.group}"
+            self._closing = self._session.tasks.spawn(self._leave(), name=name)
+        # Whoever closes it too waits for the same end; a cancelled caller does not stop it.
+        await asyncio.shield(self._closing)
+
+    async def _leave(self) -> None:
         if self._starting is not None:
             await asyncio.wait((self._starting,))
         await self._consumer.close()
