@@ -115,13 +115,13 @@ async def run(case: str, in_flight: int, work_us: float, latency: Latency) -> No
 
 
 async def main() -> None:
-    as_built = flush.INLINE_WAITERS
+    as_built = flush.INLINE_MESSAGES
     for _ in range(2):
         for in_flight in (1, 8, 512):
-            flush.INLINE_WAITERS = 1 << 30
+            flush.INLINE_MESSAGES = 1 << 30
             await run("inline", in_flight, 8, Fixed(quick=True))
             await run("thread", in_flight, 8, Fixed(quick=False))
-            flush.INLINE_WAITERS = as_built
+            flush.INLINE_MESSAGES = as_built
             await run("as built", in_flight, 8, Latency())
 
 

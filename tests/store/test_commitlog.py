@@ -149,10 +149,11 @@ def test_a_file_ahead_that_failed_is_the_roll_s_failure(tmp_path: Path) -> None:
 
 def test_views_stay_inside_one_file(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    fill(store, 100)
+    fill(store, 400)
     assert store.log.view(0, 10) is not None
     assert store.log.view(FILE - 5, 10) is None
     assert store.log.view(1 << 40, 1) is None
+    assert len(store.log.segments.files) > 3
     assert [file.base for file in store.log.unsynced_files()] == [
         file.base for file in store.log.segments.files if file.base < store.written_offset
     ]

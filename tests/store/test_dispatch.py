@@ -1,6 +1,7 @@
 """From records to rows, and from rows to queues and index."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import delay_of, row_of
+from cometmq.store.dispatch import Dispatched, delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
@@ -132,4 +133,19 @@ def test_limit_of_a_slice(tmp_path: Path) -> None:
     assert not store.dispatcher.write(0, 4)
     assert store.dispatcher.write(0, 4)
     assert isinstance(store.queue("t", 9), ConsumeQueue)
+    store.close()
+
+
+def test_a_failing_listener_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = opened(tmp_path)
+    seen: list[int] = []
+
+    def broken(rows: Sequence[Dispatched]) -> None:
+        raise ValueError(len(rows))
+
+    store.listeners.append(broken)
+    store.listeners.append(lambda rows: seen.append(len(rows)))
+    fill(store, 3)
+    assert seen == [3]
+    assert "dispatch_listener_failed" in caplog.text
     store.close()

@@ -166,13 +166,13 @@ class CommitLog:
 
     def unsynced_files(self) -> list[LogFile]:
         """The files with bytes between ``durable`` and ``written``."""
-        if self.durable >= self.written:
-            return []
-        return [
-            file
-            for file in self.segments.files[-3:]
-            if file.end > self.durable and file.base < self.written
-        ]
+        found: list[LogFile] = []
+        for file in reversed(self.segments.files):
+            if file.end <= self.durable:
+                break
+            if file.base < self.written:
+                found.append(file)
+        return found[::-1] if self.durable < self.written else []
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of one record or several in one file; None when no file holds them."""

@@ -76,7 +76,11 @@ class Dispatcher:
         if self._rows >= _WRITE_ROWS:
             self._write_long()
         for listener in self.listeners:
-            listener(rows)
+            try:
+                listener(rows)
+            except Exception:
+                # What is stored is stored: a listener's bug must not fail the senders.
+                logger.exception("dispatch_listener_failed listener=%r", listener)
 
     def _out_of_order(self, row: Dispatched) -> None:
         queue, queue_offset, phys, size, code, _, _ = row

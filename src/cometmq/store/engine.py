@@ -339,7 +339,7 @@ class MessageStore:
 
     def sync(self) -> None:
         """Make what is written durable; parked tokens come back through ``on_durable``."""
-        self.flusher.sync(len(self.durable))
+        self.flusher.sync(sum([len(rows) for _, rows in self._waiting]))
 
     def _synced(self, offset: int) -> None:
         self.log.durable = max(self.log.durable, offset)

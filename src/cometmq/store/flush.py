@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INLINE_BOUND_NS = 2_000_000
-INLINE_WAITERS = 8
+INLINE_MESSAGES = 8
 _SAMPLES = 100
 
 
@@ -84,10 +84,10 @@ class Flusher:
         self.inline_count = 0
         self.threaded_count = 0
 
-    def sync(self, waiters: int) -> None:
+    def sync(self, messages: int) -> None:
         """See to it that what is written now becomes durable; ``on_synced`` tells when.
 
-        ``waiters`` is how many wait for it.
+        ``messages`` is how many wait for it.
         """
         log = self._log
         if self._running:
@@ -95,7 +95,7 @@ class Flusher:
             return
         if log.failure is not None or log.durable >= log.written:
             return
-        if waiters <= INLINE_WAITERS and self.latency.is_quick:
+        if messages <= INLINE_MESSAGES and self.latency.is_quick:
             self.sync_now()
         else:
             self._start_thread()

@@ -158,6 +158,6 @@ def _clear_tail(store: MessageStore, end: int) -> None:
 
 def _sync_recovered(store: MessageStore, start: int) -> None:
     """What recovery shows to consumers must not be lost by a later crash of the machine."""
-    for file in store.log.segments.files[-3:]:
+    for file in store.log.segments.files:
         if file.end > start:
             file.sync()
