@@ -244,3 +244,10 @@ def test_hosts_and_counts_of_the_sender_stay() -> None:
     assert found is not None
     assert (found.topic, found.queue_id, found.flag, found.sys_flag) == ("t", 2, 7, 1)
     assert (found.born_ms, found.born_host, found.reconsume_times) == (11, host, 5)
+
+
+@pytest.mark.parametrize("queue_text", ["-1", "x", "9" * 10, "²"])
+def test_a_place_that_cannot_be_is_dropped(queue_text: str) -> None:
+    raw = props.encode({"REAL_TOPIC": "t", "REAL_QID": queue_text})
+    record = Record(1, 0, 0, 7, 0, 0, 0, 1, STORE_HOST, 1, STORE_HOST, 0, 0, b"", SCHEDULE, raw)
+    assert restored(record) is None

@@ -273,7 +273,8 @@ def restored(record: Record) -> OutgoingRecord | None:
     properties = props.decode(record.properties)
     topic = properties.get(props.REAL_TOPIC, "")
     queue_text = properties.get(props.REAL_QID, "0")
-    if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not queue_text.isdigit():
+    is_queue = queue_text.isascii() and queue_text.isdigit() and len(queue_text) < 10
+    if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not is_queue:
         log.error("delayed message dropped reason=real topic %r queue %r", topic, queue_text)
         return None
     return OutgoingRecord(
