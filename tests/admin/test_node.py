@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.admin.node import NodeFailed, NodeProcess
+from cometmq.admin.node import VIP_DISTANCE, NodeFailed, NodeProcess, lasting_port
 from cometmq.testing.cluster import ProcessCluster
 
 
@@ -102,3 +102,22 @@ def test_a_node_that_does_not_stop_is_killed(tmp_path: Path) -> None:
 
 def test_the_log_tail_without_a_log_is_empty(tmp_path: Path) -> None:
     assert NodeProcess(tmp_path / "store").log_tail() == ""
+
+
+def test_a_lasting_port_is_free_and_below_what_connections_take() -> None:
+    port = lasting_port(VIP_DISTANCE)
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert port < first_ephemeral
+    for each in (port, port - VIP_DISTANCE):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", each))
+
+
+def test_no_lasting_port_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("cometmq.admin.node._LASTING_PORTS", (port, port + 1))
+        with pytest.raises(OSError, match="no free port"):
+            lasting_port()

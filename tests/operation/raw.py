@@ -5,7 +5,7 @@ send is written once, and its future ends with the answer or with the loss of th
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self, cast
 
 from cometmq.message import record
@@ -64,12 +64,24 @@ class RawPeer(asyncio.Protocol):
 
     def write(self, code: RequestCode, header: h.Header, body: bytes = b"") -> Pending:
         """Writes one request at once; the caller bounds how many are in flight."""
-        assert self._transport is not None
-        waiter: Pending = asyncio.get_running_loop().create_future()
-        _, head = self.connection.encode_request(code, header, waiter, 0, body_bytes=len(body))
-        self.sent += 1
-        self._transport.write(head + body)
+        (waiter,) = self.write_many(code, [(header, body)])
         return waiter
+
+    def write_many(
+        self, code: RequestCode, requests: Iterable[tuple[h.Header, bytes]]
+    ) -> list[Pending]:
+        """Writes requests in one go, so that the other side cannot answer some in between."""
+        assert self._transport is not None
+        waiters: list[Pending] = []
+        parts: list[bytes] = []
+        for header, body in requests:
+            waiter: Pending = asyncio.get_running_loop().create_future()
+            _, head = self.connection.encode_request(code, header, waiter, 0, body_bytes=len(body))
+            waiters.append(waiter)
+            parts += (head, body)
+        self.sent += len(waiters)
+        self._transport.write(b"".join(parts))
+        return waiters
 
     async def ask(self, code: RequestCode, header: h.Header, body: bytes = b"") -> Response:
         """Writes one request and waits for its answer."""

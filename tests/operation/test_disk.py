@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.admin.node import NodeFailed, NodeProcess
+from cometmq.admin.node import VIP_DISTANCE, NodeFailed, NodeProcess, lasting_port
 from cometmq.core.clock import SystemClock
 from cometmq.message import properties
 from cometmq.protocol import headers as h
@@ -100,6 +100,8 @@ async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(tmp_path: Pat
     with small_disk(tmp_path / "disk", size_mb=64) as prefix:
         node = NodeProcess(
             tmp_path / "disk" / "store",
+            namesrv_port=lasting_port(),
+            broker_port=lasting_port(VIP_DISTANCE),
             settings=SETTINGS,
             prefix=prefix,
             log_path=tmp_path / "node.log",

@@ -8,10 +8,12 @@ their order, their body, their queue entry and their index entry. The last round
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import pytest
 
@@ -20,6 +22,8 @@ from cometmq.core.clock import SystemClock
 from cometmq.message import properties
 from cometmq.message.record import Record
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import SendMessageV2
+from cometmq.testing.cluster import ProcessCluster, Setting
 from tests.operation.raw import (
     Lost,
     Pending,
@@ -33,8 +37,13 @@ from tests.operation.raw import (
 ROUNDS = 20
 QUEUES = 4
 IN_FLIGHT = 64
+#: Written right before the kill: more than the broker can answer before the signal arrives.
+BURST = 256
 TOPIC = "kill"
-SETTINGS = {"mappedFileSizeCommitLog": str(2 * 1024 * 1024), "flushDiskType": "ASYNC_FLUSH"}
+SETTINGS: Final[dict[str, Setting]] = {
+    "mappedFileSizeCommitLog": 2 * 1024 * 1024,
+    "flushDiskType": "ASYNC_FLUSH",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Round:
     sent: list[Sent] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)
     answers: list[tuple[Sent, Pending]] = field(default_factory=list)
+    unanswered: int = 0
 
     def settle(self) -> int:
         """Sort the ended sends into acknowledged and not; gives how many got no answer."""
@@ -79,13 +89,20 @@ def messages(number: int, random: Random) -> Iterator[Sent]:
         count += 1
 
 
-def write(peer: RawPeer, message: Sent, round_: Round, now_ms: int) -> None:
-    """Write a message without waiting for anything."""
+def write(peer: RawPeer, messages: Iterable[Sent], round_: Round, now_ms: int) -> None:
+    """Write messages in one go, without waiting for anything."""
+    sent = list(messages)
+    answers = peer.write_many(
+        RequestCode.SEND_MESSAGE_V2,
+        ((header_of(message, now_ms), message.body) for message in sent),
+    )
+    round_.sent += sent
+    round_.answers += zip(sent, answers, strict=True)
+
+
+def header_of(message: Sent, now_ms: int) -> SendMessageV2:
     text = properties.encode_text({properties.KEYS: message.key, properties.WAIT: "true"})
-    header = send_header(TOPIC, message.queue_id, text, now_ms)
-    answer = peer.write(RequestCode.SEND_MESSAGE_V2, header, message.body)
-    round_.sent.append(message)
-    round_.answers.append((message, answer))
+    return send_header(TOPIC, message.queue_id, text, now_ms)
 
 
 async def load_and_kill(node: NodeProcess, number: int) -> Round:
@@ -98,17 +115,14 @@ async def load_and_kill(node: NodeProcess, number: int) -> Round:
     peer = await RawPeer.connect(node.broker)
     async with asyncio.timeout(60):
         while peer.sent - peer.waiting < goal:
-            while peer.waiting < IN_FLIGHT:
-                write(peer, next(source), round_, now_ms)
+            write(peer, islice(source, IN_FLIGHT - peer.waiting), round_, now_ms)
             oldest = next(answer for _, answer in round_.answers if not answer.done())
             await oldest
-    while peer.waiting < IN_FLIGHT:
-        write(peer, next(source), round_, now_ms)
-    assert peer.waiting > 0
+    write(peer, islice(source, BURST), round_, now_ms)
     node.kill()
     async with asyncio.timeout(20):
         await peer.closed
-    assert round_.settle() > 0, "every send was answered before the kill"
+    round_.unanswered = round_.settle()
     return round_
 
 
@@ -154,15 +168,17 @@ async def check(node: NodeProcess, rounds: list[Round]) -> None:
 
 
 async def test_acknowledged_messages_survive_twenty_kills(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path / "store", settings=SETTINGS)
+    node = ProcessCluster(tmp_path, **SETTINGS)
     rounds: list[Round] = []
     node.start()
     try:
         peer = await RawPeer.connect(node.broker)
         await create_topic(peer, TOPIC, QUEUES)
         await peer.close()
-        for number in range(ROUNDS):
-            rounds.append(await load_and_kill(node, number))
+        while sum(round_.unanswered > 0 for round_ in rounds) < ROUNDS:
+            # On a busy machine all may be answered before the signal: checked, but not counted.
+            assert len(rounds) < 2 * ROUNDS, "most kills came when no send was waiting"
+            rounds.append(await load_and_kill(node, len(rounds)))
             node.start()
             await check(node, rounds)
         peer = await RawPeer.connect(node.broker)
@@ -172,7 +188,6 @@ async def test_acknowledged_messages_survive_twenty_kills(tmp_path: Path) -> Non
         assert node.terminate() == 0
     finally:
         node.kill()
-    assert len(rounds) == ROUNDS
     assert all(round_.acknowledged for round_ in rounds)
 
 

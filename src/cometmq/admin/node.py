@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import selectors
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,31 @@ from cometmq.core.errors import CometError
 
 READY_TIMEOUT_MS: Final = 30_000
 STOP_TIMEOUT_MS: Final = 30_000
+#: A broker also listens this far below its port.
+VIP_DISTANCE: Final = 2
 _LOG_TAIL_BYTES: Final = 2_000
+_LASTING_PORTS: Final = (16_384, 32_768)
+_PORT_TRIES: Final = 100
+
+
+def lasting_port(distance: int = 0) -> int:
+    """A free port that stays free while nobody listens on it, for a node that is to be restarted.
+
+    Outgoing connections take ports from the ephemeral range (from 32768 on in Linux), also one that
+    a node just left; this is a port below that range. With ``distance`` the port that far below is
+    free too. Raises OSError when none is found.
+    """
+    for _ in range(_PORT_TRIES):
+        port = random.randrange(*_LASTING_PORTS)
+        try:
+            for each in {port, port - distance}:
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
+    raise OSError(f"no free port among {_LASTING_PORTS}")
 
 
 class NodeFailed(CometError):

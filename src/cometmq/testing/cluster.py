@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cometmq.admin.node import NodeProcess
+from cometmq.admin.node import VIP_DISTANCE, NodeProcess, lasting_port
 from cometmq.cli.node import node_config, running_node
 from cometmq.core.clock import SystemClock
 from cometmq.core.settings import normalise
@@ -108,6 +108,8 @@ class ProcessCluster(NodeProcess):
     def __init__(self, directory: Path, **settings: Setting) -> None:
         super().__init__(
             directory / "store",
+            namesrv_port=lasting_port(),
+            broker_port=lasting_port(VIP_DISTANCE),
             settings=cluster_settings(settings),
             log_path=directory / "cluster.log",
         )
