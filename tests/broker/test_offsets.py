@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.codes import ResponseCode
@@ -59,6 +59,18 @@ async def test_progress_is_written_in_the_interval(tmp_path: Path) -> None:
             while not path.exists():
                 await asyncio.sleep(0.001)
         assert parse_json(path.read_bytes()) == {"offsetTable": {"t@g": {"0": 5}}}
+
+
+async def test_progress_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    async with open_tables(tmp_path / "config") as tables:
+        (tmp_path / "config").write_text("in the way of the directory")
+        tables.offsets.commit("g", "t", 0, 5)
+        with pytest.raises(StoreError):
+            await tables.offsets.close()
+        (tmp_path / "config").unlink()
+        await tables.offsets.close()
+    async with open_tables(tmp_path / "config") as again:
+        assert again.offsets.query("g", "t", 0) == 5
 
 
 async def test_topics_and_groups_are_forgotten(tmp_path: Path) -> None:

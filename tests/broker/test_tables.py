@@ -162,7 +162,9 @@ async def test_a_failing_device_is_told_and_tried_again(
         await world.file.saved()
     assert world.read() == {"a": 1}
     files.error = None
+    states = [world.file.unsaved]
     await world.file.close()
+    assert [*states, world.file.unsaved] == [True, False]
     assert world.read() == {"a": 2}
     await world.tasks.close()
 
@@ -172,6 +174,7 @@ class SlowFiles(PosixFiles):
 
     def __init__(self) -> None:
         self.writing = 0
+        self.fails = False
         self.entered = threading.Event()
         self.go_on = threading.Event()
 
@@ -180,6 +183,8 @@ class SlowFiles(PosixFiles):
         assert self.writing == 1
         self.entered.set()
         self.go_on.wait(10)
+        if self.fails:
+            raise OSError(errno.EIO, "no")
         super().pwrite(handle, data, offset)
         self.writing -= 1
 
@@ -197,6 +202,20 @@ async def test_a_stop_in_the_middle_of_a_write_spoils_nothing(tmp_path: Path) ->
     files.go_on.set()
     await closing
     assert world.read() == {"a": 2}
+
+
+async def test_who_joins_a_write_that_fails_is_told(tmp_path: Path) -> None:
+    files = SlowFiles()
+    world = World(tmp_path, files)
+    world.file.touch()
+    await asyncio.to_thread(files.entered.wait, 10)
+    joined = asyncio.create_task(world.file.saved())
+    await asyncio.sleep(0)
+    files.fails = True
+    files.go_on.set()
+    with pytest.raises(StoreError, match="not written"):
+        await joined
+    await world.tasks.close()
 
 
 async def test_closing_writes_what_is_left(tmp_path: Path) -> None:

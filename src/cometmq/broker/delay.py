@@ -151,7 +151,7 @@ class DelayDelivery:
         if self._pending is not None:
             await asyncio.wait([self._pending], timeout=CLOSE_TIMEOUT_S)
             await self._clock.sleep_ms(0)  # one turn, in which its callback runs
-        if self._changed:
+        if self._changed or self._file.unsaved:
             await self._file.write()
 
     def text(self) -> bytes:
@@ -181,7 +181,8 @@ class DelayDelivery:
             await self._clock.sleep_ms(TICK_MS)
             await self.deliver_due()
             now_ms = self._clock.monotonic_ms()
-            if self._changed and now_ms - written_ms >= self._config.flush_delay_offset_interval:
+            changed = self._changed or self._file.unsaved
+            if changed and now_ms - written_ms >= self._config.flush_delay_offset_interval:
                 written_ms = now_ms
                 try:
                     await self._file.write()

@@ -99,7 +99,7 @@ class ConsumerOffsets:
         """Write the file in the configured interval when something changed."""
         while True:
             await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
-            if self._stale:
+            if self._stale or self._file.unsaved:
                 try:
                     await self._file.write()
                 except StoreError:
@@ -107,7 +107,7 @@ class ConsumerOffsets:
 
     async def close(self) -> None:
         """Write what is not written yet."""
-        if self._stale:
+        if self._stale or self._file.unsaved:
             await self._file.write()
 
     # --------------------------------------------------------------------------------- the table

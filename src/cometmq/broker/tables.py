@@ -57,6 +57,7 @@ class TableFile:
         self._dirty = False
         self._writing = asyncio.Lock()
         self._scheduled = False
+        self._failure: StoreError | None = None
         self._thread: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
@@ -91,6 +92,11 @@ class TableFile:
             )
         return None
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something is still to be written: a change, or a write that failed."""
+        return self._dirty
+
     def touch(self) -> None:
         """The table changed: write it within the window."""
         self._dirty = True
@@ -112,7 +118,8 @@ class TableFile:
             await done
         else:
             async with self._writing:  # the write that is under way has the change
-                pass
+                if self._failure is not None:
+                    raise self._failure
 
     async def write(self) -> None:
         """Write the table now. Raises StoreError."""
@@ -123,7 +130,7 @@ class TableFile:
                 await self._write_in_thread(await self._encoded())
             except OSError as error:
                 self._dirty = True
-                failure = _explain(self.path, error)
+                failure = self._failure = _explain(self.path, error)
                 log.error("table not written path=%s error=%s", self.path, error)
                 for waiter in waiters:
                     if not waiter.done():
@@ -135,6 +142,7 @@ class TableFile:
                     waiter.cancel()
                 raise
             self._last_write_ms = self._clock.monotonic_ms()
+            self._failure = None
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -170,16 +178,6 @@ class TableFile:
             pieces.append(piece)
             await slices.pause()
         return b"".join(pieces)
-
-    async def _replace_in_thread(self, data: bytes) -> None:
-        # A thread goes on when its waiter is cancelled; the next write must not meet it half way.
-        loop = asyncio.get_running_loop()
-        replacing = loop.run_in_executor(None, self._replace, data)
-        try:
-            await asyncio.shield(replacing)
-        except asyncio.CancelledError:
-            await asyncio.wait([replacing])
-            raise
 
     def _replace(self, data: bytes) -> None:
         files = self._files
