@@ -26,7 +26,7 @@ from struct import error as StructError
 from typing import Final, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
 from cometmq.protocol.codes import OUR_VERSION, Language
@@ -93,16 +93,19 @@ _raw_decoder: Final = msgspec.json.Decoder(RawHead, strict=False)
 _encode_json: Final = msgspec.json.encode
 
 
-class Head(Struct, gc=False):
+class Head(Struct, gc=False, rename={"ext": "extFields"}):
     """A decoded header of either codec with its fields as text."""
 
-    code: int
-    opaque: int
-    flag: int
-    version: int
-    language: str
-    remark: str | None
-    ext: dict[str, str]
+    code: Int32
+    opaque: Int32 = 0
+    flag: Int32 = 0
+    version: Int32 = 0
+    language: str = "OTHER"
+    remark: str | None = None
+    ext: dict[str, str] = field(default_factory=dict)
+
+
+_strict_decoder: Final = msgspec.json.Decoder(Head)
 
 
 def decode_head(codec: int, header: bytes) -> Head:
@@ -118,6 +121,17 @@ def decode_head(codec: int, header: bytes) -> Head:
 
 
 def _decode_json(header: bytes) -> Head:
+    try:
+        head = _strict_decoder.decode(header)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_json_tolerantly(header)
+    if not head.remark:
+        head.remark = None
+    return head
+
+
+def _decode_json_tolerantly(header: bytes) -> Head:
+    # Three times the cost of the strict way, which is right for most clients.
     try:
         raw = _raw_decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
