@@ -15,6 +15,7 @@ import logging
 import os.path
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cometmq.message.record import topic_tail
@@ -172,7 +173,8 @@ class QueueFiles:
             finally:
                 self._files.close(handle)
         for directory in directories:
-            if self._files.exists(directory):
+            # Its topic may be deleted meanwhile.
+            with suppress(FileNotFoundError):
                 self._files.sync_directory(directory)
 
     def close(self) -> None:
