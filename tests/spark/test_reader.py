@@ -1,6 +1,7 @@
 """Batch reads of a real broker through Spark."""
 
 import json
+import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -10,11 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
+from cometmq.spark import wire
 from cometmq.spark.pull import QueuePuller
+from cometmq.spark.reader import TopicReader
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import fill, fill_all, make_topic, options
 
-pytestmark = pytest.mark.spark
+spark_test = pytest.mark.spark
 TOPIC = "Reader"
 Load = Callable[..., DataFrame]
 
@@ -41,6 +44,7 @@ def places(frame: DataFrame) -> list[tuple[int, int]]:
     return sorted((row[0], row[1]) for row in frame.select("queue_id", "queue_offset").collect())
 
 
+@spark_test
 def test_every_message_once(load: Load) -> None:
     frame = load()
     assert places(frame) == [(queue, at) for queue in range(3) for at in range(40)]
@@ -48,6 +52,7 @@ def test_every_message_once(load: Load) -> None:
     assert bodies == {f"{queue}-{at}" for queue in range(3) for at in range(40)}
 
 
+@spark_test
 def test_all_columns(load: Load, cometmq_session_cluster: Cluster) -> None:
     (row,) = load().where("keys = '1-7'").collect()
     assert (row.topic, row.broker_name, row.queue_id, row.queue_offset) == (TOPIC, "broker-a", 1, 7)
@@ -62,6 +67,7 @@ def test_all_columns(load: Load, cometmq_session_cluster: Cluster) -> None:
     assert row.body_crc > 0
 
 
+@spark_test
 def test_offsets_by_queue(load: Load) -> None:
     start = json.dumps({TOPIC: {"broker-a": {"0": 38, "1": -1}}})
     end = json.dumps({TOPIC: {"broker-a": {"2": 2}}})
@@ -72,6 +78,7 @@ def test_offsets_by_queue(load: Load) -> None:
     assert places(load(startingOffsets="latest")) == []
 
 
+@spark_test
 def test_times(load: Load, cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
     read = options(cometmq_session_cluster.namesrv, TOPIC)
     times = [
@@ -87,6 +94,7 @@ def test_times(load: Load, cometmq_session_cluster: Cluster, queues: list[Messag
     assert places(load(startingTimestamp=iso)) == after
 
 
+@spark_test
 def test_more_tasks_when_asked(load: Load) -> None:
     assert load().rdd.getNumPartitions() == 1
     assert load(minPartitions="6").rdd.getNumPartitions() >= 6
@@ -94,6 +102,7 @@ def test_more_tasks_when_asked(load: Load) -> None:
     assert places(load(maxRowsPerPartition="7")) == places(load())
 
 
+@spark_test
 def test_a_tag_filter(
     spark: SparkSession, cometmq_session_cluster: Cluster, queues: list[MessageQueue]
 ) -> None:
@@ -107,8 +116,26 @@ def test_a_tag_filter(
     assert {row["tags"]: row["count"] for row in counts} == {"insert": 10, "delete": 10}
 
 
+@spark_test
 def test_what_is_gone_is_reported(load: Load) -> None:
     beyond = json.dumps({TOPIC: {"broker-a": {"0": 45}}})
     with pytest.raises(PySparkException, match="offsets 40 to 44 of queue 0 of topic 'Reader'"):
         load(endingOffsets=beyond).collect()
     assert len(places(load(endingOffsets=beyond, failOnDataLoss="false"))) == 120
+
+
+def test_the_plan_without_spark(
+    cometmq_session_cluster: Cluster, queues: list[MessageQueue]
+) -> None:
+    read = options(cometmq_session_cluster.namesrv, TOPIC, maxRowsPerPartition="15")
+    reader = TopicReader(read, ("queue_id", "queue_offset"))
+    plan = reader.partitions()
+    assert len(plan) == 9
+    found = [
+        (batch.column(0)[at].as_py(), batch.column(1)[at].as_py())
+        for part in pickle.loads(pickle.dumps(plan))
+        for batch in pickle.loads(pickle.dumps(reader)).read(part)
+        for at in range(batch.num_rows)
+    ]
+    assert found == [(queue, at) for queue in range(3) for at in range(40)]
+    wire.close_all()

@@ -1,5 +1,8 @@
 """The format as a user meets it."""
 
+import subprocess
+import sys
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -11,9 +14,22 @@ from cometmq.testing.cluster import Cluster
 from pyspark_rocketmq import DefaultSource
 from tests.spark.topics import fill, make_topic
 
-pytestmark = pytest.mark.spark
+spark_test = pytest.mark.spark
 
 
+def test_looking_for_sources_imports_nothing_but_spark() -> None:
+    script = "import sys, pyspark_rocketmq; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("cometmq")} == {
+        *("cometmq", "cometmq.spark", "cometmq.spark.source"),
+    }
+    assert not {"pyarrow", "msgspec"} & loaded
+
+
+@spark_test
 def test_the_format_registers_itself(spark: SparkSession, cometmq_session_cluster: Cluster) -> None:
     assert DefaultSource is TopicSource
     with Client(cometmq_session_cluster.namesrv) as client:
@@ -22,6 +38,7 @@ def test_the_format_registers_itself(spark: SparkSession, cometmq_session_cluste
     assert tuple(read.option("topic", "SourceSelf").load().columns) == NAMES
 
 
+@spark_test
 @pytest.mark.parametrize(
     ("extra", "problem"),
     [
@@ -38,6 +55,7 @@ def test_a_mistake_is_told(
         read.options(**extra).load().collect()
 
 
+@spark_test
 def test_a_schema_prunes(spark: SparkSession, cometmq_session_cluster: Cluster) -> None:
     with Client(cometmq_session_cluster.namesrv) as client:
         (queue,) = make_topic(client, "SourceSchema", 1)

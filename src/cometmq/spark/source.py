@@ -1,6 +1,9 @@
 """The data source ``rocketmq``: what Spark calls first, in many short-lived processes.
 
-Options are read when a reader is made, so that a bad one fails the query before any task runs.
+Every Spark session of a machine imports this module when it looks for Python data sources, used or
+not. So it imports nothing but Spark until it is used, and an installation without the extra
+``spark`` disturbs nobody. Options are read when a reader is made, so that a bad one fails the query
+before any task runs.
 """
 
 from __future__ import annotations
@@ -9,13 +12,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from cometmq.spark.options import for_stream, parse
-from cometmq.spark.reader import TopicReader
-from cometmq.spark.schema import DDL, selected
-from cometmq.spark.stream import TopicStreamReader
-
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from cometmq.spark.reader import TopicReader
+    from cometmq.spark.stream import TopicStreamReader
 
 
 class TopicSource(DataSource):
@@ -28,12 +29,22 @@ class TopicSource(DataSource):
 
     def schema(self) -> str:
         """All columns; a user's own schema may name fewer."""
+        from cometmq.spark.schema import DDL
+
         return DDL
 
     def reader(self, schema: StructType) -> TopicReader:
         """For a batch read. Raises BadOption, BadSchema."""
+        from cometmq.spark.options import parse
+        from cometmq.spark.reader import TopicReader
+        from cometmq.spark.schema import selected
+
         return TopicReader(parse(self.options), selected(schema))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """For a stream. Raises BadOption, BadSchema."""
+        from cometmq.spark.options import for_stream, parse
+        from cometmq.spark.schema import selected
+        from cometmq.spark.stream import TopicStreamReader
+
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
