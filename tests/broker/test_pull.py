@@ -236,10 +236,12 @@ async def test_binary_headers_and_hooks_get_the_same_answer(tmp_path: Path) -> N
         await client.pull(2)
         refused, _ = await client.ask(PULL, **pull_fields(1))
         assert refused.code == 16
+        bad, _ = await client.ask(PULL, **pull_fields(0, subscription="||"))
+        assert bad.code == 23
         assert (running.broker.stats.found, running.broker.stats.missed) == (2, 1)
     assert binary.ext == hooked.ext
     assert body == same
-    assert seen == [(0, 2), (19, 0)]
+    assert seen == [(0, 2), (19, 0), (23, 0)]
 
 
 async def test_cold_messages_are_read_off_the_loop(tmp_path: Path) -> None:

@@ -229,7 +229,9 @@ async def test_hooks_see_sends_that_succeed_and_can_refuse(tmp_path: Path) -> No
         assert (await client.send(b"take")).ext["queueOffset"] == "0"
         assert (await client.send(b"refuse")).code == 16
         assert (await client.send(batch_body(3), code=BATCH)).code == 0
-    assert seen == [("t", 0, 1), ("t", 0, 3)]
+        assert (await client.send(b"no batch", code=BATCH)).code == 13
+        assert (await client.send(b"take", e="99")).code == 1
+    assert seen == [("t", 0, 1), ("t", 0, 3), ("t", 13, 0), ("t", 1, 0)]
 
 
 async def test_a_congested_connection_is_told_to_send_slower(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.core.errors import BadRequest, StoreError
+from cometmq.core.errors import BadRequest, CometError, StoreError
 from cometmq.filter import tags
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
@@ -109,6 +109,15 @@ class PullHandler:
         self._check(header)
         if self._hooks:
             self._hooks.before_pull(peer, request)
+        try:
+            self._pull(peer, request)
+        except CometError as error:
+            self._hooks.after_pull(peer, request, error.code, 0, 0)
+            raise
+        return None
+
+    def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
+        header = request.header
         codes = self._codes(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
@@ -118,13 +127,13 @@ class PullHandler:
             peer, request, (header.topic, header.queue_id), header.queue_offset, codes, 0
         )
         self._read(pull, final=False)
-        return None
 
     def _serve_held(self, pull: HeldPull, final: bool) -> None:
         if not pull.peer.closed:
             try:
                 self._read(pull, final)
             except StoreError as error:
+                self._hooks.after_pull(pull.peer, pull.request, error.code, 0, 0)
                 pull.peer.reply(pull.request, Reply(error.code, remark=error.remark))
 
     def _read(self, pull: HeldPull, final: bool) -> None:
@@ -166,6 +175,7 @@ class PullHandler:
         except (StoreError, OSError) as error:
             log.error("cold read failed queue=%s error=%s", pull.queue, error)
             code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
+            self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
             pull.peer.reply(pull.request, Reply(code, remark=str(error)))
         else:
             self._found(pull, result)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.topics import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, check_name
-from cometmq.core.errors import BadRequest, MessageIllegal
+from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK
@@ -73,6 +74,7 @@ class SendHandler:
         self._groups = groups
         self._delay = delay
         self._hooks = hooks
+        self._inside_hooks = False
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._id_prefix = store_host.hex().upper()
         self._answer_head = _answer_template(config.region_id, config.trace_on)
@@ -92,8 +94,8 @@ class SendHandler:
         if header.batch is not None and truth(header.batch):
             return self.send_batch(peer, request)
         config = self._check(peer, header)
-        if self._hooks:
-            self._hooks.before_send(peer, request)
+        if self._hooks and not self._inside_hooks:
+            return self._hooked(self.send, peer, request)
         topic = header.topic
         queue_id = self._queue_id(header, config)
         body = request.body
@@ -140,8 +142,8 @@ class SendHandler:
         """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
         header = request.header
         config = self._check(peer, header)
-        if self._hooks:
-            self._hooks.before_send(peer, request)
+        if self._hooks and not self._inside_hooks:
+            return self._hooked(self.send_batch, peer, request)
         topic = header.topic
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise BadRequest(
@@ -172,6 +174,23 @@ class SendHandler:
             wait_durable=properties.get(props.WAIT) != "false",
         )
         return None
+
+    def _hooked(
+        self,
+        serve: Callable[[Peer, Request[SendMessage]], Reply | None],
+        peer: Peer,
+        request: Request[SendMessage],
+    ) -> Reply | None:
+        """Serve between the hooks. They hear of an error here, of all else with the answer."""
+        self._hooks.before_send(peer, request)
+        self._inside_hooks = True
+        try:
+            return serve(peer, request)
+        except CometError as error:
+            self._hooks.after_send(peer, request, error.code, 0)
+            raise
+        finally:
+            self._inside_hooks = False
 
     # ----------------------------------------------------------------------------------- answers
 
