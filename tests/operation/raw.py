@@ -121,19 +121,20 @@ async def create_topic(peer: RawPeer, topic: str, queues: int) -> None:
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
-async def queue_end(peer: RawPeer, topic: str, queue_id: int) -> int:
-    """The offset behind the last message of a queue."""
-    answer = await peer.ask(RequestCode.GET_MAX_OFFSET, h.TopicQueue(topic, queue_id))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    return int(answer.ext["offset"])
+async def queue_range(peer: RawPeer, topic: str, queue_id: int) -> tuple[int, int]:
+    """The offsets of a queue's first message and behind its last one."""
+    found = []
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+        answer = await peer.ask(code, h.TopicQueue(topic, queue_id))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        found.append(int(answer.ext["offset"]))
+    return found[0], found[1]
 
 
-async def pull_queue(
-    peer: RawPeer, topic: str, queue_id: int, start: int = 0
-) -> list[record.Record]:
-    """Every record of a queue from `start` on, bodies checked against their CRC."""
+async def pull_queue(peer: RawPeer, topic: str, queue_id: int) -> list[record.Record]:
+    """Every record that a queue holds, bodies checked against their CRC."""
     records: list[record.Record] = []
-    offset, end = start, await queue_end(peer, topic, queue_id)
+    offset, end = await queue_range(peer, topic, queue_id)
     while offset < end:
         header = h.PullMessage(
             consumer_group="raw",

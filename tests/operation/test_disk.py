@@ -28,6 +28,13 @@ SETTINGS = {
     "maxIndexNum": "80000",
 }
 
+#: Nothing is removed or refused for how full the disk is: only the device itself says no.
+TO_THE_BRIM = {
+    "diskMaxUsedSpaceRatio": "101",
+    "diskSpaceCleanForciblyRatio": "101",
+    "diskSpaceWarningLevelRatio": "101",
+}
+
 
 @contextmanager
 def small_disk(place: Path, size_mb: int) -> Iterator[list[str]]:
@@ -83,26 +90,39 @@ def body(key: str) -> bytes:
     return key.encode() * (BODY_BYTES // len(key))
 
 
-async def check(peer: RawPeer, acknowledged: dict[str, int]) -> None:
-    """Every acknowledged message is there, once, whole, in its place and in the index."""
+async def check(peer: RawPeer, acknowledged: dict[str, int], *, kept: bool) -> None:
+    """Every acknowledged message is there, once, whole, in its place and in the index.
+
+    When old messages may have been removed (not `kept`), that holds for those from some offset on.
+    """
     records = await pull_queue(peer, TOPIC, 0)
-    assert [record.queue_offset for record in records] == list(range(len(records)))
+    first = records[0].queue_offset
+    assert first == 0 or not kept
+    assert [record.queue_offset for record in records] == list(range(first, first + len(records)))
     stored = {properties.decode(record.properties)[properties.KEYS]: record for record in records}
     assert len(stored) == len(records)
-    assert {key: stored[key].queue_offset for key in acknowledged} == acknowledged
-    assert all(stored[key].body == body(key) for key in acknowledged)
-    keys = list(acknowledged)[:: max(1, len(acknowledged) // 100)]
+    left = {key: offset for key, offset in acknowledged.items() if offset >= first}
+    assert len(left) > 100
+    assert {key: stored[key].queue_offset for key in left} == left
+    assert all(stored[key].body == body(key) for key in left)
+    keys = list(left)[:: max(1, len(left) // 100)]
     found = await query_keys(peer, TOPIC, keys)
     assert {key: len(records) for key, records in found.items()} == dict.fromkeys(keys, 1)
 
 
-async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("to_the_brim", [True, False])
+async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(
+    tmp_path: Path, to_the_brim: bool
+) -> None:
+    """To the last byte, and with the default ratios: they refuse writes from 90 % on, and from
+    85 % on remove whole old files."""
+    settings = SETTINGS | (TO_THE_BRIM if to_the_brim else {})
     with small_disk(tmp_path / "disk", size_mb=64) as prefix:
         node = NodeProcess(
             tmp_path / "disk" / "store",
             namesrv_port=lasting_port(),
             broker_port=lasting_port(VIP_DISTANCE),
-            settings=SETTINGS,
+            settings=settings,
             prefix=prefix,
             log_path=tmp_path / "node.log",
         )
@@ -113,19 +133,20 @@ async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(tmp_path: Pat
             acknowledged, remarks = await fill(peer)
             assert len(acknowledged) > 100
             assert any(character.isdigit() for character in remarks[0]), remarks[0]
-            # Refused again, and consumers go on: they read everything and keep their offsets.
-            answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, header("late"), body("late"))
-            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-            await check(peer, acknowledged)
+            # Consumers go on: they read everything and keep their offsets.
+            await check(peer, acknowledged, kept=to_the_brim)
             commit = h.UpdateConsumerOffset("readers", TOPIC, 0, len(acknowledged))
             answer = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
             assert answer.code == ResponseCode.SUCCESS
+            if to_the_brim:
+                answer = await peer.ask(RequestCode.SEND_MESSAGE_V2, header("late"), body("late"))
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
             await peer.close()
             assert node.terminate() == 0
 
             node.start()
             peer = await RawPeer.connect(node.broker)
-            await check(peer, acknowledged)
+            await check(peer, acknowledged, kept=to_the_brim)
             asked = h.QueryConsumerOffset("readers", TOPIC, 0)
             answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
             assert int(answer.ext["offset"]) == len(acknowledged)
