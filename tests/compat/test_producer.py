@@ -21,7 +21,9 @@ def pull_all(driver: Driver, target: Target, topic: str) -> list[Row]:
     for queue_id, limits in cast("dict[str, dict[str, int | str]]", facts["queues"]).items():
         offsets = [row["queueOffset"] for row in messages if row["queueId"] == int(queue_id)]
         assert limits["end"] == "NO_NEW_MSG"
-        assert offsets == list(range(int(limits["min"]), int(limits["max"])))
+        # More may have come since the limits were read.
+        end = max(int(limits["max"]), int(limits["min"]) + len(offsets))
+        assert offsets == list(range(int(limits["min"]), end))
     return messages
 
 
@@ -68,14 +70,12 @@ def test_an_offset_id_leads_to_its_message(driver: Driver, target: Target) -> No
         assert props(by_offset)["UNIQ_KEY"] == result["msgId"]
 
 
-def test_a_new_topic_can_be_read_once_its_first_send_is_answered(
-    driver: Driver, target: Target
-) -> None:
+def test_a_new_topic_is_routed_soon_after_its_first_send(driver: Driver, target: Target) -> None:
     """Who knows of a message asks for the route to it, and asks again only much later."""
     for number in range(5):
         topic = f"producer-new-{number}"
         driver.send(target.namesrv, topic)
-        assert route_code(target.namesrv, topic) == 0
+        wait_until(lambda t=topic: route_code(target.namesrv, t) == 0, topic, 0.5)  # type: ignore[misc]
 
 
 def test_one_way_messages_arrive(driver: Driver, target: Target) -> None:
