@@ -1,12 +1,14 @@
 """A node as a child process: ready, stopped, killed, started again, refused."""
 
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cometmq.admin.node import VIP_DISTANCE, NodeFailed, NodeProcess, lasting_port
+from cometmq.core.clock import SystemClock
 from cometmq.testing.cluster import ProcessCluster
 
 
@@ -102,6 +104,29 @@ def test_a_node_that_does_not_stop_is_killed(tmp_path: Path) -> None:
 
 def test_the_log_tail_without_a_log_is_empty(tmp_path: Path) -> None:
     assert NodeProcess(tmp_path / "store").log_tail() == ""
+
+
+def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; "
+        "from cometmq.testing.cluster import ProcessCluster; "
+        "cluster = ProcessCluster(Path(sys.argv[1])); cluster.start(); "
+        "print(cluster.process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -9, done.stderr
+    node = Path("/proc", done.stdout.strip(), "cmdline")
+    clock = SystemClock()
+    deadline_ms = clock.monotonic_ms() + 20_000
+    while node.exists() and node.read_bytes():
+        assert clock.monotonic_ms() < deadline_ms, "the node lives on"
+    assert "broker stopped" in (tmp_path / "cluster.log").read_text()
 
 
 def test_a_lasting_port_is_free_and_below_what_connections_take() -> None:

@@ -1,8 +1,9 @@
 """A node (name server and broker in one) as a child process.
 
 Standard output carries the ready line and nothing else; standard error goes to a file, so that no
-pipe ever fills. All waiting is bounded. The calls block: from an event loop they belong in a
-thread.
+pipe ever fills. Standard input is a pipe that nobody writes to: it ends with this process, however
+that ends, and the node stops. All waiting is bounded. The calls block: from an event loop they
+belong in a thread.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class NodeProcess:
 
     def command(self) -> list[str]:
         """The words that start the node."""
-        words = [*self.prefix, sys.executable, "-m", "cometmq.cli", "start"]
+        words = [*self.prefix, sys.executable, "-m", "cometmq.cli", "start", "--stop-with-input"]
         words += ["--store", str(self.store)]
         words += ["--namesrv-port", self.namesrv.rpartition(":")[2]]
         words += ["--broker-port", self.broker.rpartition(":")[2]]
@@ -104,7 +105,7 @@ class NodeProcess:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -152,7 +153,9 @@ class NodeProcess:
 
     def _forget(self) -> None:
         assert self.process is not None
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        self.process.stdin.close()
         self.process.stdout.close()
         self.process = None
 

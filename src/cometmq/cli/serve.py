@@ -11,6 +11,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -61,12 +62,15 @@ class Lifetime:
 Main = Callable[[Lifetime], Coroutine[Any, Any, None]]
 
 
-def run(command: str, main: Main) -> int:
-    """Run ``main`` until a stop signal; gives the exit code of the process."""
+def run(command: str, main: Main, *, watch_input: bool = False) -> int:
+    """Run ``main`` until a stop signal; gives the exit code of the process.
+
+    With ``watch_input`` the end of standard input is one too.
+    """
     gc.disable()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_until_signal(main))
+            runner.run(_until_signal(main, watch_input=watch_input))
     except CometError as error:
         return refuse(command, str(error))
     except OSError as error:
@@ -104,11 +108,26 @@ def on_signals(callback: Callable[[], object]) -> None:
         loop.add_signal_handler(number, callback)
 
 
-async def _until_signal(main: Main) -> None:
+def on_end_of_input(callback: Callable[[], object]) -> None:
+    """Call ``callback`` when standard input ends: whoever held its other side is gone."""
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            callback()
+
+    loop.add_reader(descriptor, readable)
+
+
+async def _until_signal(main: Main, *, watch_input: bool) -> None:
     task = asyncio.current_task()
     assert task is not None
     lifetime = Lifetime(task)
     on_signals(lifetime.signalled)
+    if watch_input:
+        on_end_of_input(lifetime.signalled)
     try:
         await main(lifetime)
     except asyncio.CancelledError:

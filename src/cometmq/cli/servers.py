@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
         return serve.refuse(options.command, str(error))
     except OSError as error:
         return serve.refuse(options.command, serve.explain(error))
-    return serve.run(options.command, run)
+    return serve.run(options.command, run, watch_input=options.stop_with_input)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -95,6 +95,11 @@ def _command(
         dest="settings",
         metavar="KEY=VALUE",
         help="a setting by RocketMQ's name; may be given several times",
+    )
+    command.add_argument(
+        "--stop-with-input",
+        action="store_true",
+        help="stop when standard input ends, so with the program that holds its other side",
     )
     command.add_argument("--log-level", choices=logs.LEVELS, default="info", help="how much to log")
     return command
