@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -27,8 +28,24 @@ class Held:
     def __init__(self) -> None:
         self.clock = VirtualClock(monotonic_ms=10_000)
         self.served: list[tuple[HeldPull, bool]] = []
-        self.longpoll = LongPoll(self.clock, lambda pull, final: self.served.append((pull, final)))
+        self.turns: list[Callable[[], None]] = []
+        self.longpoll = LongPoll(
+            self.clock, lambda pull, final: self.served.append((pull, final)), self.turns.append
+        )
         self._peers: set[Peer] = set()
+
+    def wake(self, grown: list[tuple[tuple[str, int], int]]) -> None:
+        self.longpoll.wake(grown)
+        self.run()
+
+    def expire(self) -> None:
+        self.longpoll.expire(self.clock.monotonic_ms())
+        self.run()
+
+    def run(self) -> None:
+        """The turns of the loop that follow."""
+        while self.turns:
+            self.turns.pop(0)()
 
     def peer(self) -> Peer:
         router = Router(Side.BROKER, {}, tasks=Tasks())
@@ -45,14 +62,14 @@ async def test_growth_wakes_only_pulls_of_that_queue_and_offset() -> None:
     held = Held()
     peer = held.peer()
     at_5, at_7, other = held.hold(peer, 5), held.hold(peer, 7), held.hold(peer, 5, topic="u")
-    held.longpoll.wake([(("t", 0), 5)])
+    held.wake([(("t", 0), 5)])
     assert held.served == [], "offset 5 is not there while the queue ends at 5"
-    held.longpoll.wake([(("t", 0), 6)])
+    held.wake([(("t", 0), 6)])
     assert held.served == [(at_5, False)]
-    held.longpoll.wake([(("t", 0), 8), (("v", 3), 1)])
+    held.wake([(("t", 0), 8), (("v", 3), 1)])
     assert held.served[1:] == [(at_7, False)]
     assert held.longpoll.count == 1
-    held.longpoll.wake([(("u", 0), 6)])
+    held.wake([(("u", 0), 6)])
     assert held.served[2:] == [(other, False)]
     assert held.longpoll.count == 0
 
@@ -61,13 +78,13 @@ async def test_time_ends_a_pull_once() -> None:
     held = Held()
     pull = held.hold(held.peer(), 5, wait_ms=1000)
     held.clock.advance(999)
-    held.longpoll.expire(held.clock.monotonic_ms())
+    held.expire()
     assert held.served == []
     held.clock.advance(1 + longpoll.TICK_MS)
-    held.longpoll.expire(held.clock.monotonic_ms())
-    held.longpoll.expire(held.clock.monotonic_ms())
+    held.expire()
+    held.expire()
     assert held.served == [(pull, True)]
-    held.longpoll.wake([(("t", 0), 99)])
+    held.wake([(("t", 0), 99)])
     assert len(held.served) == 1
 
 
@@ -79,6 +96,7 @@ async def test_the_expiry_task_follows_the_clock() -> None:
         await asyncio.sleep(0)
         held.clock.advance(longpoll.TICK_MS)
     await asyncio.sleep(0)
+    held.run()
     task.cancel()
     assert [final for _, final in held.served] == [True]
 
@@ -91,7 +109,7 @@ async def test_a_closed_connection_takes_its_pulls_along() -> None:
     kept = held.hold(staying, 1)
     leaving.connection_lost(None)
     assert held.longpoll.count == 1
-    held.longpoll.wake([(("t", 0), 10)])
+    held.wake([(("t", 0), 10)])
     assert held.served == [(kept, False)]
     assert not held.longpoll.hold(HeldPull(leaving, REQUEST, ("t", 0), 1, None, 99_999))
 
@@ -99,11 +117,34 @@ async def test_a_closed_connection_takes_its_pulls_along() -> None:
 async def test_a_served_pull_may_be_held_again() -> None:
     held = Held()
     pull = held.hold(held.peer(), 5)
-    held.longpoll.wake([(("t", 0), 6)])
+    held.wake([(("t", 0), 6)])
     pull.offset = 6
     assert held.longpoll.hold(pull)
-    held.longpoll.wake([(("t", 0), 7)])
+    held.wake([(("t", 0), 7)])
     assert held.served == [(pull, False), (pull, False)]
+
+
+async def test_many_pulls_are_served_in_turns_after_the_one_that_woke_them() -> None:
+    held = Held()
+    peer = held.peer()
+    for _ in range(longpoll.SERVED_PER_TURN + 1):
+        held.hold(peer, 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    assert held.served == [], "the answer to the message that woke them goes first"
+    held.turns.pop(0)()
+    assert len(held.served) == longpoll.SERVED_PER_TURN
+    held.run()
+    assert len(held.served) == longpoll.SERVED_PER_TURN + 1
+
+
+async def test_one_connection_cannot_take_all_places(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "MAX_HELD_BY_PEER", 2)
+    held = Held()
+    greedy, modest = held.peer(), held.peer()
+    held.hold(greedy, 1)
+    held.hold(greedy, 1)
+    assert not held.longpoll.hold(HeldPull(greedy, REQUEST, ("t", 0), 1, None, 99_999))
+    held.hold(modest, 1)
 
 
 async def test_the_bound_refuses_to_hold(monkeypatch: Any) -> None:
@@ -137,14 +178,14 @@ def test_every_pull_is_served_once_or_goes_with_its_peer(
             if step == "hold" and not peers[number % 3].closed:
                 expected.append(held.hold(peers[number % 3], value, wait_ms, topic=f"t{which}"))
             elif step == "wake":
-                held.longpoll.wake([((f"t{which}", 0), value)])
+                held.wake([((f"t{which}", 0), value)])
             elif step == "pass":
                 held.clock.advance(value)
-                held.longpoll.expire(held.clock.monotonic_ms())
+                held.expire()
             elif step == "close":
                 peers[which].connection_lost(None)
         held.clock.advance(2_000)
-        held.longpoll.expire(held.clock.monotonic_ms())
+        held.expire()
         served = [pull for pull, _ in held.served]
         assert len(served) == len(set(served))
         assert held.longpoll.count == 0

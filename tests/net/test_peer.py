@@ -164,6 +164,32 @@ async def test_a_client_that_reads_nothing_becomes_congested_and_recovers(
         await until(lambda: not peer.congested)
 
 
+async def test_a_congested_client_is_read_on_after_a_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "WRITE_HIGH_BYTES", 64 * 1024)
+    monkeypatch.setattr(peers, "STALL_LIMIT_MS", 20)
+    monkeypatch.setattr(peers, "READ_BOUND_BYTES", 1024)
+    served_opaques: set[int] = set()
+
+    def answer(peer: Peer, request: Request[Any]) -> Reply | None:
+        served_opaques.add(request.opaque)
+        return Reply(body=bytes(1 << 20)) if request.opaque < 16 else None
+
+    async with serving({BEAT: answer}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        for opaque in range(16):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: peer.congested)
+        for opaque in range(100, 600):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: 599 in served_opaques)
+        client.send(BEAT, opaque=1000)
+        await until(lambda: 1000 in served_opaques)
+        assert peer.congested
+
+
 async def test_a_client_that_never_reads_is_cut_off_at_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,7 +7,8 @@ import logging
 
 import pytest
 
-from cometmq.net.tasks import Tasks
+from cometmq.core.clock import VirtualClock
+from cometmq.net.tasks import RESTART_MS, Tasks
 
 
 async def test_a_failure_is_logged_under_its_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,3 +58,21 @@ async def test_a_task_may_close_its_own_owner() -> None:
         return "stopped"
 
     assert await tasks.spawn(stop(), name="stop") == "stopped"
+
+
+async def test_a_kept_task_starts_again_after_a_failure_until_it_ends() -> None:
+    tasks, clock = Tasks(), VirtualClock()
+    rounds: list[int] = []
+
+    async def work() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) < 3:
+            raise ValueError("a bad round")
+
+    tasks.keep(work, name="background", clock=clock)
+    for _ in range(5):
+        await asyncio.sleep(0)
+        clock.advance(RESTART_MS)
+    await asyncio.sleep(0)
+    assert rounds == [0, 1, 2]
+    assert len(tasks) == 0

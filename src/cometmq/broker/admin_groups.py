@@ -18,7 +18,12 @@ from cometmq.protocol.bodies import (
     SubscriptionGroupConfig,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, object_map, parse_json
+from cometmq.protocol.fastjson import (
+    REQUEST_DIALECT_MAX_BYTES,
+    encode_json,
+    object_map,
+    parse_json,
+)
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
@@ -78,7 +83,9 @@ class GroupAdmin:
 
     async def create(self, peer: Peer, request: Request[Any]) -> Reply:
         """Create or change a group; answered when it is on the device."""
-        config = parse_json(request.body, SubscriptionGroupConfig)
+        config = parse_json(
+            request.body, SubscriptionGroupConfig, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
         if not is_legal_name(config.group_name):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,

@@ -266,13 +266,13 @@ class Broker:
         )
 
     def _spawn_background(self) -> None:
-        spawn = self._tasks.spawn
-        spawn(self.appender.expire_forever(), name="expire waiting sends")
-        spawn(self.pull.longpoll.expire_forever(), name="expire held pulls")
-        spawn(self.members.expire_forever(), name="expire clients")
-        spawn(self.offsets.persist_forever(), name="persist consumer offsets")
-        spawn(self.delay.run_forever(), name="deliver delayed messages")
-        spawn(self.stats.sample_forever(), name="sample statistics")
+        keep, clock = self._tasks.keep, self._clock
+        keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
+        keep(self.pull.longpoll.expire_forever, name="expire held pulls", clock=clock)
+        keep(self.members.expire_forever, name="expire clients", clock=clock)
+        keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
+        keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
+        keep(self.stats.sample_forever, name="sample statistics", clock=clock)
 
     def _place(self) -> BrokerPlace:
         config = self.config

@@ -2,11 +2,14 @@
 
 A held pull is given back when its queue grows, when its time is up, or never when its connection
 closes. Whoever takes it back reads again with the pull's filter and may hold it once more, so a
-message that does not match moves the pull on without answering it.
+message that does not match moves the pull on without answering it. Pulls are given back in turns of
+their own, a few at a time: a thousand consumers that wait for one queue must neither delay the
+answer to the message that woke them nor hold the loop.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -23,6 +26,10 @@ QueueKey = tuple[str, int]
 
 #: Beyond this a pull is answered at once: each held one costs about a kilobyte.
 MAX_HELD: Final = 100_000
+#: The share of one connection; a client holds one pull for each queue it reads.
+MAX_HELD_BY_PEER: Final = 10_000
+#: Pulls that are served before the loop gets a turn of its own.
+SERVED_PER_TURN: Final = 32
 #: A client may ask to be held for any time; its own request timeout is 30 s.
 MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
@@ -43,11 +50,18 @@ class HeldPull:
 
 class LongPoll:
     """Holds pulls. ``serve(pull, final)`` is called with each pull that is given back; ``final``
-    means its time is up and it must be answered."""
+    means its time is up and it must be answered. ``call_soon`` runs a function in a later turn."""
 
-    def __init__(self, clock: Clock, serve: Callable[[HeldPull, bool], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        serve: Callable[[HeldPull, bool], None],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
         self._clock = clock
         self._serve = serve
+        self._call_soon = call_soon
+        self._ready: deque[tuple[HeldPull, bool]] = deque()
         self._held: dict[QueueKey, Watermark[HeldPull]] = {}
         self._of_peer: dict[Peer, set[HeldPull]] = {}
         # Queues by the tenth of a second in which one of their pulls is due. A busy queue holds
@@ -58,7 +72,10 @@ class LongPoll:
 
     def hold(self, pull: HeldPull) -> bool:
         """Hold ``pull`` until its queue has a message at its offset; False at the bound."""
+        pulls = self._of_peer.get(pull.peer)
         if self.count >= MAX_HELD or pull.peer.closed:
+            return False
+        if pulls is not None and len(pulls) >= MAX_HELD_BY_PEER:
             return False
         watermark = self._held.get(pull.queue)
         if watermark is None:
@@ -66,7 +83,6 @@ class LongPoll:
         pull.key = watermark.park(pull.offset + 1, pull.deadline_ms, pull)
         self.count += 1
         self._schedule(pull)
-        pulls = self._of_peer.get(pull.peer)
         if pulls is None:
             pulls = self._of_peer[pull.peer] = set()
             pull.peer.on_close.append(self._forget)
@@ -105,9 +121,20 @@ class LongPoll:
     def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
         self._drop_if_empty(queue)
         self.count -= len(pulls)
+        if pulls and not self._ready:
+            self._call_soon(self._serve_some)
         for pull in pulls:
             self._of_peer[pull.peer].discard(pull)
-            self._serve(pull, final)
+            self._ready.append((pull, final))
+
+    def _serve_some(self) -> None:
+        ready = self._ready
+        for _ in range(min(SERVED_PER_TURN, len(ready))):
+            pull, final = ready.popleft()
+            if not pull.peer.closed:
+                self._serve(pull, final)
+        if ready:
+            self._call_soon(self._serve_some)
 
     def _drop_if_empty(self, queue: QueueKey) -> None:
         if not len(self._held[queue]):

@@ -25,7 +25,7 @@ from cometmq.protocol.bodies import (
     Subscription,
 )
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPIRY_MS: Final = 120_000
+#: A heartbeat is read on the loop, and each group it names may become a topic.
+MAX_HEARTBEAT_BYTES: Final = 512 * 1024
+MAX_GROUPS: Final = 1_000
 SCAN_INTERVAL_MS: Final = 10_000
 
 Channel = TypeVar("Channel")
@@ -202,9 +205,20 @@ class Members:
         queues, after name servers know that topic: it asks for the route at once, and would look
         again only 20 s later.
         """
-        body = parse_json(request.body, Heartbeat)
+        if len(request.body) > MAX_HEARTBEAT_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"heartbeat of {len(request.body)} bytes is over the limit of "
+                f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
+            )
+        body = parse_json(request.body, Heartbeat, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
         names = [data.group_name for data in body.consumer_data_set]
         names += [data.group_name for data in body.producer_data_set]
+        if len(names) > MAX_GROUPS:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} a client",
+            )
         for name in names:
             if not is_legal_name(name):
                 raise BadRequest(

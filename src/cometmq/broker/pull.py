@@ -6,13 +6,14 @@ queue entries, the client compares the tags themselves (upstream: PullMessagePro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.core.errors import BadRequest, CometError, StoreError
+from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter import tags
-from cometmq.net.router import Reply
+from cometmq.net.router import MAX_TASKS_PER_PEER, Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
@@ -46,6 +47,8 @@ SUBSCRIPTION: Final = 4
 #: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
 MAX_BYTES: Final = 262_144
 MAX_MESSAGES: Final = 32
+#: Cold reads under way at once: each holds its bytes in memory.
+MAX_COLD_READS: Final = 16
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -97,7 +100,8 @@ class PullHandler:
         self._clock = clock
         self._tasks = tasks
         self._filters: dict[str, tags.TagFilter] = {}
-        self.longpoll = LongPoll(clock, self._serve_held)
+        self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
+        self.longpoll = LongPoll(clock, self._serve_held, asyncio.get_running_loop().call_soon)
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -129,12 +133,16 @@ class PullHandler:
         self._read(pull, final=False)
 
     def _serve_held(self, pull: HeldPull, final: bool) -> None:
-        if not pull.peer.closed:
-            try:
-                self._read(pull, final)
-            except StoreError as error:
-                self._hooks.after_pull(pull.peer, pull.request, error.code, 0, 0)
-                pull.peer.reply(pull.request, Reply(error.code, remark=error.remark))
+        try:
+            self._read(pull, final)
+        except Exception as error:  # nobody else is there to answer it
+            self._fail(pull, error)
+
+    def _fail(self, pull: HeldPull, error: Exception) -> None:
+        log.error("pull failed queue=%s peer=%s error=%r", pull.queue, pull.peer.address, error)
+        code = error.code if isinstance(error, CometError) else ResponseCode.SYSTEM_ERROR
+        self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
+        pull.peer.reply(pull.request, Reply(code, remark=str(error)))
 
     def _read(self, pull: HeldPull, final: bool) -> None:
         header = pull.request.header
@@ -148,7 +156,7 @@ class PullHandler:
             result = read(topic, queue_id, pull.offset, max_messages, MAX_BYTES, pull.codes)
         if result.status is ReadStatus.FOUND:
             if result.cold:
-                self._tasks.spawn(self._load(pull, result), name=f"cold read {topic}")
+                self._start_loading(pull, result)
             else:
                 self._found(pull, result)
             return
@@ -169,16 +177,27 @@ class PullHandler:
             pull.deadline_ms = self._clock.monotonic_ms() + hold_ms
         return self.longpoll.hold(pull)
 
+    def _start_loading(self, pull: HeldPull, result: ReadResult) -> None:
+        peer = pull.peer
+        if peer.running_tasks >= MAX_TASKS_PER_PEER:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
+                "wait for their answers",
+            )
+        peer.running_tasks += 1
+        self._tasks.spawn(self._load(pull, result), name=f"cold read {pull.queue}")
+
     async def _load(self, pull: HeldPull, result: ReadResult) -> None:
         try:
-            await self._store.load(result)
-        except (StoreError, OSError) as error:
-            log.error("cold read failed queue=%s error=%s", pull.queue, error)
-            code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
-            self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
-            pull.peer.reply(pull.request, Reply(code, remark=str(error)))
-        else:
-            self._found(pull, result)
+            async with self._cold_reads:
+                if not pull.peer.closed:
+                    await self._store.load(result)
+                    self._found(pull, result)
+        except Exception as error:  # nobody else is there to answer it
+            self._fail(pull, error)
+        finally:
+            pull.peer.running_tasks -= 1
 
     def _found(self, pull: HeldPull, result: ReadResult) -> None:
         header = pull.request.header

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -101,7 +101,9 @@ class QueueLockHandler:
 
     def lock(self, _peer: Peer, request: Request[Any]) -> Reply:
         """Answer the queues that the client holds now."""
-        body = parse_json(request.body, QueueLockRequest)
+        body = parse_json(
+            request.body, QueueLockRequest, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
         held = self._locks.lock(
             body.consumer_group, body.client_id, body.mq_set, self._clock.monotonic_ms()
         )
@@ -109,6 +111,12 @@ class QueueLockHandler:
 
     def unlock(self, _peer: Peer, request: Request[Any]) -> Reply:
         """Give the client's leases back."""
-        body = parse_json(request.body, QueueLockRequest)
+        body = parse_json(
+            request.body, QueueLockRequest, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
         self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return Reply()
+
+
+def _parse(request: Request[Any]) -> QueueLockRequest:
+    return parse_json(request.body, QueueLockRequest, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)

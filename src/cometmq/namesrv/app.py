@@ -50,7 +50,7 @@ class NameServer:
         """
         self.kv.load()
         port = await self.server.listen(self.config.bind_address, self.config.listen_port)
-        self._tasks.spawn(self._expire(), name="expire brokers")
+        self._tasks.keep(self._expire, name="expire brokers", clock=self._clock)
         return port
 
     async def stop(self) -> None:

@@ -43,6 +43,8 @@ READ_BOUND_BYTES: Final = 256 * 1024
 WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
 STALL_LIMIT_MS: Final = 1_000
+#: Connections of one server when the machine sets no lower bound (see Server).
+MAX_PEERS: Final = 100_000
 #: A connection without any traffic is closed, as upstream's IdleStateHandler does.
 IDLE_LIMIT_MS: Final = 120_000
 
@@ -57,12 +59,19 @@ class Peer(asyncio.Protocol):
     """
 
     def __init__(
-        self, router: Router, *, clock: Clock, watchdog: Watchdog, peers: set[Peer]
+        self,
+        router: Router,
+        *,
+        clock: Clock,
+        watchdog: Watchdog,
+        peers: set[Peer],
+        max_peers: int = MAX_PEERS,
     ) -> None:
         self.router = router
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
+        self._max_peers = max_peers
         self._loop = asyncio.get_running_loop()
         self._connection: Connection[Waiter] = Connection()
         self._transport: asyncio.Transport | None = None
@@ -87,11 +96,21 @@ class Peer(asyncio.Protocol):
         state = "closed" if self.closed else "congested" if self.congested else "open"
         return f"<Peer {self.address} {state} backlog={len(self._backlog)}>"
 
+    @property
+    def buffered_bytes(self) -> int:
+        """What this connection holds in memory: bytes not served yet and bytes not sent yet."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._connection.buffered_bytes + unsent
+
     # ------------------------------------------------------------------ asyncio.Protocol callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        if len(self._peers) >= self._max_peers:
+            log.warning("connection refused reason=%d connections are open", len(self._peers))
+            self._transport.abort()
+            return
         name = transport.get_extra_info("peername")
         if name:
             self.address, self.host_bytes, self.is_loopback = describe_host(name[0], name[1])
@@ -162,7 +181,7 @@ class Peer(asyncio.Protocol):
             self.flush()
         if backlog or self._connection.has_more:
             self._continue()
-        elif not self._reading and self._writable:
+        elif not self._reading and (self._writable or self.congested):
             self._resume_reading()
         took_ns = now_ns() - started_ns
         if took_ns > TURN_NS and event is not None:
@@ -293,6 +312,11 @@ class Peer(asyncio.Protocol):
         """A response to one of our requests came in."""
         if not event.token.done():
             event.token.set_result(event.response)
+
+    def abort(self) -> None:
+        """Close at once; what is queued is lost."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         """Send what is queued, then close. ``on_close`` runs when the socket is gone."""

@@ -13,7 +13,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Final
 
-from cometmq.net.peer import IDLE_LIMIT_MS, Peer
+from cometmq.net.peer import IDLE_LIMIT_MS, MAX_PEERS, Peer
 from cometmq.net.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 FIRST_BYTE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
+SHED_SCAN_MS: Final = 1_000
+#: What all connections together may hold in memory; beyond it the largest are closed.
+MEMORY_BOUND_BYTES: Final = 1 << 30
+#: File descriptors that connections leave to the store.
+RESERVED_FILES: Final = 1_024
 _TLS_HANDSHAKE: Final = 0x16
 
 
@@ -50,6 +55,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._scanning = False
+        self._max_peers = max_connections()
         self.watchdog = watchdog or Watchdog()
         self.peers: set[Peer] = set()
 
@@ -67,7 +73,8 @@ class Server:
         """Accept connections on a reserved socket, which the server owns from now on."""
         if not self._scanning:
             self._scanning = True
-            self._tasks.spawn(self._close_idle(), name="close idle connections")
+            self._tasks.keep(self._close_idle, name="close idle connections", clock=self._clock)
+            self._tasks.keep(self._shed_memory, name="bound buffers", clock=self._clock)
         listener.listen(BACKLOG)
         if self._tls is None:
             loop = asyncio.get_running_loop()
@@ -89,7 +96,13 @@ class Server:
         await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
 
     def _new_peer(self) -> Peer:
-        return Peer(self._router, clock=self._clock, watchdog=self.watchdog, peers=self.peers)
+        return Peer(
+            self._router,
+            clock=self._clock,
+            watchdog=self.watchdog,
+            peers=self.peers,
+            max_peers=self._max_peers,
+        )
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -120,6 +133,17 @@ class Server:
             accepted.close()
             raise
 
+    async def _shed_memory(self) -> None:
+        while True:
+            await self._clock.sleep_ms(SHED_SCAN_MS)
+            sizes = sorted(((peer.buffered_bytes, peer) for peer in self.peers), key=_size)
+            total = sum(size for size, _ in sizes)
+            while total > MEMORY_BOUND_BYTES:
+                size, peer = sizes.pop()
+                total -= size
+                log.warning("connection closed peer=%s reason=holds %d bytes", peer.address, size)
+                peer.abort()
+
     async def _close_idle(self) -> None:
         while True:
             await self._clock.sleep_ms(IDLE_SCAN_MS)
@@ -148,6 +172,26 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _size(pair: tuple[int, Peer]) -> int:
+    return pair[0]
+
+
+def max_connections() -> int:
+    """How many connections this process may accept, after asking for all files it may open."""
+    try:
+        import resource
+    except ImportError:  # Windows counts sockets apart from files
+        return MAX_PEERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft == resource.RLIM_INFINITY:
+        return MAX_PEERS
+    return max(min(soft - RESERVED_FILES, MAX_PEERS), soft // 2)
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: How long a task that should never end rests before it is started again.
+RESTART_MS: Final = 1_000
 
 
 class Tasks:
@@ -41,6 +47,13 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
+    def keep(
+        self, make: Callable[[], Coroutine[Any, Any, None]], *, name: str, clock: Clock
+    ) -> None:
+        """Run what should never end, and start it again when it fails: one bad round of a
+        background job must not be its last."""
+        self.spawn(_kept(make, name, clock), name=name)
+
     async def close(self) -> None:
         """Cancel what still runs and wait until all of it has ended."""
         self._closed = True
@@ -54,3 +67,14 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed name=%s error=%r", task.get_name(), error, exc_info=error)
+
+
+async def _kept(make: Callable[[], Coroutine[Any, Any, None]], name: str, clock: Clock) -> None:
+    while True:
+        try:
+            await make()
+        except Exception:
+            log.exception("task failed and starts again name=%s", name)
+            await clock.sleep_ms(RESTART_MS)
+        else:
+            return
