@@ -192,6 +192,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_directory",
+        "_floor",
         "_pool",
         "_written",
         "delay_ms",
@@ -217,6 +218,7 @@ class ConsumeQueue:
         self.topic_hash = topic_prefix(topic)
         self.dirty = False
         self.min_offset = 0
+        self._floor = 0
         self._start_at(0)
 
     def _start_at(self, offset: int) -> None:
@@ -233,18 +235,31 @@ class ConsumeQueue:
         if not bases:
             return
         per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
-        end = bases[0] // QUEUE_ENTRY_BYTES
+        end = -1
         for base in reversed(bases):
             first = base // QUEUE_ENTRY_BYTES
             found = self._search(first, first + per_file, lambda entry: _counts(entry, below))
             if found > first:
                 end = found
                 break
+        if end < 0:
+            # Recovery dispatches all of it again, from whichever offset the log begins with.
+            for base in bases:
+                pool.drop(directory, base)
+            self._floor = bases[0] // QUEUE_ENTRY_BYTES
+            return
         if any(self._entry(end)) or bases[-1] > end * QUEUE_ENTRY_BYTES:
             pool.cut(directory, end * QUEUE_ENTRY_BYTES, bases)
         self._start_at(end)
         self.min_offset = bases[0] // QUEUE_ENTRY_BYTES
         self.correct_min(log_start)
+
+    def settle(self) -> None:
+        """Recovery is over: without any entry the offsets go on where the files began."""
+        if not self.max_offset and self._floor:
+            self._start_at(self._floor)
+            self.min_offset = self._floor
+        self.next_offset = self.max_offset
 
     def _entry(self, offset: int) -> bytes:
         return self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)

@@ -97,6 +97,7 @@ class MessageStore:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
+        self.recovering = True
         self.lock_handle = -1
         self.disk_problem = ""
         self.executor = ThreadPoolExecutor(2, thread_name_prefix="cometmq-store")
@@ -151,6 +152,8 @@ class MessageStore:
             raise MessageIllegal(str(error)) from None
         if queue_id in self.known.setdefault(topic, set()):
             queue.load(self.load_below, self.log.segments.start)
+            if not self.recovering:
+                queue.settle()
         self.known[topic].add(queue_id)
         self.queues[topic, queue_id] = queue
         return queue

@@ -122,7 +122,8 @@ class Index:
                 continue
             self.files.append(file)
         for file in self.files[:-1]:
-            if file.end_phys >= below:
+            # Not full by its header: the last header was lost, and slots are written after it.
+            if file.end_phys >= below or file.room:
                 file.recover(below)
                 file.write_slots()
                 file.release_slots()
@@ -220,6 +221,25 @@ class Index:
     def full_files(self) -> list[IndexFile]:
         """Files that take no more entries but have their slots in memory only."""
         return [file for file in self.files[:-1] if file.has_slots]
+
+    def take_unsynced(self) -> list[IndexFile]:
+        """The files to sync now; they count as synced unless given back."""
+        found = [file for file in self.files if file.unsynced]
+        for file in found:
+            file.unsynced = False
+        return found
+
+    def give_back(self, files: list[IndexFile]) -> None:
+        """Syncing these failed: they have to be synced still."""
+        for file in files:
+            file.unsynced = True
+
+    def sync_files(self, files: list[IndexFile]) -> None:
+        """Sync files and their names; a thread may do it. Raises OSError."""
+        for file in files:
+            file.sync()
+        if files:
+            self._files.sync_directory(self._directory)
 
     @property
     def end_phys(self) -> int:

@@ -64,6 +64,7 @@ class IndexFile:
         "max_entries",
         "path",
         "slot_count",
+        "unsynced",
         "used_slots",
     )
 
@@ -73,6 +74,7 @@ class IndexFile:
         self.path = path
         self.slot_count = slot_count
         self.max_entries = max_entries
+        self.unsynced = True
         self._slots: Slots | None = None
         self._handle = files.open(path, create=True)
         self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = self.used_slots = 0
@@ -195,6 +197,7 @@ class IndexFile:
 
     def write_header(self) -> None:
         """Say in the file how many entries there are. Raises OSError."""
+        self.unsynced = True
         header = HEADER.pack(
             self.begin_ms, self.end_ms, self.begin_phys, self.end_phys, self.used_slots, self.count
         )  # fmt: skip

@@ -140,8 +140,9 @@ def _recover(store: MessageStore, start: StartingPoint) -> Scan:
             rows = []
     store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
     for queue in store.queues.values():
-        queue.next_offset = queue.max_offset
+        queue.settle()
     store.load_below = scan.position
+    store.recovering = False
     if not scan.records:
         store.last_ms = read_checkpoint(store.files, store.config.store_path_root_dir).log_ms
     return scan

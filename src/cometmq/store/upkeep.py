@@ -145,8 +145,12 @@ class Upkeep:
         except BaseException:
             store.pool.give_back(paths, directories)
             raise
-        for file in store.index.files[-1:]:
-            await self._in_thread(file.sync)
+        index_files = store.index.take_unsynced()
+        try:
+            await self._in_thread(store.index.sync_files, index_files)
+        except BaseException:
+            store.index.give_back(index_files)
+            raise
         self._thorough_ms = store.clock.monotonic_ms()
         if store.log.durable < reached:
             store.flusher.sync_in_thread()
@@ -224,7 +228,7 @@ class Upkeep:
             return
         for file in [*store.index.full_files(), *store.index.files[-1:]]:
             file.write_slots()
-            file.sync()
+        store.index.sync_files(store.index.take_unsynced())
         store.pool.sync_paths(*store.pool.take_unsynced())
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
