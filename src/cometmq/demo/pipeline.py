@@ -60,7 +60,7 @@ class SparkPipeline:
     name = "spark"
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory.resolve()
         self.log_path = directory / "spark.log"
         self._tasks = Tasks()
         self._process: asyncio.subprocess.Process | None = None
@@ -82,6 +82,7 @@ class SparkPipeline:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                cwd=self.directory,  # where Spark drops folders of its own
                 limit=_LINE_MAX_BYTES,
                 start_new_session=True,
             )
