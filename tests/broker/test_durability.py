@@ -125,3 +125,36 @@ async def test_after_a_failed_sync_writes_are_refused_and_reads_go_on(tmp_path: 
     assert (failed.code, refused.code) == (14, 14)
     assert "until a restart" in (refused.remark or "")
     assert [record.body for record in records] == [b"kept"]
+
+
+async def test_what_changes_the_store_waits_for_the_turn_that_is_on(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files) as running:
+        appender, store = running.broker.appender, running.broker.store
+        ended: list[int] = []
+        put = asyncio.ensure_future(appender.put(RECORD))
+        await asyncio.sleep(0)  # the record is in the turn's buffer now
+        before = store.written_offset
+        files.write_errno = NO_SPACE
+        waiting = asyncio.ensure_future(
+            appender.between_turns(lambda: ended.append(store.written_offset))
+        )
+        assert ended == []
+        with pytest.raises(StoreFull):
+            await put
+        await waiting
+        files.write_errno = 0
+        assert ended == [before]
+
+
+async def test_what_fails_between_turns_tells_its_caller(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async with running_broker(tmp_path) as running:
+        appender = running.broker.appender
+        put = asyncio.ensure_future(appender.put(RECORD))
+        await asyncio.sleep(0)
+        with pytest.raises(ValueError, match="no"):
+            await appender.between_turns(fail)
+        assert (await put).code == 0

@@ -282,6 +282,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             members=members,
             stats=stats,
             clock=clock,
+            appender=parts.appender,
         ),
         GroupAdmin(
             config=config,

@@ -25,6 +25,7 @@ from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.durability import Appender
     from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
@@ -57,7 +58,9 @@ class TopicAdmin:
         members: Members,
         stats: BrokerStats,
         clock: Clock,
+        appender: Appender,
     ) -> None:
+        self._appender = appender
         self._config = config
         self._store = store
         self._topics = topics
@@ -122,7 +125,7 @@ class TopicAdmin:
         self._refuse_system(topic)
         log.info("topic deletion asked for topic=%s peer=%s", topic, peer.address)
         self._topics.delete(topic)
-        self._store.delete_topic(topic)
+        await self._appender.between_turns(lambda: self._store.delete_topic(topic))
         self._offsets.delete_topic(topic)
         self._stats.forget_topic(topic)
         await self._topics.saved()

@@ -251,6 +251,7 @@ class Broker:
                 members=self.members,
                 stats=self.stats,
                 clock=self._clock,
+                appender=self.appender,
             ),
             GroupAdmin(
                 config=self.config,

@@ -95,6 +95,7 @@ class Appender:
         self._turn = Turn()
         self._unsynced = Turn()
         self._due = False
+        self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
         store.on_durable = self._durable
@@ -135,6 +136,17 @@ class Appender:
         self._turn.puts.append((done, result))
         return await done
 
+    async def between_turns(self, action: Callable[[], None]) -> None:
+        """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
+        comes before or after every send, never between a send and its commit. Raises what it
+        raises."""
+        if not self._due:
+            action()
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._actions.append((action, done))
+        await done
+
     async def expire_forever(self) -> None:
         """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
         while True:
@@ -157,6 +169,17 @@ class Appender:
 
     def _end_of_turn(self) -> None:
         self._due = False
+        self._commit()
+        actions, self._actions = self._actions, []
+        for action, done in actions:
+            try:
+                action()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+    def _commit(self) -> None:
         turn, self._turn = self._turn, Turn()
         store = self._store
         try:
