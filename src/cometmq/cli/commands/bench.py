@@ -78,8 +78,8 @@ def bench(
     if as_json:
         render.print_json(results)
     else:
-        headings = list(results[0])
-        render.print_table(headings, ([each[name] for name in headings] for each in results))
+        headings = [name.replace("_", " ") for name in results[0]]
+        render.print_table(headings, (list(each.values()) for each in results))
 
 
 @dataclass(frozen=True, slots=True)
