@@ -162,3 +162,32 @@ def test_last_file_without_entries(tmp_path: Path) -> None:
     again.write()
     assert all_of(again) == b"".join(map(entry, range(PER_FILE + 1)))
     pool.close()
+
+
+def test_a_torn_entry_does_not_mislead_the_search(tmp_path: Path) -> None:
+    """Four entries were synced; behind them a power cut left one of two, and half of another."""
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 5)
+    queue.tail += QUEUE_ENTRY.pack(3, 100, 0)
+    queue.max_offset += 1
+    queue.write()
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(400, 0)
+    assert again.max_offset == 4
+    assert all_of(again) == b"".join(map(entry, range(4)))
+    pool.close()
+
+
+def test_without_any_entry_the_offsets_go_on_where_the_files_began(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    queue.fill_to(20)
+    add(queue, 3)
+    queue.write()
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(0, 0)
+    assert again.max_offset == 0
+    again.settle()
+    assert (again.min_offset, again.max_offset, again.next_offset) == (20, 20, 20)
+    pool.close()

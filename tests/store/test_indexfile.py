@@ -140,3 +140,15 @@ def test_broken_chains_end(tmp_path: Path, position: int, value: int) -> None:
     again = IndexFile(PosixFiles(), str(tmp_path / "i"), SLOTS, ENTRIES)
     assert again.query(1, 100, 0, 1 << 60) == ([] if position == 12 else [200])
     again.close()
+
+
+def test_a_torn_entry_does_not_mislead_the_search(tmp_path: Path) -> None:
+    file = made(tmp_path / "i")
+    rows = [(1, 10, 0), (1, 20, 0), (1, 90, 0), (1, 3, 0), (1, 99, 0)]
+    put(file, rows, one_by_one=True)
+    file.close()
+    again = IndexFile(PosixFiles(), str(tmp_path / "i"), SLOTS, ENTRIES)
+    again.recover(50)
+    assert again.count == 3
+    assert again.query(1, 9, 0, 1 << 60) == [20, 10]
+    again.close()

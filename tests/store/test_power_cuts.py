@@ -48,8 +48,20 @@ class Life:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_acknowledged_messages_survive(tmp_path: Path, seed: int, sync: bool) -> None:
+    live(tmp_path, seed, sync)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("seed", range(20, 1_000))
+def test_acknowledged_messages_survive_often(tmp_path: Path, seed: int, sync: bool) -> None:
+    live(tmp_path, seed, sync)
+
+
+def live(tmp_path: Path, seed: int, sync: bool) -> None:
+    """Three runs of one store, each ended by a power cut."""
     chance = random.Random(seed * 2 + sync)
     clock = VirtualClock()
     root = tmp_path / "0"

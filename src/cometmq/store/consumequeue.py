@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _TAIL_LIMIT_BYTES = 4_000
 _TAIL_KEPT_BYTES = 1_280
+_RUN_ENTRIES = 64
 
 
 class QueueFiles:
@@ -239,6 +240,7 @@ class ConsumeQueue:
         for base in reversed(bases):
             first = base // QUEUE_ENTRY_BYTES
             found = self._search(first, first + per_file, lambda entry: _counts(entry, below))
+            found = self._without_torn(first, found, below)
             if found > first:
                 end = found
                 break
@@ -280,6 +282,23 @@ class ConsumeQueue:
             return 0
         physical_offset, size = _place(self.read(self.max_offset - 1, 1))
         return 0 if size == HOLE_SIZE else physical_offset + size
+
+    def _without_torn(self, first: int, end: int, below: int) -> int:
+        """Take back an end that the search was misled to.
+
+        Behind the entries that were synced a power cut leaves sectors that were written and others
+        that were not; an entry on their border may look like an old one. So many right entries in
+        a row as are asked for here do not stand there by chance.
+        """
+        while end > first:
+            start = max(first, end - _RUN_ENTRIES)
+            size = (end - start) * QUEUE_ENTRY_BYTES
+            raw = self._pool.read(self._directory, start * QUEUE_ENTRY_BYTES, size)
+            right = _right_entries(raw, below)
+            if start + right == end:
+                break
+            end = start + right
+        return end
 
     def correct_min(self, log_start: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log has; drop older files."""
@@ -352,6 +371,17 @@ def _counts(entry: bytes, below: int) -> bool:
         return False
     physical_offset, size = _place(entry)
     return size > 0 and 0 <= physical_offset < below
+
+
+def _right_entries(raw: bytes, below: int) -> int:
+    """How many entries from the first on are for records below, each behind the one before."""
+    last = -1
+    for number, (physical_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(raw)):
+        is_hole = size == HOLE_SIZE
+        if size <= 0 or physical_offset >= below or (physical_offset <= last and not is_hole):
+            return number
+        last = last if is_hole else physical_offset
+    return len(raw) // QUEUE_ENTRY_BYTES
 
 
 def _expired(entry: bytes | bytearray, log_start: int) -> bool:

@@ -39,6 +39,7 @@ _ENTRY_COLUMNS = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"),
 _MAX_SECONDS = 0x7FFFFFFF
 _REBUILD_ROWS = 1 << 18
 _LOAD_SLOTS = 4_096
+_RUN_ENTRIES = 64
 
 Ints = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.int32]
@@ -128,7 +129,7 @@ class IndexFile:
                 low = middle + 1
             else:
                 high = middle
-        self.count = low
+        self.count = self._without_torn(low, below)
         self._slots = slots = np.zeros(self.slot_count, np.int32)
         last = None
         for first in range(1, self.count, _REBUILD_ROWS):
@@ -145,6 +146,19 @@ class IndexFile:
             self.end_ms = self.begin_ms + int(last["seconds"]) * 1000 + 999
         else:
             self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = 0
+
+    def _without_torn(self, end: int, below: int) -> int:
+        """Take back an end that the search was misled to; see consumequeue.py."""
+        while end > 1:
+            start = max(1, end - _RUN_ENTRIES)
+            size = (end - start) * ENTRY_BYTES
+            raw = self._files.pread(self._handle, size, self._entry_position(start))
+            phys = np.frombuffer(raw, _ENTRY_COLUMNS)["phys"].astype(np.int64)
+            wrong = np.flatnonzero((phys >= below) | (np.diff(phys, prepend=0) < 0))
+            if not len(wrong):
+                break
+            end = start + int(wrong[0])
+        return end
 
     def put(self, hashes: Ints, phys: Ints, store_ms: Ints) -> None:
         """Append entries; there must be room. ``hashes`` are not negative. Raises OSError."""
