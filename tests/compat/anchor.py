@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +24,8 @@ VERSION: Final = "4.9.7"
 HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
+#: Below the ports of outgoing connections, and all of five digits.
+PORTS: Final = (10_000, 31_000)
 
 #: RocketMQ 4.9 was written for Java 8; Java 17 wants these doors named.
 OPENINGS: Final = (
@@ -140,13 +143,15 @@ def mqadmin(jars: Path, home: Path, *arguments: str, timeout_s: float = 60) -> s
 
 
 def free_port(*beside: int) -> int:
-    """A loopback port that is free, and with it those at the given distances."""
-    for _ in range(200):
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if all(_is_free(port + distance) for distance in beside):
-                return port
+    """A loopback port that is free, and with it those at the given distances.
+
+    None that the system gives to outgoing connections: a server that is down for a moment must find
+    its port free when it comes back.
+    """
+    for _ in range(1_000):
+        port = random.randrange(*PORTS)
+        if all(_is_free(port + distance) for distance in (0, *beside)):
+            return port
     raise AnchorFailed("no free ports")
 
 
