@@ -17,6 +17,7 @@
     synced       the same, and on the device
     queues       how many queues had files; with fewer at a start, somebody removed some, and all of
                  the log is dispatched again
+    durable      the log itself is on the device up to here
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
 """
@@ -52,6 +53,7 @@ class Positions(msgspec.Struct, frozen=True):
     synced: int
     queues: int
     checkpoint: Checkpoint
+    durable: int = 0
 
 
 def read_checkpoint(files: Files, root: str) -> Checkpoint:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Flusher:
         "_log",
         "_on_failed",
         "_on_synced",
-        "_running",
+        "_syncing",
         "inline_count",
         "latency",
         "threaded_count",
@@ -79,7 +79,7 @@ class Flusher:
         self._on_failed = on_failed
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-flush")
         self.latency = Latency()
-        self._running = False
+        self._syncing: Future[int] | None = None
         self._again = False
         self.inline_count = 0
         self.threaded_count = 0
@@ -90,7 +90,7 @@ class Flusher:
         ``messages`` is how many wait for it.
         """
         log = self._log
-        if self._running:
+        if self._syncing is not None:
             self._again = True
             return
         if log.failure is not None or log.durable >= log.written:
@@ -114,28 +114,27 @@ class Flusher:
 
     def sync_in_thread(self) -> None:
         """Sync without holding the loop, whatever the device's speed."""
-        if self._running or self._log.failure is not None or self._log.durable >= self._log.written:
-            return
-        self._start_thread()
+        log = self._log
+        if self._syncing is None and log.failure is None and log.durable < log.written:
+            self._start_thread()
 
     def _start_thread(self) -> None:
         target, files = self._log.written, self._log.unsynced_files()
-        self._running = True
         self.threaded_count += 1
         for file in files:
             file.pin()
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor, self._sync_files, files)
+        self._syncing = self._executor.submit(self._sync_files, files)
 
         def finished(done: asyncio.Future[int]) -> None:
             for file in files:
                 file.unpin()
-            self._finish(done, target)
+            if self._syncing is not None:
+                self._finish(done, target)
 
-        future.add_done_callback(finished)
+        asyncio.wrap_future(self._syncing).add_done_callback(finished)
 
     def _finish(self, done: asyncio.Future[int], target: int) -> None:
-        self._running = False
+        self._syncing = None
         again, self._again = self._again, False
         if done.cancelled():
             return
@@ -155,5 +154,12 @@ class Flusher:
         return self._clock.monotonic_ns() - begin_ns
 
     def close(self) -> None:
-        """Wait for a sync under way."""
+        """Wait for a sync under way; ``on_failed`` is told when it failed.
+
+        The kernel reports a failed sync once: passed over here, the next one would succeed and
+        prove nothing.
+        """
         self._executor.shutdown()
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None and isinstance(error := syncing.exception(), OSError):
+            self._on_failed(error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreFull, StoreLocked
 from cometmq.store.checkpoint import (
+    Positions,
     abort_path,
     lock_path,
     read_checkpoint,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH_ROWS = 2048
+_COPY_BYTES = 1 << 20
 
 
 def open_store(config: StoreConfig, clock: Clock, files: Files) -> MessageStore:
@@ -60,9 +62,10 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
     pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
     store = MessageStore(config, clock, files, CommitLog(segments), pool, Index(files, config))
     _find_queues(store)
+    positions = read_positions(files, root)
     start = starting_point(
         segments,
-        read_positions(files, root),
+        positions,
         files.boot_id(),
         crashed,
         read_checkpoint(files, root),
@@ -70,6 +73,8 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
         lambda: _queues_end(store),
     )
     scan = _recover(store, start)
+    if crashed:
+        _write_again(store, positions, scan.position)
     if crashed or scan.torn:
         _clear_tail(store, scan.position)
     _sync_recovered(store, start.offset)
@@ -146,6 +151,27 @@ def _recover(store: MessageStore, start: StartingPoint) -> Scan:
     if not scan.records:
         store.last_ms = read_checkpoint(store.files, store.config.store_path_root_dir).log_ms
     return scan
+
+
+def _write_again(store: MessageStore, positions: Positions | None, end: int) -> None:
+    """Write once more what was never proven durable.
+
+    After a sync that failed, the kernel may take pages for clean that never reached the device:
+    syncing them again succeeds and does nothing, until a power cut takes what recovery has shown.
+    A machine that was restarted since has read all of it from the device.
+    """
+    if positions is None or positions.boot_id != store.files.boot_id():
+        return
+    segments = store.log.segments
+    at = max(segments.start, positions.durable or positions.synced)
+    while at < end:
+        file = segments.find(at)
+        if file is None:
+            return
+        chunk = bytearray(min(_COPY_BYTES, file.end - at, end - at))
+        file.read_into(chunk, at)
+        file.write(at, chunk)
+        at += len(chunk)
 
 
 def _clear_tail(store: MessageStore, end: int) -> None:

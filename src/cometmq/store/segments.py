@@ -49,7 +49,7 @@ class Segments:
             size = self._files.size(handle)
             if size != self.file_bytes:
                 self._files.close(handle)
-                if number == len(found) - 1 and number and self._is_unused(path, size):
+                if number == len(found) - 1 and self._is_unused(path, size):
                     break
                 raise StoreCorrupt(
                     path,

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _QUEUES_A_SLICE = 64
+_LOG_SYNC_LIMIT_MS = 5_000
+_LOG_SYNC_STEP_MS = 5
 
 
 class Spawner(Protocol):
@@ -152,8 +154,7 @@ class Upkeep:
             store.index.give_back(index_files)
             raise
         self._thorough_ms = store.clock.monotonic_ms()
-        if store.log.durable < reached:
-            store.flusher.sync_in_thread()
+        if not await self._log_durable(reached):
             self._note(reached, clean=False, durable=False)
             return
         self._synced = reached
@@ -161,6 +162,17 @@ class Upkeep:
         root = store.config.store_path_root_dir
         write_checkpoint(store.files, root, self._checkpoint, durable=False)
         self._note(reached, clean=False, durable=False)
+
+    async def _log_durable(self, offset: int) -> bool:
+        """Sync the log up to ``offset``; False when that takes longer than the round may."""
+        store = self._store
+        deadline_ms = store.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
+        while store.log.durable < offset:
+            store.flusher.sync_in_thread()
+            if store.log.failure is not None or store.clock.monotonic_ms() > deadline_ms:
+                return False
+            await store.clock.sleep_ms(_LOG_SYNC_STEP_MS)
+        return True
 
     def note_now(self) -> None:
         """Write and note everything at once, after a change that a restart must not undo."""
@@ -177,6 +189,7 @@ class Upkeep:
             self._synced,
             store.pool.queue_count,
             self._checkpoint,
+            store.log.durable,
         )
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=durable)
