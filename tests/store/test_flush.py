@@ -140,3 +140,18 @@ async def test_waiting_messages_are_stored_by_the_stop(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert len(assert_consistent(again)) == 1
     again.close()
+
+
+async def test_a_sync_that_fails_while_the_store_stops_is_no_clean_stop(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = sync_store(tmp_path, files)
+    failed: list[object] = []
+    store.on_sync_failed = lambda tokens, error: failed.extend(tokens)
+    send(store, "unproven")
+    files.failing["datasync"] = errno.EIO
+    store.flusher.sync_in_thread()
+    store.flusher.close()
+    files.failing.clear()  # the kernel says it once; asked again, it has nothing to report
+    store.close()
+    assert failed == ["unproven"]
+    assert (tmp_path / "abort").exists()

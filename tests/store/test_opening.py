@@ -17,7 +17,7 @@ from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.message import batch
 from cometmq.store import checkpoint
 from cometmq.store.engine import MessageStore
-from cometmq.store.files import PosixFiles
+from cometmq.store.files import Buffer, PosixFiles
 from tests.store.stores import (
     BORN,
     assert_consistent,
@@ -387,3 +387,60 @@ def test_positions_file_is_what_the_docs_say(tmp_path: Path) -> None:
     assert found["clean"] is True
     assert found["written"] == found["synced"] == end
     assert len(found["checkpoint"]) == 3
+
+
+class WatchedFiles(PosixFiles):
+    """Notes which bytes of the log are written."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[int, bytes]] = []
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        self.writes.append((offset, bytes(data)))
+        super().pwrite(handle, data, offset)
+
+
+def test_after_a_crash_of_the_process_what_no_sync_proved_is_written_again(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    fill(store, 3)
+    store.flusher.sync_now()
+    proven = store.durable_offset
+    run_round(store)
+    fill(store, 4, first=3)
+    end = store.written_offset
+    files = WatchedFiles()
+    again = opened(copied(tmp_path / "s", "killed"), files=files)
+    written = b"".join(data for offset, data in files.writes if proven <= offset < end)
+    assert len(written) >= end - proven
+    assert bytes(again.log.view(proven, end - proven) or b"") == written[: end - proven]
+    assert len(assert_consistent(again)) == 7
+    again.close()
+    store.close()
+
+
+def test_a_first_file_that_was_never_filled_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").touch()
+    store = opened(tmp_path)
+    fill(store, 3)
+    assert len(assert_consistent(store)) == 3
+    store.close()
+
+
+def test_a_topic_made_anew_does_not_get_its_former_messages_back(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    for number in range(5):
+        put(store, body=f"former {number}".encode())
+    store.commit()
+    store.delete_topic("t")
+    for number in range(3):
+        put(store, body=f"new {number}".encode())
+    store.commit()
+    store.flusher.sync_now()
+    killed = copied(tmp_path / "s", "killed")
+    again = opened(killed, files=OtherBoot())
+    assert bodies(again, "t", 0) == [b"new 0", b"new 1", b"new 2"]
+    assert put(again)[1] == 3
+    again.commit()
+    again.close()
+    store.close()

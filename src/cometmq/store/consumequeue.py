@@ -256,6 +256,18 @@ class ConsumeQueue:
         self.min_offset = bases[0] // QUEUE_ENTRY_BYTES
         self.correct_min(log_start)
 
+    def is_older_than(self, physical_offset: int) -> bool:
+        """Whether every entry is of a record before ``physical_offset``."""
+        return _place(self.read(self.max_offset - 1, 1))[0] < physical_offset
+
+    def restart_at(self, offset: int) -> None:
+        """Forget the entries from ``offset`` on, in memory and in the files. Raises OSError."""
+        self.write()
+        pool = self._pool
+        pool.cut(self._directory, offset * QUEUE_ENTRY_BYTES, pool.bases(self._directory))
+        self._start_at(offset)
+        self.min_offset = min(self.min_offset, offset)
+
     def settle(self) -> None:
         """Recovery is over: without any entry the offsets go on where the files began."""
         if not self.max_offset and self._floor:

@@ -85,8 +85,11 @@ class Dispatcher:
     def _out_of_order(self, row: Dispatched) -> None:
         queue, queue_offset, phys, size, code, _, _ = row
         if queue_offset < queue.max_offset:
-            # Its entry survived: recovery starts below what the queue already holds.
-            return
+            if not queue.is_older_than(phys):
+                # Its entry survived: recovery starts below what the queue already holds.
+                return
+            # The topic was deleted and made anew: what the queue holds is from its former life.
+            queue.restart_at(queue_offset)
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
         queue.max_offset = queue_offset + 1
