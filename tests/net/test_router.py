@@ -114,6 +114,17 @@ async def test_hooks_see_every_request_in_order_also_oneway_and_failed_ones() ->
     ]
 
 
+async def test_hooks_also_see_requests_whose_fields_cannot_be_read() -> None:
+    log: list[str] = []
+    async with serving({RequestCode.GET_MAX_OFFSET: beat}) as served:
+        served.router.hooks += [RecordingHook("a", log), RecordingHook("b", log, refuse=True)]
+        client = await served.connect()
+        client.send(RequestCode.GET_MAX_OFFSET, topic="t")
+        head, _ = await client.frame()
+    assert (head.code, head.remark) == (16, "not you")
+    assert log == ["a before 30", "b before 30", "a after 30 16", "b after 30 16"]
+
+
 async def test_a_hook_can_refuse() -> None:
     log: list[str] = []
     async with serving({BEAT: beat}) as served:

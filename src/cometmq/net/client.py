@@ -367,9 +367,9 @@ class _Link(asyncio.Protocol):
 
     def _serve(self, event: Request[Any] | Rejected) -> None:
         if isinstance(event, Rejected):
-            if not event.oneway:
+            if not event.request.oneway:
                 self._write(
-                    encode_response(event, event.error.code, remark=event.error.remark), b""
+                    encode_response(event.request, event.error.code, remark=event.error.remark), b""
                 )
             return
         handler = self._owner.on_request.get(event.code)

@@ -20,8 +20,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from cometmq.core.errors import BadRequest, NotConnected, RemoteProtocolError, RequestTimedOut
-from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
+from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
+from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
 from cometmq.protocol.frame import JSON, decode_head
 from cometmq.protocol.framer import FrameTooLarge
 
@@ -212,9 +212,8 @@ class Peer(asyncio.Protocol):
             except RemoteProtocolError:
                 pass  # its header cannot be read either: nobody can be told
             else:
-                reason = BadRequest(error.code, error.remark)
-                refused = Rejected(head.code, head.opaque, False, error.codec, reason)
-                self.write(encode_response(refused, error.code, remark=error.remark))
+                request = request_of(head, head.ext, error.codec)
+                self.write(encode_response(request, error.code, remark=error.remark))
                 self.flush()
         self.close()
 

@@ -96,12 +96,7 @@ class Router:
     def handle(self, peer: Peer, event: Event[Any]) -> None:
         """Serve one event of ``peer``. Never raises for what a peer sent."""
         if isinstance(event, Rejected):
-            if not event.oneway:
-                head = encode_response(event, event.error.code, remark=event.error.remark)
-                peer.write(head)
-            log.info(
-                "request rejected code=%d peer=%s reason=%s", event.code, peer.address, event.error
-            )
+            self._refuse(peer, event)
             return
         if isinstance(event, Answered):
             peer.answered(event)
@@ -118,6 +113,16 @@ class Router:
             self._start(peer, event)
         except Exception as error:
             self.finish(peer, event, _failure(peer, event, error))
+
+    def _refuse(self, peer: Peer, event: Rejected) -> None:
+        error: CometError = event.error
+        log.info("request rejected code=%d peer=%s reason=%s", event.code, peer.address, error)
+        try:
+            for hook in self.hooks:
+                hook.before(peer, event.request)
+        except CometError as refused:
+            error = refused
+        self.finish(peer, event.request, Reply(error.code, remark=error.remark))
 
     def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
         """Run the after-hooks and send the answer, if the request wants one."""

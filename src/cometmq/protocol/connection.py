@@ -20,6 +20,7 @@ from cometmq.protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     JSON,
+    Head,
     Request,
     Response,
     decode_head,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from cometmq.protocol.headers import Header
 
 T = TypeVar("T")
+H = TypeVar("H")
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -39,13 +41,16 @@ _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A request whose fields cannot be read: answer it with the error's code and remark."""
+    """A request whose fields cannot be read: answer it with the error's code and remark. Its
+    header holds the fields as text, as they came."""
 
-    code: int
-    opaque: int
-    oneway: bool
-    codec: int
+    request: Request[dict[str, str]]
     error: BadRequest
+
+    @property
+    def code(self) -> int:
+        """The request's code."""
+        return self.request.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +153,8 @@ class Connection(Generic[T]):
         try:
             fields = decode_fields(head.code, head.ext)
         except BadRequest as error:
-            oneway = head.flag & FLAG_ONEWAY != 0
-            return Rejected(head.code, head.opaque, oneway, codec, error)
-        return Request(
-            code=head.code,
-            header=fields,
-            opaque=head.opaque,
-            flag=head.flag,
-            version=head.version,
-            language=head.language,
-            remark=head.remark,
-            body=body,
-            codec=codec,
-        )
+            return Rejected(request_of(head, head.ext, codec, body), error)
+        return request_of(head, fields, codec, body)
 
     def encode_request(
         self,
@@ -243,8 +237,23 @@ class Connection(Generic[T]):
         )
 
 
+def request_of(head: Head, fields: H, codec: int, body: bytes = b"") -> Request[H]:
+    """A request from its decoded header."""
+    return Request(
+        code=head.code,
+        header=fields,
+        opaque=head.opaque,
+        flag=head.flag,
+        version=head.version,
+        language=head.language,
+        remark=head.remark,
+        body=body,
+        codec=codec,
+    )
+
+
 def encode_response(
-    request: Request[Any] | Rejected,
+    request: Request[Any],
     code: int,
     *,
     header: Header | None = None,
