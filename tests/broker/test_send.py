@@ -12,7 +12,7 @@ from cometmq.core.errors import BadRequest
 from cometmq.message import batch, properties
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, encode_head
+from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, JSON, Request, encode_head
 from tests.broker.serving import BATCH, NO_SPACE, SEND, FailingFiles, running_broker, send_fields
 
 
@@ -232,6 +232,28 @@ async def test_hooks_see_sends_that_succeed_and_can_refuse(tmp_path: Path) -> No
         assert (await client.send(b"no batch", code=BATCH)).code == 13
         assert (await client.send(b"take", e="99")).code == 1
     assert seen == [("t", 0, 1), ("t", 0, 3), ("t", 13, 0), ("t", 1, 0)]
+
+
+async def test_hooks_see_what_is_sent_back(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    class Hook:
+        def before(self, peer: Peer, request: Request[Any]) -> None:
+            return None
+
+        def after(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
+            seen.append((request.code, code, count))
+
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await client.send()
+        _, records = await client.pull()
+        running.broker.send_hooks.add(Hook())
+        back = {"group": "g", "delayLevel": "1"}
+        offset = str(records[0].physical_offset)
+        await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, b"", JSON, offset=offset, **back)
+        await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, b"", JSON, offset="1", **back)
+    assert seen == [(36, 0, 1), (36, 1, 0)]
 
 
 async def test_a_congested_connection_is_told_to_send_slower(tmp_path: Path) -> None:

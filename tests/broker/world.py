@@ -17,6 +17,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
 from cometmq.broker.groups import GroupTable
+from cometmq.broker.hooks import SendHooks
 from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.query import QueryHandler
@@ -265,6 +266,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             groups=parts.groups,
             levels=parts.levels,
             stats=stats,
+            hooks=SendHooks(),
         ),
         BrokerAdmin(
             config=config,

@@ -229,6 +229,7 @@ class Broker:
                 groups=self.groups,
                 levels=self.levels,
                 stats=self.stats,
+                hooks=self.send_hooks,
             ),
         )
 

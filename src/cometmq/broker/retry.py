@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
 from cometmq.net.router import Reply
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.delay import DelayLevels
     from cometmq.broker.durability import Appender
     from cometmq.broker.groups import GroupTable
+    from cometmq.broker.hooks import SendHooks
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics import TopicTable
     from cometmq.message.record import Record
@@ -57,7 +58,9 @@ class SendBackHandler:
         groups: GroupTable,
         levels: DelayLevels,
         stats: BrokerStats,
+        hooks: SendHooks,
     ) -> None:
+        self._hooks = hooks
         self._config = config
         self._store = store
         self._appender = appender
@@ -70,8 +73,22 @@ class SendBackHandler:
         """Handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    async def send_back(self, _peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
+    async def send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
         """Store a message again for its group, or among its dead letters."""
+        self._hooks.before_send(peer, request)
+        code: int = ResponseCode.SYSTEM_ERROR
+        try:
+            reply = await self._send_back(request)
+            code = reply.code
+        except CometError as error:
+            code = error.code
+            raise
+        finally:
+            stored = 1 if code == ResponseCode.SUCCESS else 0
+            self._hooks.after_send(peer, request, code, stored)
+        return reply
+
+    async def _send_back(self, request: Request[ConsumerSendMsgBack]) -> Reply:
         header = request.header
         group = self._group(header.group)
         if group.retry_queue_nums <= 0:
