@@ -69,16 +69,29 @@ async def test_rounds_note_how_far_the_files_go(tmp_path: Path) -> None:
     assert found is not None
     assert (found.written, found.synced, found.clean) == (store.written_offset, 0, False)
     assert found.queues == 3
-    clock.advance(60_000)
-    await store.upkeep.flush_entries()
     assert read_checkpoint(store.files, root) == (0, 0, 0)
-    store.flusher.sync_now()
     clock.advance(60_000)
-    await store.upkeep.flush_entries()
+    thorough = asyncio.create_task(store.upkeep.flush_entries())
+    await until(store, thorough.done, 1)
+    await thorough
     found = read_positions(store.files, root)
     assert found is not None
-    assert found.synced == store.written_offset
+    assert found.synced == store.durable_offset == store.written_offset
     assert read_checkpoint(store.files, root).log_ms == store.last_ms
+    store.close()
+
+
+async def test_a_log_that_cannot_be_synced_is_not_noted_as_synced(tmp_path: Path) -> None:
+    files = FailingFiles()
+    clock = VirtualClock()
+    store = opened(tmp_path, clock, files)
+    fill(store, 50)
+    store.log.fail("for the test")
+    clock.advance(60_000)
+    await store.upkeep.flush_entries()
+    found = read_positions(files, str(tmp_path))
+    assert found is not None
+    assert (found.written, found.synced) == (store.written_offset, 0)
     store.close()
 
 
