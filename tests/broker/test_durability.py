@@ -158,3 +158,16 @@ async def test_what_fails_between_turns_tells_its_caller(tmp_path: Path) -> None
         with pytest.raises(ValueError, match="no"):
             await appender.between_turns(fail)
         assert (await put).code == 0
+
+
+async def test_a_send_that_does_not_wait_is_synced_and_seen_all_the_same(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "flushDiskType": "SYNC_FLUSH",
+        "flushIntervalCommitLog": "60000",
+    }
+    async with running_broker(tmp_path, **settings) as running:
+        client = await running.connect()
+        assert (await client.send(b"quick", i="WAIT\x01false")).code == 0
+        async with asyncio.timeout(10):
+            while not (await client.pull())[1]:
+                await asyncio.sleep(0.001)

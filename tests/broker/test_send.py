@@ -287,3 +287,19 @@ async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_pat
         _, records = await client.pull()
     assert (again.code, again.ext["queueOffset"]) == (0, "1")
     assert [record.body for record in records] == [b"before", b"after"]
+
+
+async def test_the_first_answer_waits_until_name_servers_know_the_topic(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        announced = asyncio.Event()
+        running.broker.topics.announced = announced.wait  # type: ignore[assignment]
+        first, second = await running.connect(), await running.connect()
+        first.post(SEND, b"1", **send_fields(b="fresh"))
+        second.post(SEND, b"2", **send_fields(b="fresh"))
+        assert (await first.ask(RequestCode.GET_MIN_OFFSET, topic="fresh", queueId="1"))[
+            0
+        ].code == 0
+        assert (await second.ask(RequestCode.GET_MIN_OFFSET, topic="fresh", queueId="1"))[0].opaque
+        announced.set()
+        offsets = [(await client.frame())[0].ext["queueOffset"] for client in (first, second)]
+        assert sorted(offsets) == ["0", "1"]

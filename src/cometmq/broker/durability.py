@@ -200,7 +200,8 @@ class Appender:
             deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
             self.waiting_sends += len(turn.sends)
             store.durable.park(store.written_offset, deadline_ms, turn)
-            store.sync()
+        # Also for sends that do not wait: consumers see a message only once it is durable.
+        store.sync()
 
     def _durable(self, tokens: list[object]) -> None:
         for turn in cast("list[Turn]", tokens):

@@ -79,6 +79,8 @@ class SendHandler:
         self._id_prefix = store_host.hex().upper()
         self._answer_head = _answer_template(config.region_id, config.trace_on)
         appender.answer_sends = self.answer
+        #: Topics that a send created and that name servers do not know yet.
+        self._unannounced: set[str] = set()
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -196,6 +198,8 @@ class SendHandler:
 
     def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         """Write the answers of sends whose turn has ended; one write a connection."""
+        if self._unannounced:
+            sends = self._hold_first(sends, code, remark)
         peers: set[Peer] = set()
         template = self._answer_head
         prefix = self._id_prefix
@@ -217,6 +221,16 @@ class SendHandler:
             peers.add(peer)
         for peer in peers:
             peer.flush()
+
+    def _hold_first(
+        self, sends: list[WaitingSend], code: int, remark: str | None
+    ) -> list[WaitingSend]:
+        """Keep the answers of sends to topics that name servers do not know yet: who knows of a
+        message asks for the route to it, and asks again only 30 s later."""
+        held = [send for send in sends if send[1].header.topic in self._unannounced]
+        if held:
+            self._topics.when_announced(lambda: self.answer(held, code, remark))
+        return [send for send in sends if send[1].header.topic not in self._unannounced]
 
     def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
         peer, request, queue_id, queue_offset, physical = send
@@ -282,6 +296,8 @@ class SendHandler:
                 f"topic[{topic}] not exist, apply first please! Create it with "
                 "cometmq topic create or mqadmin updateTopic, or set autoCreateTopicEnable=true",
             )
+        self._unannounced.add(topic)
+        self._topics.when_announced(lambda: self._unannounced.discard(topic))
         return created
 
     def _queue_id(self, header: SendMessage, config: TopicConfig) -> int:
