@@ -8,11 +8,12 @@ because a page fault would hold the whole process (upstream: DefaultMessageStore
 from __future__ import annotations
 
 from enum import Enum
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_SCANNED_ENTRIES = 800
 _iter_entries = QUEUE_ENTRY.iter_unpack
+#: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
+_UNPACK = [Struct(">" + "qiq" * count).unpack for count in range(33)]
 
 
 class ReadStatus(Enum):
@@ -39,7 +42,8 @@ class ReadStatus(Enum):
 class ReadResult(msgspec.Struct, gc=False):
     """What a read found. ``ranges`` are (physical offset, size); ``chunks`` their bytes, in order.
 
-    With ``cold`` set, ``chunks`` is empty until the store's ``load`` has filled it.
+    ``ranges`` may be empty when ``chunks`` is filled already; with ``cold`` set, ``chunks`` is
+    empty until the store's ``load`` has filled it.
     """
 
     status: ReadStatus
@@ -85,10 +89,30 @@ def read(
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
         return _outside(offset, low, high)
-    log_start = log.segments.start
     entries = queue.read(
         offset, max_count if codes is None else max(MAX_SCANNED_ENTRIES, max_count)
     )
+    if codes is None:
+        plain = _plain(entries, log, min(max_bytes, limits.hot_max_bytes), limits)
+        if plain is not None:
+            chunks, count, total = plain
+            return ReadResult(
+                ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, []
+            )
+    return _one_by_one(entries, queue, log, offset, max_count, max_bytes, codes, limits)
+
+
+def _one_by_one(
+    entries: bytes | bytearray,
+    queue: ConsumeQueue,
+    log: CommitLog,
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+    limits: ReadLimits,
+) -> ReadResult:
+    low, high, log_start = queue.min_offset, queue.max_offset, log.segments.start
     ranges: list[tuple[int, int]] = []
     start = stop = -1
     scanned = count = total = 0
@@ -122,6 +146,39 @@ def read(
     chunks = [] if cold else _views(log, ranges)
     return ReadResult(
         ReadStatus.FOUND, offset + scanned, low, high, chunks, count, total, cold, ranges
+    )
+
+
+def _plain(
+    entries: bytes | bytearray, log: CommitLog, max_bytes: int, limits: ReadLimits
+) -> tuple[list[memoryview], int, int] | None:
+    """All of the entries as chunks with their count and size, when every one is hot, in one file
+    and wanted; None when they have to be looked at one by one.
+
+    What nearly every pull finds, in half the time of the loop: all entries are unpacked at once,
+    and only the first and the last place are checked, for a queue's records go up.
+    """
+    count = len(entries) // QUEUE_ENTRY_BYTES
+    if not 0 < count <= min(limits.hot_max_count, len(_UNPACK) - 1):
+        return None
+    fields = _UNPACK[count](entries)
+    places, sizes = fields[::3], fields[1::3]
+    first, stop, total = places[0], places[-1] + sizes[-1], sum(sizes)
+    if total > max_bytes or first < log.segments.start or log.written - first > limits.hot_bytes:
+        return None
+    file = log.segments.find(first)
+    if file is None or stop > file.end:
+        return None
+    base, whole = file.base, file.view
+    if stop - first == total:
+        return [whole[first - base : stop - base]], count, total
+    return (
+        [
+            whole[place - base : place - base + size]
+            for place, size in zip(places, sizes, strict=True)
+        ],
+        count,
+        total,
     )
 
 
