@@ -103,7 +103,8 @@ class Appender:
 
     def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
         """Have a send that was appended in this turn answered once its policy is met."""
-        self._schedule()
+        if not self._due:
+            self._schedule()
         turn = self._turn if wait_durable or not self._synced else self._unsynced
         turn.sends.append(send)
 

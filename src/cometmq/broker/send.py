@@ -50,6 +50,7 @@ MAX_WAITING_SENDS: Final = 100_000
 
 _WAIT_TRUE: Final = "WAIT\x01true"
 _SEPARATOR: Final = "\x02"
+_WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
 
 
 class SendHandler:
@@ -74,8 +75,10 @@ class SendHandler:
         self._groups = groups
         self._delay = delay
         self._hooks = hooks
+        self._hooks_added = hooks.added
         self._inside_hooks = False
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
+        self._separated_cluster = b"\x02" + self._cluster_property
         self._id_prefix = store_host.hex().upper()
         self._answer_head = _answer_template(config.region_id, config.trace_on)
         appender.answer_sends = self.answer
@@ -93,10 +96,11 @@ class SendHandler:
     def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append one message; its answer leaves at the end of the turn or once it is durable."""
         header = request.header
-        if header.batch is not None and truth(header.batch):
+        batch = header.batch
+        if batch is not None and batch != "false" and truth(batch):
             return self.send_batch(peer, request)
         config = self._check(peer, header)
-        if self._hooks and not self._inside_hooks:
+        if self._hooks_added and not self._inside_hooks:
             return self._hooked(self.send, peer, request)
         topic = header.topic
         queue_id = self._queue_id(header, config)
@@ -114,11 +118,13 @@ class SendHandler:
             raw = props.encode(properties)
         else:
             raw = _without_wait(text).encode("utf-8", "replace")
-        raw = props.joined(raw, self._cluster_property) if raw else self._cluster_property
+        raw = raw + self._separated_cluster if raw else self._cluster_property
         if len(raw) > props.MAX_SIZE_BYTES:
             raise MessageIllegal(_properties_too_long(len(raw)))
         if len(body) > self._config.max_message_size:
             raise MessageIllegal(_body_too_long(len(body), self._config.max_message_size))
+        unique = properties.get(props.UNIQ_KEY)
+        keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
         store = self._store
         physical, queue_offset = store.append(
             store.queue(topic, queue_id),
@@ -131,7 +137,7 @@ class SendHandler:
             reconsume_times=reconsume_times,
             prepared_offset=0,
             tag_code=tag_code(properties.get(props.TAGS)),
-            keys=props.index_keys(properties),
+            keys=keys,
         )
         request.body = b""  # stored: a send that waits for its sync need not hold it too
         self._appender.add_send(
@@ -203,8 +209,9 @@ class SendHandler:
         peers: set[Peer] = set()
         template = self._answer_head
         prefix = self._id_prefix
+        hooked = bool(self._hooks_added)
         for peer, request, queue_id, queue_offset, physical in sends:
-            if request.codec != JSON or remark is not None or peer.router.hooks or self._hooks:
+            if request.codec != JSON or remark is not None or peer.router.hooks or hooked:
                 self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
                 continue
             if request.flag & 2:
@@ -380,6 +387,8 @@ def _answer_template(region: str, trace_on: bool) -> str:
 
 def _without_wait(text: str) -> str:
     """The property text without WAIT=true, which says nothing once the message is stored."""
+    if text.endswith(_WAIT_LAST):
+        return text[: -len(_WAIT_LAST)]  # as our client and most others write it
     if _WAIT_TRUE not in text:
         return text.rstrip(_SEPARATOR)
     return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
