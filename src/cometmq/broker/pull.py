@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter import tags
-from cometmq.net.router import MAX_TASKS_PER_PEER, Reply
+from cometmq.net.router import Reply, begin_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
@@ -178,14 +178,7 @@ class PullHandler:
         return self.longpoll.hold(pull)
 
     def _start_loading(self, pull: HeldPull, result: ReadResult) -> None:
-        peer = pull.peer
-        if peer.running_tasks >= MAX_TASKS_PER_PEER:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
-                "wait for their answers",
-            )
-        peer.running_tasks += 1
+        begin_task(pull.peer)
         self._tasks.spawn(self._load(pull, result), name=f"cold read {pull.queue}")
 
     async def _load(self, pull: HeldPull, result: ReadResult) -> None:

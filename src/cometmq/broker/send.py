@@ -329,7 +329,8 @@ class SendHandler:
                 f"the broker[{self._config.broker_name}] takes no transactional messages yet",
             )
         topic = header.topic
-        properties.pop(props.WAIT, None) if properties.get(props.WAIT) == "true" else None
+        if properties.get(props.WAIT) == "true":
+            del properties[props.WAIT]
         if topic.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(header, queue_id, properties)
         level = self._delay.level_of(properties)

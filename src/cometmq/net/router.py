@@ -167,13 +167,7 @@ class Router:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 f" request type {request.code} not supported",
             )
-        if peer.running_tasks >= MAX_TASKS_PER_PEER:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
-                "wait for their answers",
-            )
-        peer.running_tasks += 1
+        begin_task(peer)
         name = REGISTRY[request.code].code.name
         self._tasks.spawn(self._run(peer, request, handler), name=f"{name} {peer.address}")
 
@@ -186,6 +180,20 @@ class Router:
             peer.running_tasks -= 1
         if reply is not None:
             self.finish(peer, request, reply)
+
+
+def begin_task(peer: Peer) -> None:
+    """Count one more slow request of ``peer``; whoever runs it counts it down when it ends.
+
+    Raises BadRequest (SYSTEM_BUSY) at the bound.
+    """
+    if peer.running_tasks >= MAX_TASKS_PER_PEER:
+        raise BadRequest(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD]{peer.running_tasks} slow requests of this connection are running: "
+            "wait for their answers",
+        )
+    peer.running_tasks += 1
 
 
 def _failure(peer: Peer, request: Request[Any], error: Exception) -> Reply:
