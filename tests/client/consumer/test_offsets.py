@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from cometmq.client.consumer.offsets import LocalOffsets, RemoteOffsets, offsets_path
+from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
-from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.fake_broker import FakeBroker, FakeCluster
 from tests.client.scripted import Answer
 
 ONE = MessageQueue("t", "broker-0", 0)
@@ -21,21 +21,9 @@ UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as cluster:
-        cluster.create("t", 2)
-        yield cluster
-
-
-@pytest.fixture
-def broker(cluster: FakeCluster) -> FakeBroker:
-    return cluster.brokers[0]
-
-
-@pytest.fixture
-async def offsets(cluster: FakeCluster) -> AsyncIterator[RemoteOffsets]:
-    async with open_session(cluster) as session:
-        yield RemoteOffsets(session, "g")
+def offsets(cluster: FakeCluster, session: Session) -> RemoteOffsets:
+    cluster.create("t", 2)
+    return RemoteOffsets(session, "g")
 
 
 async def test_only_what_changed_is_stored(broker: FakeBroker, offsets: RemoteOffsets) -> None:

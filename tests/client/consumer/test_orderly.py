@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from cometmq.client.consumer.orderly import QueueLocks
 from cometmq.message.model import MessageQueue, from_record
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.consumer.test_push import bodies, fill, joined, take
-from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.fake_broker import FakeBroker, FakeCluster
 from tests.client.scripted import Answer, eventually
 
 LOCK = RequestCode.LOCK_BATCH_MQ
 KEY = QueueKey(topic="t", broker_name="broker-0", queue_id=0)
 QUEUE = MessageQueue("t", "broker-0", 0)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as cluster:
-        cluster.create("t", 1)
-        yield cluster
-
-
-@pytest.fixture
-def broker(cluster: FakeCluster) -> FakeBroker:
-    return cluster.brokers[0]
 
 
 def ahead(broker: FakeBroker, topic: str, offset: int) -> list[Request[Any]]:
@@ -118,7 +104,7 @@ async def test_a_dead_letter_that_cannot_leave_is_tried_again(
             again = await take(consumer)
             assert again.reconsume_times == 1
             again.ack()
-    assert "dead_letter_failed" in caplog.text
+    assert "send_back_failed" in caplog.text
 
 
 async def test_a_broadcast_message_that_failed_for_good_is_dropped(
@@ -212,39 +198,3 @@ async def test_a_failed_message_of_a_dropped_queue_goes_to_its_next_owner_at_onc
             again = await take(two)
             assert (again.body, again.reconsume_times) == (b"x", 0)
             again.ack()
-
-
-async def test_locks(cluster: FakeCluster, broker: FakeBroker) -> None:
-    async with open_session(cluster, lock_expiry_ms=80) as session:
-        locks = QueueLocks(session, "g")
-        assert not locks.held(QUEUE)
-        assert await locks.acquire([QUEUE]) == {QUEUE}
-        assert (locks.held(QUEUE), locks.epoch(QUEUE)) == (True, 1)
-        await locks.acquire([QUEUE])
-        assert locks.epoch(QUEUE) == 1
-        script = broker.peer.scripts[LOCK]
-        broker.peer.on(LOCK, Answer(1, remark="no"))
-        assert await locks.acquire([QUEUE]) == {QUEUE}  # believed until its time is up
-        await eventually(lambda: not locks.held(QUEUE))
-        broker.peer.on(LOCK, script)
-        assert await locks.acquire([QUEUE]) == {QUEUE}
-        assert locks.epoch(QUEUE) == 2
-        await locks.release(QUEUE)
-        await locks.release(QUEUE)
-        assert broker.locks == {}
-        assert not locks.held(QUEUE)
-
-
-async def test_an_unlock_that_fails_is_only_logged(
-    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(_: Request[Any]) -> Answer:
-        return Answer(1, remark="no")
-
-    broker.peer.on(RequestCode.UNLOCK_BATCH_MQ, refuse)
-    async with open_session(cluster) as session:
-        locks = QueueLocks(session, "g")
-        await locks.acquire([QUEUE])
-        with caplog.at_level(logging.WARNING):
-            await locks.release(QUEUE)
-    assert "unlock_failed" in caplog.text

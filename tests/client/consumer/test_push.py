@@ -18,22 +18,10 @@ from cometmq.client.session import Session
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.consumer.test_options import options
-from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import Answer, eventually
 
 PULL = RequestCode.PULL_MESSAGE
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as cluster:
-        cluster.create("t", 1)
-        yield cluster
-
-
-@pytest.fixture
-def broker(cluster: FakeCluster) -> FakeBroker:
-    return cluster.brokers[0]
 
 
 @asynccontextmanager

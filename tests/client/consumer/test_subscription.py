@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,26 +13,8 @@ from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from tests.client.consumer.test_options import options
 from tests.client.consumer.test_push import fill
-from tests.client.fake_broker import FakeBroker, FakeCluster, fake_cluster, open_session
+from tests.client.fake_broker import FakeBroker
 from tests.client.scripted import eventually
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as cluster:
-        cluster.create("t", 1)
-        yield cluster
-
-
-@pytest.fixture
-def broker(cluster: FakeCluster) -> FakeBroker:
-    return cluster.brokers[0]
-
-
-@pytest.fixture
-async def session(cluster: FakeCluster) -> AsyncIterator[Session]:
-    async with open_session(cluster) as session:
-        yield session
 
 
 def subscription(session: Session, concurrency: int = 8) -> Subscription:

@@ -12,13 +12,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cometmq.client.consumer.concurrent import ConcurrentSettler
+from cometmq.client.consumer.concurrent import SendBack
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.inflight import InFlight, Limits
 from cometmq.client.consumer.offsets import LocalOffsets, RemoteOffsets, offsets_path
-from cometmq.client.consumer.orderly import OrderlySettler, QueueLocks
+from cometmq.client.consumer.orderly import RetryInPlace
+from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.pull import Puller, PullResult, PullStatus
 from cometmq.core.errors import BrokerRefused, CometError
 from cometmq.protocol.codes import ResponseCode
@@ -75,11 +77,12 @@ class PushConsumer:
             per_queue=1 if options.ordered else options.concurrency,
             may_give=self._may_give,
         )
-        self._settler: ConcurrentSettler | OrderlySettler = (
-            OrderlySettler(session, options, self._offsets, self._dispatch, producer)
+        policy = (
+            RetryInPlace(session, options, producer)
             if options.ordered
-            else ConcurrentSettler(session, options, self._offsets, self._dispatch)
+            else SendBack(session, options)
         )
+        self._settler = ConsumerSettler(session, options, self._offsets, self._dispatch, policy)
         self._rebalancer = Rebalancer(session, options, self)
         self._limits = Limits(
             self._config.max_queue_messages,
@@ -181,7 +184,7 @@ class PushConsumer:
         try:
             if self._locks is not None:
                 await self._drain(lambda: inflight.taken_count == 0)
-                inflight.reset(_NOWHERE)  # what is done later than that counts no more
+            inflight.reset(_NOWHERE)  # what is done later than that counts no more
             await self._offsets.persist([queue])
             self._offsets.forget(queue)
             if self._locks is not None:
@@ -299,14 +302,13 @@ class PushConsumer:
                     self._offsets.forget(queue)
 
     async def _release_stuck(self) -> None:
-        assert isinstance(self._settler, ConcurrentSettler)
         timeout_ms = self._config.consume_timeout_ms
         while True:
             await self._clock.sleep_ms(min(_STUCK_CHECK_MS, timeout_ms))
             now_ms = self._clock.monotonic_ms()
             for reading in list(self._reading.values()):
                 for message in reading.inflight.stuck(now_ms, timeout_ms):
-                    await self._settler.send_back_stuck(reading.inflight, message)
+                    await self._settler.expired(reading.inflight, message)
 
     # ------------------------------------------------------------------ parts
 

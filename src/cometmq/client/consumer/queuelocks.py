@@ -1,0 +1,96 @@
+"""The brokers' locks that make a queue one member's own: without one an ordered queue is not read.
+
+A lock lives for 60 s on its broker and is believed here for less, so that no two members ever think
+that they have it (upstream: RebalanceImpl.lock, RebalanceLockManager.java).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import ClientError
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+
+if TYPE_CHECKING:
+    from cometmq.client.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class QueueLocks:
+    """Locks of one group's queues, as their brokers gave them to this client."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._until_ms: dict[MessageQueue, int] = {}
+        self._epochs: dict[MessageQueue, int] = {}
+
+    def held(self, queue: MessageQueue) -> bool:
+        """Whether this client may process the queue now."""
+        return self._until_ms.get(queue, 0) > self._session.clock.monotonic_ms()
+
+    def epoch(self, queue: MessageQueue) -> int:
+        """Counts how often the lock was got anew: what was known before an increase may be old."""
+        return self._epochs.get(queue, 0)
+
+    async def acquire(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Get or renew locks; gives the queues whose lock is held now. A broker that cannot be
+        reached leaves its queues as they are until their time is up."""
+        wanted = set(queues)
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(wanted):
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        await asyncio.gather(*(self._lock(own) for own in by_broker.values()))
+        return {queue for queue in wanted if self.held(queue)}
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Let another member have the queue; a failure is logged, for the lock expires anyway."""
+        if self._until_ms.pop(queue, None) is None:
+            return
+        try:
+            await self._call(RequestCode.UNLOCK_BATCH_MQ, [queue])
+        except ClientError as error:
+            log.warning("unlock_failed queue=%s error=%s", queue, error)
+
+    async def _lock(self, queues: list[MessageQueue]) -> None:
+        try:
+            body = await self._call(RequestCode.LOCK_BATCH_MQ, queues)
+            granted = {
+                MessageQueue(key.topic, key.broker_name, key.queue_id)
+                for key in parse_json(body, QueueLockResponse).lock_ok_mq_set
+            }
+        except ClientError as error:
+            log.warning("lock_failed broker=%s error=%s", queues[0].broker_name, error)
+            return
+        until_ms = self._session.clock.monotonic_ms() + self._session.config.lock_expiry_ms
+        for queue in queues:
+            if queue not in granted:
+                self._until_ms.pop(queue, None)
+                continue
+            if not self.held(queue):
+                self._epochs[queue] = self.epoch(queue) + 1
+            self._until_ms[queue] = until_ms
+
+    async def _call(self, code: RequestCode, queues: list[MessageQueue]) -> bytes:
+        keys = [
+            QueueKey(topic=each.topic, broker_name=each.broker_name, queue_id=each.queue_id)
+            for each in queues
+        ]
+        body = QueueLockRequest(
+            consumer_group=self._group, client_id=self._session.client_id, mq_set=keys
+        )
+        response = await self._session.remoting.call(
+            await self._session.master_of(queues[0]),
+            code,
+            None,
+            encode_json(body),
+            timeout_ms=self._session.config.request_timeout_ms,
+        )
+        return response.body

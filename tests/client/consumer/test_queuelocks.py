@@ -1,0 +1,54 @@
+"""Locks of ordered queues: got, renewed, believed for a while, given back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from cometmq.client.consumer.queuelocks import QueueLocks
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Request
+from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
+from tests.client.scripted import Answer, eventually
+
+LOCK = RequestCode.LOCK_BATCH_MQ
+QUEUE = MessageQueue("t", "broker-0", 0)
+
+
+async def test_locks(cluster: FakeCluster, broker: FakeBroker) -> None:
+    async with open_session(cluster, lock_expiry_ms=80) as session:
+        locks = QueueLocks(session, "g")
+        assert not locks.held(QUEUE)
+        assert await locks.acquire([QUEUE]) == {QUEUE}
+        assert (locks.held(QUEUE), locks.epoch(QUEUE)) == (True, 1)
+        await locks.acquire([QUEUE])
+        assert locks.epoch(QUEUE) == 1
+        script = broker.peer.scripts[LOCK]
+        broker.peer.on(LOCK, Answer(1, remark="no"))
+        assert await locks.acquire([QUEUE]) == {QUEUE}  # believed until its time is up
+        await eventually(lambda: not locks.held(QUEUE))
+        broker.peer.on(LOCK, script)
+        assert await locks.acquire([QUEUE]) == {QUEUE}
+        assert locks.epoch(QUEUE) == 2
+        await locks.release(QUEUE)
+        await locks.release(QUEUE)
+        assert broker.locks == {}
+        assert not locks.held(QUEUE)
+
+
+async def test_an_unlock_that_fails_is_only_logged(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: Request[Any]) -> Answer:
+        return Answer(1, remark="no")
+
+    broker.peer.on(RequestCode.UNLOCK_BATCH_MQ, refuse)
+    async with open_session(cluster) as session:
+        locks = QueueLocks(session, "g")
+        await locks.acquire([QUEUE])
+        with caplog.at_level(logging.WARNING):
+            await locks.release(QUEUE)
+    assert "unlock_failed" in caplog.text

@@ -1,0 +1,134 @@
+"""What becomes of a message that is done with, failed, or held for too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from cometmq.client.consumer.concurrent import SendBack
+from cometmq.client.consumer.dispatch import Dispatch
+from cometmq.client.consumer.inflight import InFlight
+from cometmq.client.consumer.offsets import RemoteOffsets
+from cometmq.client.consumer.settling import ConsumerSettler
+from cometmq.client.session import Session
+from cometmq.message.model import MessageQueue, StoredMessage
+from cometmq.protocol.codes import RequestCode
+from tests.client.consumer.test_inflight import message
+from tests.client.consumer.test_options import options
+from tests.client.fake_broker import FakeBroker, FakeCluster
+from tests.client.scripted import Answer, eventually
+
+BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+@dataclass
+class Hands:
+    """A queue with one message taken from it, and all that settles it."""
+
+    broker: FakeBroker
+    inflight: InFlight
+    dispatch: Dispatch
+    offsets: RemoteOffsets
+    settler: ConsumerSettler
+    message: StoredMessage
+
+    @property
+    def header(self) -> Any:
+        return self.broker.peer.received(BACK)[-1].header
+
+
+@pytest.fixture(autouse=True)
+def accepting(broker: FakeBroker) -> None:
+    """Send-backs of messages that this broker never stored."""
+    broker.peer.on(BACK, Answer())
+
+
+async def hands(cluster: FakeCluster, session: Session, **changes: Any) -> Hands:
+    wanted = options(**changes)
+    dispatch = Dispatch(session.clock, concurrency=4, per_queue=4)
+    inflight = InFlight(MessageQueue("t", "broker-0", 0), 0)
+    inflight.add([structs.replace(message(0), physical_offset=77), message(1)], 2)
+    dispatch.offer(inflight)
+    taken = await dispatch.take()
+    assert taken is not None
+    offsets = RemoteOffsets(session, "g")
+    settler = ConsumerSettler(session, wanted, offsets, dispatch, SendBack(session, wanted))
+    return Hands(cluster.brokers[0], inflight, dispatch, offsets, settler, taken[1])
+
+
+async def test_success_moves_the_offset(cluster: FakeCluster, session: Session) -> None:
+    it = await hands(cluster, session)
+    it.settler.succeeded(it.inflight, it.message)
+    assert it.dispatch.handed_out == 0
+    await it.offsets.persist()
+    assert it.broker.offset("g", "t") == 1
+
+
+async def test_a_failure_goes_to_the_broker(cluster: FakeCluster, session: Session) -> None:
+    it = await hands(cluster, session)
+    await it.settler.failed(it.inflight, it.message, 2)
+    assert it.header.delay_level == 2
+    assert (it.dispatch.handed_out, it.inflight.count) == (0, 1)
+
+
+async def test_what_the_broker_does_not_take_stays_here(
+    cluster: FakeCluster, session: Session
+) -> None:
+    it = await hands(cluster, session)
+    it.broker.peer.on(BACK, Answer(1, remark="no"))
+    await it.settler.failed(it.inflight, it.message, 0)
+    assert (it.dispatch.handed_out, it.inflight.count) == (0, 2)
+    await eventually(lambda: it.inflight.ready_count == 2)
+    again = await it.dispatch.take()
+    assert again is not None
+    assert (again[1].queue_offset, again[1].reconsume_times) == (0, 1)
+
+
+async def test_a_dropped_queue_counts_until_it_is_reset(
+    cluster: FakeCluster, session: Session
+) -> None:
+    it = await hands(cluster, session)
+    it.inflight.dropped = True
+    it.settler.succeeded(it.inflight, it.message)
+    await it.offsets.persist()
+    assert it.broker.offset("g", "t") == 1
+    it = await hands(cluster, session)
+    it.inflight.dropped = True
+    it.inflight.reset(-1)
+    it.offsets.forget(it.inflight.queue)
+    it.settler.succeeded(it.inflight, it.message)
+    del it.broker.offsets["g", "t", 0]
+    await it.offsets.persist()
+    assert it.broker.offset("g", "t") is None
+
+
+async def test_what_failed_of_a_dropped_queue_is_its_next_owners(
+    cluster: FakeCluster, session: Session
+) -> None:
+    it = await hands(cluster, session)
+    it.inflight.dropped = True
+    await it.settler.failed(it.inflight, it.message, 0)
+    assert not it.broker.peer.received(BACK)
+    assert (it.dispatch.handed_out, it.inflight.committable) == (0, 0)
+
+
+async def test_a_stuck_message_goes_back_with_its_own_level(
+    cluster: FakeCluster, session: Session
+) -> None:
+    it = await hands(cluster, session)
+    await it.settler.expired(it.inflight, it.message)
+    assert it.header.delay_level == 3
+    assert (it.inflight.count, it.dispatch.handed_out) == (1, 1)
+    it.settler.succeeded(it.inflight, it.message)
+    assert it.dispatch.handed_out == 0
+
+
+async def test_work_is_counted(cluster: FakeCluster, session: Session) -> None:
+    it = await hands(cluster, session)
+    it.settler.begin()
+    assert it.settler.working == 1
+    it.settler.end()
+    assert it.settler.working == 0
