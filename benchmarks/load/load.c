@@ -1,13 +1,14 @@
 /* A load generator for any RocketMQ broker that leaves the processors to the broker.
  *
- *   load send  PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
+ *   load send  PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [TOPICS]
  *   load batch PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS MESSAGES
  *   load pull  PORT TOPIC QUEUES CONNECTIONS MESSAGES SECONDS
  *
  * send and batch keep WINDOW requests in flight on each connection (codes 310 and 320, JSON
- * headers); every message has a key of its own. pull reads each queue from offset 0 to its end,
- * again and again, MESSAGES a request. Only 127.0.0.1 is loaded. The first fifth of the time is
- * warm-up and not counted. One JSON line is printed:
+ * headers); every message has a key of its own. With TOPICS, send goes round all queues of TOPIC0,
+ * TOPIC1 ..., far from one to the next. pull reads each queue from offset 0 to its end, again and
+ * again, MESSAGES a request. Only 127.0.0.1 is loaded. The first fifth of the time is warm-up and
+ * not counted. One JSON line is printed:
  *
  *   {"kind","messages_per_s","p50_us","p99_us","p999_us","errors","stored"}
  *
@@ -32,7 +33,7 @@ enum kind { SEND, BATCH, PULL };
 
 struct options {
     enum kind kind;
-    int port, queues, connections, window, body_bytes, messages;
+    int port, queues, connections, window, body_bytes, messages, topics;
     const char *topic;
     double seconds;
 };
@@ -52,6 +53,7 @@ struct totals {
 
 static uint32_t latency_us[LATENCY_MAX_US];
 static unsigned long next_key;
+static unsigned long next_place;
 static uint64_t epoch_ms;
 
 static uint64_t now_us(void) {
@@ -107,18 +109,24 @@ static size_t put_batch_entry(char *at, int body_bytes) {
 }
 
 static int put_send_header(char *at, const struct options *o, uint32_t opaque, int queue) {
-    char key[KEY_BYTES + 1] = {0}, properties[96] = "WAIT\\u0001true";
+    char key[KEY_BYTES + 1] = {0}, properties[96] = "WAIT\\u0001true", number[16] = "";
     int batch = o->kind == BATCH;
+    if (o->topics) {
+        unsigned long places = (unsigned long)o->topics * o->queues;
+        unsigned long place = next_place++ * 7919 % places;
+        snprintf(number, sizeof number, "%u", (unsigned)(place / o->queues));
+        queue = place % o->queues;
+    }
     if (!batch) {
         next_unique_key(key);
         snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
     }
     return snprintf(at, HEADER_BYTES,
-        "{\"code\":%d,\"extFields\":{\"a\":\"load\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\","
+        "{\"code\":%d,\"extFields\":{\"a\":\"load\",\"b\":\"%s%s\",\"c\":\"TBW102\",\"d\":\"4\","
         "\"e\":\"%d\",\"f\":\"0\",\"g\":\"%lu\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}",
-        batch ? 320 : 310, o->topic, queue, (unsigned long)epoch_ms, properties,
+        batch ? 320 : 310, o->topic, number, queue, (unsigned long)epoch_ms, properties,
         batch ? "true" : "false", opaque);
 }
 
@@ -300,6 +308,7 @@ int main(int count, char **words) {
         o.body_bytes = atoi(words[7]);
         o.seconds = atof(words[8]);
         if (o.kind == BATCH) o.messages = atoi(words[9]);
+        if (o.kind == SEND && count > 9) o.topics = atoi(words[9]);
     }
     if (o.queues < 1 || o.connections < 1 || o.window < 1 || o.messages < 1 || o.seconds <= 0) {
         fprintf(stderr, "usage: see the head of load.c\n");
