@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import contextlib
+import inspect
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,6 +14,7 @@ import pytest
 
 import cometmq
 from cometmq.admin.api import Admin
+from cometmq.client import client as asynchronous
 from cometmq.client.blocking import Client, ReceivedMessage
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
@@ -34,6 +38,19 @@ def test_it_is_exported() -> None:
     assert cometmq.BlockingClient is Client
 
 
+def test_it_has_the_names_and_signatures_of_the_asyncio_client() -> None:
+    calls = {
+        name: call
+        for name, call in vars(asynchronous.Client).items()
+        if inspect.isfunction(call) and not name.startswith("_")
+    }
+    assert set(calls) <= set(vars(Client))
+    for name, call in calls.items():
+        own = inspect.signature(getattr(Client, name))
+        assert own.parameters == inspect.signature(call).parameters
+        assert getattr(Client, name).__doc__
+
+
 def test_messages_go_out_and_come_in(client: Client, topic: str) -> None:
     sent = client.send(topic, b"1", tag="x", keys=["k"])
     client.send_oneway(Message(topic, b"2", tag="x"))
@@ -50,6 +67,19 @@ def test_messages_go_out_and_come_in(client: Client, topic: str) -> None:
     assert (found[b"1"].keys, found[b"1"].topic) == (("k",), topic)
     progress = client.wait(Admin(client.inner.session).consumer_progress(f"g-{topic}", topic))
     assert sum(each.consumer_offset for each in progress.values()) == 4
+
+
+def test_ready_made_messages_queues_and_rows_of_the_callers_thread(
+    client: Client, topic: str
+) -> None:
+    queues = client.queues(topic, "write")
+    assert client.send(Message(topic, b"0"), queue=queues[1]).queue == queues[1]
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        rows = database.execute("select 'a' union select 'b'")  # no other thread may read them
+        sent = client.send_many(Message(topic, row.encode()) for (row,) in rows)
+        more = database.execute("select 'c'")
+        client.send_many(messages=(Message(topic, row.encode()) for (row,) in more))
+    assert len(sent) == 2
 
 
 def test_a_failure_is_retried_and_goes_no_further(
@@ -136,12 +166,14 @@ def test_errors_cross_the_thread(client: Client) -> None:
         client.send("no good", b"")
 
 
-def test_a_client_that_is_not_open(
-    cometmq_session_cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_client_that_is_not_open(cometmq_session_cluster: Cluster) -> None:
     client = Client(cometmq_session_cluster.namesrv)
-    with caplog.at_level(logging.WARNING), pytest.raises(RuntimeError, match="not open"):
+    with pytest.raises(RuntimeError, match="not open"):
         client.subscribe("t", group="g")
+    with pytest.raises(RuntimeError, match="not open"):
+        client.send("t", b"")
+    with pytest.raises(RuntimeError, match="not open"):
+        client.wait(asyncio.sleep(0))
     client.start()
     client.start()
     client.close()

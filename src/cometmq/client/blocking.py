@@ -1,7 +1,8 @@
 """The client for programs without an event loop: the same names, every call waits.
 
 One thread runs a loop with the asyncio client on it; any number of other threads may use the
-facade. ::
+facade. What a call takes and gives is the asyncio client's and stands only there: a type checker
+and ``help()`` see its signature through :func:`_waiting`. ::
 
     with cometmq.client.blocking.Client("127.0.0.1:9876") as client:
         client.send("regions", b"...", tag="update")
@@ -13,9 +14,10 @@ facade. ::
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
 from cometmq.client.consumer import received
@@ -26,10 +28,8 @@ if TYPE_CHECKING:
 
     from cometmq.client.config import ClientConfig
     from cometmq.client.consumer import subscription
-    from cometmq.client.consumer.options import Mode, Start
-    from cometmq.client.producer import OrderKey, SendResult
-    from cometmq.message.model import Message, MessageQueue
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -160,6 +160,36 @@ class Subscription:
         self._thread.wait(self._inner.close())
 
 
+def _waiting(
+    method: Callable[Concatenate[asynchronous.Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """A method of the asyncio client as one that waits for its result. Iterators among the
+    arguments are read in the caller's thread: many belong to it, such as a database's rows."""
+
+    start: Callable[..., Coroutine[Any, Any, T]] = method
+
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        named = {name: _read(value) for name, value in kwargs.items()}
+        return self._running().wait(start(self.inner, *map(_read, args), **named))
+
+    return call
+
+
+def _read(argument: object) -> object:
+    return list(argument) if isinstance(argument, Iterator) else argument
+
+
+def _subscribing(
+    method: Callable[Concatenate[asynchronous.Client, P], subscription.Subscription],
+) -> Callable[Concatenate[Client, P], Subscription]:
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Subscription:
+        return Subscription(self._running(), method(self.inner, *args, **kwargs))
+
+    return call
+
+
 class Client:
     """A RocketMQ client for blocking programs; arguments and errors are the asyncio client's."""
 
@@ -205,78 +235,23 @@ class Client:
 
         Raises RuntimeError when the client is not open.
         """
-        return self._running().wait(work)
-
-    def send(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        tag: str = "",
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        order_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout_ms: int = 0,
-    ) -> SendResult:
-        """Send a body and wait until a broker has stored it."""
-        return self.wait(
-            self._inner.send(
-                topic,
-                body,
-                tag=tag,
-                keys=keys,
-                properties=properties,
-                delay_level=delay_level,
-                order_key=order_key,
-                queue=queue,
-                timeout_ms=timeout_ms,
-            )
-        )
-
-    def send_oneway(
-        self, message: Message, *, order_key: str | None = None, queue: MessageQueue | None = None
-    ) -> None:
-        """Send without waiting for an answer."""
-        self.wait(self._inner.send_oneway(message, order_key=order_key, queue=queue))
-
-    def send_many(
-        self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
-    ) -> list[SendResult]:
-        """Send messages in as few batches as the limits allow."""
-        work = self._inner.send_many(list(messages), order_key=order_key, timeout_ms=timeout_ms)
-        return self.wait(work)
-
-    def subscribe(
-        self,
-        topics: str | Mapping[str, str],
-        *,
-        group: str,
-        filter: str = "*",  # the name that users of message queues expect
-        concurrency: int = 8,
-        ordered: bool = False,
-        mode: Mode = "clustering",
-        start: Start = "last",
-        max_reconsume_times: int = -1,
-    ) -> Subscription:
-        """Consume as a member of ``group``."""
-        inner = self._inner.subscribe(
-            topics,
-            group=group,
-            filter=filter,
-            concurrency=concurrency,
-            ordered=ordered,
-            mode=mode,
-            start=start,
-            max_reconsume_times=max_reconsume_times,
-        )
-        return Subscription(self._running(), inner)
+        try:
+            thread = self._running()
+        except RuntimeError:
+            work.close()
+            raise
+        return thread.wait(work)
 
     def _running(self) -> _LoopThread:
         if self._thread is None:
             raise RuntimeError("the client is not open: use `with Client(...)`, or start()")
         return self._thread
+
+    send = _waiting(asynchronous.Client.send)
+    send_oneway = _waiting(asynchronous.Client.send_oneway)
+    send_many = _waiting(asynchronous.Client.send_many)
+    queues = _waiting(asynchronous.Client.queues)
+    subscribe = _subscribing(asynchronous.Client.subscribe)
 
 
 async def _call(action: Callable[[], None]) -> None:
