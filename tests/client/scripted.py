@@ -147,11 +147,13 @@ async def scripted_peer() -> AsyncIterator[ScriptedPeer]:
         await peer.close()
 
 
-async def eventually(condition: Callable[[], object], what: str = "condition") -> None:
+async def eventually(
+    condition: Callable[[], object], what: str = "condition", *, deadline_s: float = DEADLINE_S
+) -> None:
     """Wait until ``condition`` is true, looking again whenever the loop had a turn."""
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s):
             while not condition():
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"{what} did not come true within {DEADLINE_S} s") from None
+        raise AssertionError(f"{what} did not come true within {deadline_s} s") from None

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import sqlite3
 import threading
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +18,7 @@ from cometmq.client.blocking import Client, ReceivedMessage
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
 from cometmq.testing.cluster import Cluster
+from tests.client.shared_broker import fresh_topic
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def client(cometmq_session_cluster: Cluster) -> Iterator[Client]:
 
 @pytest.fixture
 def topic(client: Client) -> str:
-    name = f"topic-{uuid.uuid4().hex[:12]}"
-    client.wait(Admin(client.inner.session).create_topic(name, queues=2))
-    return name
+    return client.wait(fresh_topic(client.inner, queues=2))
 
 
 def test_it_is_exported() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import cometmq
-from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.hooks import SendAttempt
@@ -18,6 +16,7 @@ from cometmq.core.errors import MessageIllegal, SettingsError
 from cometmq.message.model import Message, MessageQueue
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
+from tests.client.shared_broker import fresh_topic, read_as_broadcast
 
 #: Delay level of one second.
 ONE_SECOND = 1
@@ -31,9 +30,7 @@ async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def topic(client: Client) -> str:
-    name = f"topic-{uuid.uuid4().hex[:12]}"
-    await Admin(client.session).create_topic(name, queues=4)
-    return name
+    return await fresh_topic(client)
 
 
 async def test_the_first_example(client: Client, topic: str) -> None:
@@ -125,23 +122,7 @@ async def test_broadcasting_gives_everything_to_everybody(
     client: Client, topic: str, tmp_path: Path
 ) -> None:
     await client.send_many([Message(topic, b"%d" % at) for at in range(20)])
-    seen: dict[str, int] = {"a": 0, "b": 0}
-
-    async def consume(name: str) -> None:
-        servers = client.config.name_servers
-        async with Client(servers, offsets_dir=tmp_path, instance_name=name) as member:
-            async for message in member.subscribe(
-                topic, group=f"g-{topic}", mode="broadcasting", start="first"
-            ):
-                async with message.processing():
-                    seen[name] += 1
-                if seen[name] == 20:
-                    return
-
-    await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), 30)
-    assert seen == {"a": 20, "b": 20}
-    files = await asyncio.to_thread(lambda: list(tmp_path.rglob("offsets.json")))
-    assert len(files) == 2
+    await read_as_broadcast(client.config.name_servers, topic, 20, tmp_path)
 
 
 async def test_one_way_and_ready_made_messages(client: Client, topic: str) -> None:

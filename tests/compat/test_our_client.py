@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from cometmq.client.producer import SendStatus
 from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.message.model import Message, MessageQueue
 from cometmq.protocol.bodies import SubscriptionGroupConfig
+from tests.client.scripted import eventually
+from tests.client.shared_broker import fresh_name, fresh_topic, read_all, read_as_broadcast
 from tests.compat.conftest import Target
 
 ONE_SECOND_LEVEL = 1
@@ -30,23 +31,7 @@ async def client(target: Target) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def topic(client: Client) -> str:
-    name = f"topic-{uuid.uuid4().hex[:12]}"
-    await Admin(client.session).create_topic(name, queues=4)
-    return name
-
-
-async def read_all(client: Client, topic: str, count: int) -> list[ReceivedMessage]:
-    """Consumes ``count`` different messages as a group of its own."""
-    found: dict[str, ReceivedMessage] = {}
-    group = f"g-{uuid.uuid4().hex[:8]}"
-    async with client.subscribe(topic, group=group, start="first") as subscription:
-        async with asyncio.timeout(60):
-            async for message in subscription:
-                async with message.processing():
-                    found[message.message_id] = message
-                if len(found) == count:
-                    return list(found.values())
-    return []
+    return await fresh_topic(client)
 
 
 async def test_every_way_to_send_reaches_a_consumer(client: Client, topic: str) -> None:
@@ -75,7 +60,7 @@ async def test_every_way_to_send_reaches_a_consumer(client: Client, topic: str) 
 
 
 async def test_the_first_message_creates_its_topic(client: Client) -> None:
-    name = f"topic-{uuid.uuid4().hex[:12]}"
+    name = fresh_name()
     result = await client.send(name, b"first")
     assert result.queue_offset == 0
     assert [message.body for message in await read_all(client, name, 1)] == [b"first"]
@@ -154,38 +139,18 @@ async def test_members_share_a_topic_in_order(client: Client, target: Target, to
         for number in range(400):
             key = keys[number % len(keys)]
             await client.send(topic, b"%d" % number, keys=[key], order_key=key)
-        await eventually_within(60, lambda: len({n for each in seen.values() for n in each}) == 400)
+        await eventually(
+            lambda: len({n for each in seen.values() for n in each}) == 400, deadline_s=60
+        )
     await asyncio.gather(*running)
     for numbers in seen.values():
         assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
     assert min(shares) > 0
 
 
-async def eventually_within(deadline_s: float, condition: object) -> None:
-    """As `eventually`, for what takes a Java broker longer."""
-    assert callable(condition)
-    async with asyncio.timeout(deadline_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_broadcasting(client: Client, topic: str, tmp_path: Path) -> None:
     await client.send_many([Message(topic, b"%d" % at) for at in range(20)])
-    seen = {"a": 0, "b": 0}
-
-    async def consume(name: str) -> None:
-        servers = client.config.name_servers
-        async with Client(servers, offsets_dir=tmp_path, instance_name=name) as member:
-            async for message in member.subscribe(
-                topic, group=f"g-{topic}", mode="broadcasting", start="first"
-            ):
-                async with message.processing():
-                    seen[name] += 1
-                if seen[name] == 20:
-                    return
-
-    await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), 60)
-    assert seen == {"a": 20, "b": 20}
+    await read_as_broadcast(client.config.name_servers, topic, 20, tmp_path)
 
 
 async def test_ranges_and_offsets(client: Client, topic: str) -> None:

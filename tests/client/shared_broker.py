@@ -1,0 +1,61 @@
+"""What tests do with a broker they share: names of their own, whole topics read, broadcasts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cometmq.admin.api import Admin
+from cometmq.client.client import Client
+from cometmq.client.consumer.received import ReceivedMessage
+
+DEADLINE_S: Final = 60
+
+
+def fresh_name(kind: str = "topic") -> str:
+    """A name that no other test has."""
+    return f"{kind}-{uuid.uuid4().hex[:12]}"
+
+
+async def fresh_topic(client: Client, queues: int = 4) -> str:
+    """A topic that no other test uses."""
+    name = fresh_name()
+    await Admin(client.session).create_topic(name, queues=queues)
+    return name
+
+
+async def read_all(client: Client, topic: str, count: int) -> list[ReceivedMessage]:
+    """Consumes ``count`` different messages as a group of its own."""
+    found: dict[str, ReceivedMessage] = {}
+    async with client.subscribe(topic, group=fresh_name("g"), start="first") as subscription:
+        async with asyncio.timeout(DEADLINE_S):
+            async for message in subscription:
+                async with message.processing():
+                    found[message.message_id] = message
+                if len(found) == count:
+                    break
+    return list(found.values())
+
+
+async def read_as_broadcast(
+    name_servers: Sequence[str], topic: str, count: int, offsets_dir: Path
+) -> None:
+    """Reads ``count`` messages as each of two broadcasting members; fails when one misses some."""
+
+    async def consume(member: str) -> None:
+        async with Client(name_servers, offsets_dir=offsets_dir, instance_name=member) as client:
+            left = count
+            async for message in client.subscribe(
+                topic, group=f"g-{topic}", mode="broadcasting", start="first"
+            ):
+                async with message.processing():
+                    left -= 1
+                if not left:
+                    return
+
+    await asyncio.wait_for(asyncio.gather(consume("a"), consume("b")), DEADLINE_S)
+    files = await asyncio.to_thread(lambda: list(offsets_dir.rglob("offsets.json")))
+    assert len(files) == 2
