@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
@@ -48,7 +47,6 @@ from cometmq.store.queries import (
 )
 from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, read
 from cometmq.store.runtime import numbers
-from cometmq.store.uniform import recognise
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
@@ -90,7 +88,8 @@ class MessageStore:
         self.store_host = _NO_HOST
         self.refusal: StoreError | None = None
         self.report: RecoveryReport | None = None
-        self.flusher = Flusher(log, clock, self._synced, self._sync_failed)
+        flush_thread = files.threads(1, "cometmq-flush")
+        self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
         self.put_failures = 0
         self.last_ms = 0
@@ -100,7 +99,7 @@ class MessageStore:
         self.recovering = True
         self.lock_handle = -1
         self.disk_problem = ""
-        self.executor = ThreadPoolExecutor(2, thread_name_prefix="cometmq-store")
+        self.executor = files.threads(2, "cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._rows: list[Dispatched] = []
@@ -281,7 +280,7 @@ class MessageStore:
             raise self.refusal
         host = self.store_host
         shared = Shared(sys_flag, born_ms, born_host, host, reconsume_times, properties)
-        batch = recognise(body, queue, shared) or prepare(body, queue, shared)
+        batch = prepare(body, queue, shared)
         rows, log = self._rows, self.log
         if not rows:
             self._stamp()

@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import shutil
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
 from typing import Protocol
@@ -124,6 +125,10 @@ class Files(Protocol):
 
     def memory_bytes(self) -> int:
         """Physical memory of the machine."""
+        ...
+
+    def threads(self, count: int, name: str) -> Executor:
+        """Threads for operations that would hold the loop; the caller shuts them down."""
         ...
 
 
@@ -244,6 +249,14 @@ class PosixFiles:
 
     def memory_bytes(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def threads(self, count: int, name: str) -> Executor:
+        return ThreadPoolExecutor(count, thread_name_prefix=name)
+
+
+def zeroed_memory(size_bytes: int) -> memoryview:
+    """Zeros of this process alone; a page takes memory once it is written to."""
+    return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
 
 
 def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool) -> None:

@@ -12,10 +12,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from cometmq.core.clock import Clock
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.mapped import LogFile
@@ -51,16 +52,19 @@ class Latency:
 
 
 class Flusher:
-    """Syncs the log. ``on_synced`` gets the new durable offset, ``on_failed`` the OSError."""
+    """Syncs the log. ``on_synced`` gets the new durable offset, ``on_failed`` the OSError.
+
+    ``thread`` is its own, and closed with it.
+    """
 
     __slots__ = (
         "_again",
         "_clock",
-        "_executor",
         "_log",
         "_on_failed",
         "_on_synced",
         "_syncing",
+        "_thread",
         "inline_count",
         "latency",
         "threaded_count",
@@ -70,6 +74,7 @@ class Flusher:
         self,
         log: CommitLog,
         clock: Clock,
+        thread: Executor,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
     ) -> None:
@@ -77,7 +82,7 @@ class Flusher:
         self._clock = clock
         self._on_synced = on_synced
         self._on_failed = on_failed
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="cometmq-flush")
+        self._thread = thread
         self.latency = Latency()
         self._syncing: Future[int] | None = None
         self._again = False
@@ -123,7 +128,7 @@ class Flusher:
         self.threaded_count += 1
         for file in files:
             file.pin()
-        self._syncing = self._executor.submit(self._sync_files, files)
+        self._syncing = self._thread.submit(self._sync_files, files)
 
         def finished(done: asyncio.Future[int]) -> None:
             for file in files:
@@ -159,7 +164,7 @@ class Flusher:
         The kernel reports a failed sync once: passed over here, the next one would succeed and
         prove nothing.
         """
-        self._executor.shutdown()
+        self._thread.shutdown()
         syncing, self._syncing = self._syncing, None
         if syncing is not None and isinstance(error := syncing.exception(), OSError):
             self._on_failed(error)
