@@ -42,6 +42,7 @@ def test_stored_message_without_properties() -> None:
 
 def test_packed_body_is_unpacked() -> None:
     assert from_record(stored({}, compress(b"long"), COMPRESSED)).body == b"long"
+    assert from_record(stored({}, b"", COMPRESSED)).body == b""
 
 
 def test_queues_sort_as_in_java() -> None:

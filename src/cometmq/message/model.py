@@ -10,7 +10,6 @@ import msgspec
 
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress
-from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import encode_offset_id, unpack_host
 
 if TYPE_CHECKING:
@@ -121,15 +120,12 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
 def from_record(record: Record, broker_name: str = "") -> StoredMessage:
     """The consumer's view of a record. Raises BadRecord when its body cannot be unpacked."""
-    body = record.body
-    if record.sys_flag & COMPRESSED:
-        body = decompress(body, record.sys_flag)
     return StoredMessage(
         record.topic,
         record.queue_id,
         record.queue_offset,
         record.physical_offset,
-        body,
+        decompress(record.body, record.sys_flag),
         props.decode(record.properties),
         record.flag,
         record.sys_flag,
