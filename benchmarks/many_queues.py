@@ -1,0 +1,306 @@
+"""A broker with 10 000 topics of 10 queues each, and the Java broker with as many as it boots with.
+
+    .venv/bin/python -m benchmarks.many_queues [--topics 10000] [--rounds 3] [--seconds 5]
+
+For each broker: a start on the topics' table alone, a message into every queue, sends to all queues
+and to one topic in alternating rounds, one send in flight (whose longest wait is the longest stall
+of the broker), memory, a clean stop and the start after it, a kill under load and the start after
+it. A rate counts with the time until the broker has dispatched all of it. One JSON line a broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS, BenchmarkFailed, build_load
+from cometmq.admin.node import NodeProcess
+from cometmq.core.clock import SystemClock
+from cometmq.net.client import Remoting
+from cometmq.net.runtime import run
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.codes import RequestCode
+from tests.compat import anchor
+
+QUEUES: Final = 10
+WIDE, NARROW = "wide-", "narrow"
+WAIT_S: Final = 900
+#: What the Java broker is tried with, from the most on.
+JAVA_TOPICS: Final = (10_000, 6_000, 3_000, 1_500)
+
+
+class Server(Protocol):
+    """A broker that can be stopped, killed and started again on the same store."""
+
+    name: str
+    home: Path
+
+    @property
+    def port(self) -> int:
+        """Where it serves."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    def start(self) -> None:
+        """Start it; returns when it serves."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to stop and wait."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class OurServer:
+    """CometMQ as a user starts it."""
+
+    name = "cometmq"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._node = NodeProcess(home / "store")
+        self.kill = self._node.kill
+
+    @property
+    def port(self) -> int:
+        return int(self._node.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        assert self._node.process is not None
+        return self._node.process.pid
+
+    def start(self) -> None:
+        self._node.start(WAIT_S * 1000)
+
+    def stop(self) -> None:
+        self._node.terminate(WAIT_S * 1000)
+
+
+class JavaServer:
+    """The Java broker; its name server stays up, since only the broker is measured."""
+
+    name = "java"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._cluster = anchor.JavaCluster(
+            anchor.fetch_jars(), home, JAVA_SETTINGS, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
+        )
+        self._broker = self._cluster.broker_server
+        self._broker.command.remove("-XX:TieredStopAtLevel=1")
+
+    @property
+    def port(self) -> int:
+        return int(self._cluster.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+    def start(self) -> None:
+        if self._cluster.namesrv_server.process is None:
+            self._cluster.namesrv_server.start()
+        self._broker.start()
+
+    def stop(self) -> None:
+        process = self._broker.process
+        assert process is not None
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(WAIT_S)
+        self._broker.stop()
+
+    def kill(self) -> None:
+        self._cluster.kill()
+
+
+def write_topics(store: Path, topics: int) -> None:
+    """The broker's table of topics, so that creating them is not part of what is measured."""
+    names = [f"{WIDE}{number}" for number in range(topics)]
+    table = {
+        name: {
+            "order": False,
+            "perm": 6,
+            "readQueueNums": QUEUES,
+            "topicFilterType": "SINGLE_TAG",
+            "topicName": name,
+            "topicSysFlag": 0,
+            "writeQueueNums": QUEUES,
+        }
+        for name in (NARROW, *names)
+    }
+    version = {"counter": 1, "timestamp": 1}
+    (store / "config").mkdir(parents=True)
+    text = json.dumps({"dataVersion": version, "topicConfigTable": table})
+    (store / "config" / "topics.json").write_text(text)
+
+
+class Measured:
+    """The measurements of one broker."""
+
+    def __init__(self, server: Server, load_path: Path, topics: int, seconds: float) -> None:
+        self._server = server
+        self._load_path = load_path
+        self._topics = topics
+        self._seconds = seconds
+
+    def load(
+        self, topic: str, connections: int, window: int, seconds: float = 0
+    ) -> dict[str, float]:
+        """One run of the load generator; `messages_per_s` covers dispatch too."""
+        seconds = seconds or self._seconds
+        done = subprocess.run(self._words(topic, connections, window, seconds), stdout=-1)
+        if done.returncode:
+            raise BenchmarkFailed(f"{self._server.name}: the load generator failed")
+        found: dict[str, float] = json.loads(done.stdout)
+        if found["errors"]:
+            raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
+        begin = time.perf_counter()
+        while self._behind_bytes():
+            time.sleep(0.005)
+        found["messages_per_s"] *= seconds / (seconds + time.perf_counter() - begin)
+        return found
+
+    def _words(self, topic: str, connections: int, window: int, seconds: float) -> list[str]:
+        topics = self._topics if topic == WIDE else 0
+        words = (self._load_path, "send", self._server.port, topic, QUEUES)
+        return [str(word) for word in (*words, connections, window, 128, seconds, topics)]
+
+    def _behind_bytes(self) -> int:
+        return run(_dispatch_behind_bytes(f"127.0.0.1:{self._server.port}"))
+
+    def fill(self) -> float:
+        """Messages a second while every queue gets its first ones."""
+        rates: list[float] = []
+        stored = 0
+        while stored < self._topics * QUEUES:
+            # The order begins anew with each run, so one run has to reach all queues.
+            found = self.load(WIDE, 8, 64, self._seconds * 2 ** len(rates))
+            stored = int(found["stored"])
+            rates.append(found["messages_per_s"])
+        return rates[0]
+
+    def rounds(self, count: int) -> dict[str, object]:
+        """Rates over all queues and over one topic, in alternating rounds."""
+        rates: dict[str, list[float]] = {WIDE: [], NARROW: []}
+        longest_ms = 0.0
+        for number in range(count):
+            for topic in (WIDE, NARROW) if number % 2 else (NARROW, WIDE):
+                found = self.load(topic, 8, 64)
+                rates[topic].append(round(found["messages_per_s"]))
+        quiet = self.load(WIDE, 1, 1, 3 * self._seconds)
+        longest_ms = quiet["max_us"] / 1000
+        wide, narrow = (statistics.median(rates[topic]) for topic in (WIDE, NARROW))
+        return {
+            "all_queues_per_s": wide,
+            "one_topic_per_s": narrow,
+            "ratio": round(wide / narrow, 3),
+            "rounds": rates,
+            "one_in_flight_p50_us": quiet["p50_us"],
+            "one_in_flight_p999_us": quiet["p999_us"],
+            "one_in_flight_max_ms": longest_ms,
+        }
+
+    def restarts(self) -> dict[str, float]:
+        """Seconds of a stop, of the start after it, and of the start after a kill under load."""
+        found = {"stop_s": timed(self._server.stop), "start_s": timed(self._server.start)}
+        load = subprocess.Popen(self._words(WIDE, 8, 64, 600), stdout=-1, stderr=-1)
+        time.sleep(3 * self._seconds)
+        self._server.kill()
+        load.communicate()
+        return found | {"start_after_kill_s": timed(self._server.start)}
+
+
+async def _dispatch_behind_bytes(address: str) -> int:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    try:
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        answer = await remoting.call(address, code, None, timeout_ms=60_000)
+        return int(json.loads(answer.body)["table"]["dispatchBehindBytes"])
+    finally:
+        await remoting.close()
+        await tasks.close()
+
+
+def timed(action: Callable[[], None]) -> float:
+    """How long it takes, seconds."""
+    begin = time.perf_counter()
+    action()
+    return round(time.perf_counter() - begin, 2)
+
+
+def memory_mib(pid: int) -> dict[str, int]:
+    """Resident memory of a process: its own, and files that it maps."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    return {name: int(fields[name].split()[0]) >> 10 for name in ("RssAnon", "RssFile")}
+
+
+def measure(
+    server: Server, load_path: Path, topics: int, rounds: int, seconds: float
+) -> dict[str, object]:
+    """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    write_topics(server.home / "store", topics)
+    line: dict[str, object] = {"broker": server.name, "topics": topics, "queues": topics * QUEUES}
+    try:
+        line["first_start_s"] = timed(server.start)
+        measured = Measured(server, load_path, topics, seconds)
+        line["filling_per_s"] = round(measured.fill())
+        line |= measured.rounds(rounds)
+        line |= memory_mib(server.pid)
+        line |= measured.restarts()
+        line["after_kill"] = memory_mib(server.pid)
+        server.stop()
+        return line
+    finally:
+        server.kill()
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--java", type=int, help="topics of the Java broker; 0 leaves it out")
+    parser.add_argument("--place", help="the directory for the stores; the temporary one")
+    words = parser.parse_args()
+    java = JAVA_TOPICS if words.java is None else (words.java,) if words.java else ()
+    makers: dict[str, Callable[[Path], Server]] = {"cometmq": OurServer, "java": JavaServer}
+    tries = [("cometmq", words.topics), *(("java", topics) for topics in java)]
+    with tempfile.TemporaryDirectory(prefix="cometmq-many-", dir=words.place) as place:
+        load_path = build_load(Path(place))
+        for name, topics in tries:
+            home = Path(place, f"{name}-{topics}")
+            try:
+                line = measure(makers[name](home), load_path, topics, words.rounds, words.seconds)
+            except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
+                line = {"broker": name, "topics": topics, "failed": str(error)[-500:]}
+            print(json.dumps(line), flush=True)
+            shutil.rmtree(home, ignore_errors=True)
+            if name == "java" and "failed" not in line:
+                break
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
