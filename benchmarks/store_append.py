@@ -17,6 +17,7 @@ from cometmq.message import batch, properties
 from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
+from cometmq.store.vectors import VECTORS
 
 ROUNDS = 7
 TICKS = 200
@@ -93,6 +94,7 @@ def batch_bodies(ready: list[tuple[bytes, tuple[str, ...]]], *, uniform: bool) -
 
 
 def main() -> None:
+    VECTORS.load()
     ready = made_properties(TICKS * TICK)
     with tempfile.TemporaryDirectory(dir=".") as root:
         store = MessageStore.open(StoreConfig(store_path_root_dir=root), SystemClock())

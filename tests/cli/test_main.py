@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cometmq.cli.main import SERVERS, main
 
 #: Modules that a server has no use for before it serves.
-HEAVY = ("typer", "rich", "click", "cometmq.client", "cometmq.demo", "cometmq.spark", "yaml")
+HEAVY = (
+    *("typer", "rich", "click", "yaml", "numpy"),
+    *("cometmq.client", "cometmq.demo", "cometmq.spark"),
+)
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,15 +40,31 @@ def test_servers_take_their_own_words_also_behind_general_options(
     assert "brokerName" in capsys.readouterr().err
 
 
-def test_starting_a_server_imports_nothing_it_does_not_need() -> None:
-    code = (
-        "import sys; from cometmq.cli.main import main; main(['start', '--set', 'x=1']); "
-        "import cometmq.broker.app, cometmq.namesrv.app; print(' '.join(sys.modules))"
-    )
+LOADED_WHEN_READY = """
+import os, signal, sys
+from cometmq.cli.main import main
+from cometmq.cli.serve import Lifetime
+
+def announce(lifetime, line):
+    lifetime._ready = True
+    print(" ".join(sys.modules))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+Lifetime.announce = announce
+sys.exit(main(["start", "--store", sys.argv[1], "--namesrv-port", "0", "--broker-port", "0",
+               "--set", "mappedFileSizeCommitLog=4194304"]))
+"""
+
+
+def test_a_server_that_is_ready_has_imported_nothing_it_does_not_need(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", LOADED_WHEN_READY, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     loaded = done.stdout.split()
     assert "cometmq.broker.app" in loaded
-    found = [name for name in loaded if name.startswith(HEAVY) and name != "cometmq.client"]
-    assert found == []
+    assert "cometmq.namesrv.app" in loaded
+    assert [name for name in loaded if name.startswith(HEAVY)] == []

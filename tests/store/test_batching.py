@@ -11,7 +11,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import iter_decode
 from cometmq.store import batching
-from cometmq.store.batching import Shared, looked_up, prepare, rows_of
+from cometmq.store.batching import Shared, looked_up, prepare_general, rows_of
 from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
 from cometmq.store.dispatch import row_of
 from cometmq.store.files import PosixFiles
@@ -56,7 +56,7 @@ def check(found: batching.Batch, many: Entries, common: Shared) -> None:
 
 @given(entries, texts)
 def test_any_batch(many: Entries, common: bytes) -> None:
-    check(prepare(batch.pack(many), QUEUE, shared(common)), many, shared(common))
+    check(prepare_general(batch.pack(many), QUEUE, shared(common)), many, shared(common))
 
 
 @given(texts)
@@ -76,10 +76,10 @@ def test_keys_and_tag_are_those_of_the_decoded_properties(raw: bytes) -> None:
 )
 def test_what_cannot_be_stored(raw: bytes, common: Shared, problem: str) -> None:
     with pytest.raises(MessageIllegal, match=problem):
-        prepare(raw, QUEUE, common)
+        prepare_general(raw, QUEUE, common)
 
 
 def test_a_number_that_does_not_fit() -> None:
     common = shared()._replace(born_ms=1 << 70)
     with pytest.raises(MessageIllegal, match="does not fit"):
-        prepare(batch.pack([(0, b"", b"")]), QUEUE, common).pack(QUEUE, common, 0, 0)
+        prepare_general(batch.pack([(0, b"", b"")]), QUEUE, common).pack(QUEUE, common, 0, 0)

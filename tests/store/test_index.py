@@ -4,14 +4,11 @@ import errno
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cometmq.filter.tags import java_hash
 from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
 from cometmq.store.dispatch import Dispatched
 from cometmq.store.files import PosixFiles
-from cometmq.store.index import Index, hash_keys, index_hash, topic_prefix
+from cometmq.store.index import Index
 from tests.store.faults import FailingFiles
 from tests.store.stores import config
 
@@ -27,35 +24,6 @@ QUEUE = ConsumeQueue(QueueFiles(PosixFiles(), "nowhere", 400), "t", 0)
 
 def row(keys: tuple[str, ...], phys: int, store_ms: int) -> Dispatched:
     return (QUEUE, 0, phys, 100, 0, store_ms, keys)
-
-
-keys = st.one_of(st.text("abcXYZ019", min_size=1, max_size=300), st.text(min_size=1, max_size=9))
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["t", "topic-2", "标签"]), keys), min_size=1, max_size=30)
-)
-def test_hashes_at_once_are_those_of_each(rows: list[tuple[str, str]]) -> None:
-    prefixes = [topic_prefix(topic) for topic, _ in rows]
-    found = hash_keys(prefixes, [1] * len(rows), [key for _, key in rows])
-    whole = [java_hash(f"{topic}#{key}") for topic, key in rows]
-    assert found.tolist() == [0 if value == -(2**31) else abs(value) for value in whole]
-    assert found.tolist() == [
-        index_hash(prefix, key) for prefix, (_, key) in zip(prefixes, rows, strict=True)
-    ]
-
-
-@given(st.lists(st.text("abc019", min_size=32, max_size=32), min_size=1, max_size=30))
-def test_hashes_of_keys_of_one_length(many: list[str]) -> None:
-    found = hash_keys([topic_prefix("t")], [len(many)], many)
-    assert found.tolist() == [index_hash(topic_prefix("t"), key) for key in many]
-
-
-def test_smallest_hash_is_zero() -> None:
-    # The text's hash is the one value whose absolute value does not exist.
-    assert java_hash("polygenelubricants") == -(2**31)
-    assert hash_keys([0], [9], ["polygenelubricants"] * 9).tolist() == [0] * 9
-    assert index_hash(0, "polygenelubricants") == 0
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 50, 250])

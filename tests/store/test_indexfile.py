@@ -23,8 +23,7 @@ def made(path: Path) -> IndexFile:
 def put(file: IndexFile, rows: list[tuple[int, int, int]], *, one_by_one: bool) -> None:
     if one_by_one:
         for row in rows:
-            file.put_one(*row)
-        file.write_header()
+            file.put_rows([row])
     else:
         hashes, phys, times = (np.array(column, np.int64) for column in zip(*rows, strict=True))
         file.put(hashes, phys, times)

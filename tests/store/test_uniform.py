@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
-from cometmq.store.batching import prepare, rows_of
-from cometmq.store.uniform import MIN_ROWS, recognise
+from cometmq.store.batching import UNIFORM_ROWS, prepare_general, rows_of
+from cometmq.store.uniform import recognise
 from tests.store.test_batching import QUEUE, check, entries, shared, texts
 
 Entries = list[tuple[int, bytes, bytes]]
@@ -39,7 +39,7 @@ def test_batches_built_alike_are_recognised(properties: bytes, common: bytes) ->
 @pytest.mark.parametrize(
     "many",
     [
-        alike(MIN_ROWS - 1),
+        alike(UNIFORM_ROWS - 1),
         [*alike(20)[:-1], (0, b"longer body", b"UNIQ_KEY\x0100000001\x02TAGS\x01a")],
         [*alike(20)[:-1], (0, b"body0000", b"UNIQ_KEY\x0100000001\x02TAGS\x01b")],
         [*alike(20)[:-1], (0, b"body0000", b"UNIQ_KEX\x0100000001\x02TAGS\x01a")],
@@ -56,7 +56,7 @@ def test_batches_built_alike_are_recognised(properties: bytes, common: bytes) ->
 def test_others_go_the_general_way(many: Entries) -> None:
     raw = batch.pack(many)
     assert recognise(raw, QUEUE, shared()) is None
-    check(prepare(raw, QUEUE, shared()), many, shared())
+    check(prepare_general(raw, QUEUE, shared()), many, shared())
 
 
 @given(
@@ -67,7 +67,7 @@ def test_both_ways_agree(many: Entries, common: bytes) -> None:
     found = recognise(raw, QUEUE, shared(common))
     if found is None:
         return
-    general = prepare(raw, QUEUE, shared(common))
+    general = prepare_general(raw, QUEUE, shared(common))
     one, two = (b"".join(way.pack(QUEUE, shared(common), 99, 5)) for way in (found, general))
     assert one == two
     places = list(range(len(many)))

@@ -26,12 +26,16 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
+from cometmq.store.vectors import VECTORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.dispatch import Dispatched
+
+UNIFORM_ROWS = 8
+"""Messages from which on a batch of equally built ones may go the way of ``uniform.py``."""
 
 _LENGTH = Struct(">H")
 _UNIQUE, _KEYS, _TAGS = (name.encode() for name in (props.UNIQ_KEY, props.KEYS, props.TAGS))
@@ -110,8 +114,21 @@ class GeneralBatch(NamedTuple):
         return parts
 
 
-def prepare(body: bytes, queue: ConsumeQueue, shared: Shared) -> GeneralBatch:
+def prepare(body: bytes, queue: ConsumeQueue, shared: Shared) -> Batch:
     """Take a batch body apart. Raises MessageIllegal for what cannot be stored."""
+    size = int.from_bytes(body[:4], "big")
+    # In this order: a batch that cannot be uniform is no reason to load numpy.
+    if size and not len(body) % size and len(body) >= UNIFORM_ROWS * size and VECTORS.ready():
+        from cometmq.store.uniform import recognise
+
+        found = recognise(body, queue, shared)
+        if found is not None:
+            return found
+    return prepare_general(body, queue, shared)
+
+
+def prepare_general(body: bytes, queue: ConsumeQueue, shared: Shared) -> GeneralBatch:
+    """:func:`prepare` for messages of any shape."""
     try:
         entries = split(body)
     except BadRecord as error:

@@ -1,7 +1,7 @@
 """The index as a whole: files in the order of time, entries gathered and written in batches.
 
-Keys are gathered row by row while records are dispatched and become entries together: hashes and
-chains are computed for all of them at once (a key alone costs 11 us, one of 256 about 0.3 us).
+Keys are gathered row by row while records are dispatched and become entries together: one by one
+they cost 4 us, 256 at once 0.3 us each, as soon as numpy is there (vectors.py).
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import os.path
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from cometmq.filter.tags import java_hash
-from cometmq.store.indexfile import IndexFile, Ints, file_bytes
+from cometmq.store.indexfile import IndexFile, file_bytes
+from cometmq.store.vectors import VECTORS
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -27,10 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 256
-_SCALAR_KEYS = 8
-_INT_MAX = 0x7FFF_FFFF
-_POWER_LIMIT = 256
-_POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(_POWER_LIMIT)], np.uint32)
+_SCALAR_KEYS = 12
 
 
 def topic_prefix(topic: str) -> int:
@@ -43,39 +39,14 @@ def index_hash(prefix: int, key: str) -> int:
 
     (upstream: IndexFile.indexKeyHashMethod)
     """
-    value = (prefix * pow(31, _units(key), 1 << 32) + java_hash(key)) & 0xFFFFFFFF
+    value = (prefix * pow(31, units(key), 1 << 32) + java_hash(key)) & 0xFFFFFFFF
     if value & 0x8000_0000:
         value = (1 << 32) - value
     return value & 0x7FFF_FFFF
 
 
-def hash_keys(prefixes: list[int], counts: list[int], keys: list[str]) -> Ints:
-    """The hashes of many keys: of each prefix as many as ``counts`` says, in order."""
-    joined = "".join(keys)
-    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-    longest = int(lengths.max())
-    starts = np.repeat(np.array(prefixes, np.uint32), counts)
-    if not joined.isascii() or longest >= _POWER_LIMIT or not lengths.min():
-        own = np.array([java_hash(key) & 0xFFFFFFFF for key in keys], np.uint32)
-        shift = [pow(31, _units(key), 1 << 32) for key in keys]
-        values = starts * np.array(shift, np.uint32) + own
-    else:
-        units = np.frombuffer(joined.encode(), np.uint8)
-        if len(units) == longest * len(keys):
-            weighted = units.reshape(len(keys), longest) * _POWERS[longest - 1 :: -1][:longest]
-            own = weighted.sum(axis=1, dtype=np.uint32)
-        else:
-            ends = np.cumsum(lengths)
-            exponents = np.repeat(ends, lengths) - np.arange(1, len(units) + 1)
-            own = np.add.reduceat(units * _POWERS[exponents], ends - lengths, dtype=np.uint32)
-        values = starts * _POWERS[lengths] + own
-    signed = np.abs(values.view(np.int32).astype(np.int64))
-    # The one value whose absolute value is no int32 counts as 0.
-    signed[signed > _INT_MAX] = 0
-    return signed
-
-
-def _units(text: str) -> int:
+def units(text: str) -> int:
+    """How many UTF-16 units a text has."""
     return len(text) if text.isascii() else len(text.encode("utf-16-be", "surrogatepass")) // 2
 
 
@@ -165,31 +136,48 @@ class Index:
         rows = self.pending
         if not rows:
             return
-        queues, _, phys, _, _, times, key_tuples = zip(*rows, strict=True)
-        counts = list(map(len, key_tuples))
-        keys = list(chain.from_iterable(key_tuples))
+        counts = [len(row[6]) for row in rows]
+        count = sum(counts)
         done = 0
         try:
-            if len(keys) <= _SCALAR_KEYS:
-                for queue, _, place, _, _, store_ms, found in rows:
-                    for key in found:
-                        self._writable(now_ms).put_one(
-                            index_hash(queue.topic_hash, key), place, store_ms
-                        )
-                        done += 1
-                if done:
-                    self.files[-1].write_header()
-            else:
-                hashes = hash_keys([queue.topic_hash for queue in queues], counts, keys)
-                places = np.repeat(np.array(phys, np.int64), counts)
-                times_ms = np.repeat(np.array(times, np.int64), counts)
-                while done < len(keys):
-                    file = self._writable(now_ms)
-                    stop = done + file.room
-                    file.put(hashes[done:stop], places[done:stop], times_ms[done:stop])
-                    done = min(stop, len(keys))
+            # In this order: few keys are no reason to load it.
+            vectors = count > _SCALAR_KEYS and VECTORS.ready()
+            writes = self._vectorised(counts, now_ms) if vectors else self._row_by_row(now_ms)
+            for written in writes:
+                done += written
         finally:
             del rows[: bisect_right(list(accumulate(counts)), done)]
+
+    def _row_by_row(self, now_ms: int) -> Iterator[int]:
+        """Write the keys of the pending rows; gives how many more are written."""
+        entries = [
+            (index_hash(queue.topic_hash, key), phys, store_ms)
+            for queue, _, phys, _, _, store_ms, keys in self.pending
+            for key in keys
+        ]
+        done = 0
+        while done < len(entries):
+            file = self._writable(now_ms)
+            part = entries[done : done + file.room]
+            file.put_rows(part)
+            done += len(part)
+            yield len(part)
+
+    def _vectorised(self, counts: list[int], now_ms: int) -> Iterator[int]:
+        """As :meth:`_row_by_row`, all of them at once; ``counts`` are the keys of each row."""
+        from cometmq.store.columns import hash_keys, repeated
+
+        queues, _, phys, _, _, times, key_tuples = zip(*self.pending, strict=True)
+        keys = list(chain.from_iterable(key_tuples))
+        hashes = hash_keys([queue.topic_hash for queue in queues], counts, keys)
+        places, times_ms = repeated(phys, counts), repeated(times, counts)
+        done = 0
+        while done < len(keys):
+            file = self._writable(now_ms)
+            stop = min(done + file.room, len(keys))
+            file.put(hashes[done:stop], places[done:stop], times_ms[done:stop])
+            yield stop - done
+            done = stop
 
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:

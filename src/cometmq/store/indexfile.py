@@ -21,13 +21,17 @@ an end time beyond the checkpoint's index time, on which a Java broker rebuilds 
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
-from typing import TYPE_CHECKING
+from sys import byteorder
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
+from cometmq.store.files import zeroed_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cometmq.store.columns import Ints
     from cometmq.store.files import Files
 
 HEADER = Struct(">qqqqii")
@@ -35,14 +39,12 @@ HEADER_BYTES = HEADER.size
 SLOT_BYTES = 4
 ENTRY = Struct(">iqii")
 ENTRY_BYTES = ENTRY.size
-_ENTRY_COLUMNS = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
+_SLOT_TYPE: Final = "i"
 _MAX_SECONDS = 0x7FFFFFFF
 _REBUILD_ROWS = 1 << 18
 _LOAD_SLOTS = 4_096
+_WRITE_SLOTS = 1 << 15
 _RUN_ENTRIES = 64
-
-Ints = npt.NDArray[np.int64]
-Slots = npt.NDArray[np.int32]
 
 
 def file_bytes(slot_count: int, max_entries: int) -> int:
@@ -76,7 +78,7 @@ class IndexFile:
         self.slot_count = slot_count
         self.max_entries = max_entries
         self.unsynced = True
-        self._slots: Slots | None = None
+        self._slots: memoryview | None = None
         self._handle = files.open(path, create=True)
         self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = self.used_slots = 0
         self.count = 1
@@ -101,19 +103,22 @@ class IndexFile:
 
     def start_empty(self) -> None:
         """Take the empty slots of a new file into memory."""
-        self._slots = np.zeros(self.slot_count, np.int32)
+        self._slots = self._empty_slots()
+
+    def _empty_slots(self) -> memoryview:
+        # Pages that no entry falls into are never touched, so they cost no memory.
+        return zeroed_memory(self.slot_count * SLOT_BYTES).cast(_SLOT_TYPE)
 
     def load_slots(self) -> None:
         """Take the slots into memory as the file holds them, after a clean stop."""
-        self._slots = slots = np.zeros(self.slot_count, np.int32)
+        self._slots = slots = self._empty_slots()
         for first in range(0, self.slot_count, _LOAD_SLOTS):
             count = min(_LOAD_SLOTS, self.slot_count - first)
             raw = self._files.pread(
                 self._handle, count * SLOT_BYTES, HEADER_BYTES + first * SLOT_BYTES
             )
             if raw.count(0) != len(raw):
-                # Pages without an entry are never touched, so they cost no memory.
-                slots[first : first + count] = np.frombuffer(raw, ">i4")
+                slots[first : first + count] = memoryview(_turned(raw))
 
     def recover(self, below: int) -> None:
         """Keep the entries for records below the physical offset ``below``; compute the slots.
@@ -130,22 +135,19 @@ class IndexFile:
             else:
                 high = middle
         self.count = self._without_torn(low, below)
-        self._slots = slots = np.zeros(self.slot_count, np.int32)
-        last = None
+        self._slots = slots = self._empty_slots()
+        self.used_slots = 0
+        if self.count == 1:
+            self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = 0
+            return
+        from cometmq.store import columns
+
         for first in range(1, self.count, _REBUILD_ROWS):
             rows = min(_REBUILD_ROWS, self.count - first)
             raw = self._files.pread(self._handle, rows * ENTRY_BYTES, self._entry_position(first))
-            entries = np.frombuffer(raw, _ENTRY_COLUMNS)
-            slots[entries["hash"].astype(np.int64) % self.slot_count] = np.arange(
-                first, first + rows, dtype=np.int32
-            )
-            last = entries[-1]
-        self.used_slots = int(np.count_nonzero(slots))
-        if last is not None:
-            self.end_phys = int(last["phys"])
-            self.end_ms = self.begin_ms + int(last["seconds"]) * 1000 + 999
-        else:
-            self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = 0
+            self.end_phys, seconds = columns.restore_slots(slots, first, raw)
+            self.end_ms = self.begin_ms + seconds * 1000 + 999
+        self.used_slots = columns.used(slots)
 
     def _without_torn(self, end: int, below: int) -> int:
         """Take back an end that the search was misled to; see consumequeue.py."""
@@ -153,61 +155,55 @@ class IndexFile:
             start = max(1, end - _RUN_ENTRIES)
             size = (end - start) * ENTRY_BYTES
             raw = self._files.pread(self._handle, size, self._entry_position(start))
-            phys = np.frombuffer(raw, _ENTRY_COLUMNS)["phys"].astype(np.int64)
-            wrong = np.flatnonzero((phys >= below) | (np.diff(phys, prepend=0) < 0))
-            if not len(wrong):
+            right = _right_entries(raw, below)
+            if start + right == end:
                 break
-            end = start + int(wrong[0])
+            end = start + right
         return end
+
+    def _begin(self, phys: int, store_ms: int) -> memoryview:
+        """The slots; a first entry gives the file its beginning."""
+        assert self._slots is not None
+        if self.count == 1:
+            self.begin_ms, self.begin_phys = store_ms, phys
+        return self._slots
 
     def put(self, hashes: Ints, phys: Ints, store_ms: Ints) -> None:
         """Append entries; there must be room. ``hashes`` are not negative. Raises OSError."""
-        slots = self._slots
-        assert slots is not None
-        rows = len(hashes)
-        if self.count == 1:
-            self.begin_ms, self.begin_phys = int(store_ms[0]), int(phys[0])
-        numbers = np.arange(self.count, self.count + rows, dtype=np.int64)
-        place = hashes % self.slot_count
-        order = np.argsort(place, kind="stable")
-        ordered = place[order]
-        previous_ordered = slots[ordered].astype(np.int64)
-        repeats = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
-        fresh = int(np.count_nonzero(previous_ordered == 0))
-        if len(repeats):
-            fresh -= int(np.count_nonzero(previous_ordered[repeats] == 0))
-            previous_ordered[repeats] = numbers[order[repeats - 1]]
-        entries = np.empty(rows, _ENTRY_COLUMNS)
-        entries["hash"] = hashes
-        entries["phys"] = phys
-        entries["seconds"] = np.clip((store_ms - self.begin_ms) // 1000, 0, _MAX_SECONDS)
-        entries["prev"][order] = previous_ordered
-        self._files.pwrite(self._handle, entries.tobytes(), self._entry_position(self.count))
-        # Later numbers of one slot overwrite earlier ones: the newest is where a chain begins.
-        slots[place] = numbers
-        self.used_slots += fresh
-        self.count += rows
-        self.end_phys, self.end_ms = int(phys[-1]), int(store_ms[-1])
-        self.write_header()
+        from cometmq.store import columns
 
-    def put_one(self, key_hash: int, phys: int, store_ms: int) -> None:
-        """Append one entry, cheaper than :meth:`put` for a handful. Raises OSError."""
-        slots = self._slots
-        assert slots is not None
-        if self.count == 1:
-            self.begin_ms, self.begin_phys = store_ms, phys
-        place = key_hash % self.slot_count
-        previous = int(slots[place])
-        seconds = min(max((store_ms - self.begin_ms) // 1000, 0), _MAX_SECONDS)
-        self._files.pwrite(
-            self._handle,
-            ENTRY.pack(key_hash, phys, seconds, previous),
-            self._entry_position(self.count),
-        )
-        slots[place] = self.count
-        self.used_slots += previous == 0
-        self.count += 1
-        self.end_phys, self.end_ms = phys, store_ms
+        slots, first = self._begin(int(phys[0]), int(store_ms[0])), self.count
+        found = columns.chained(slots, first, hashes, phys, store_ms, self.begin_ms)
+        self._files.pwrite(self._handle, found.raw, self._entry_position(first))
+        columns.point_slots(slots, first, found.places)
+        self._grow(len(hashes), found.fresh, int(phys[-1]), int(store_ms[-1]))
+
+    def put_rows(self, rows: list[tuple[int, int, int]]) -> None:
+        """Append (hash, physical offset, store time) rows as :meth:`put` does columns: without
+        numpy, and cheaper than it for a handful."""
+        slots, number = self._begin(*rows[0][1:]), self.count
+        begin_ms, slot_count, pack = self.begin_ms, self.slot_count, ENTRY.pack
+        newest: dict[int, int] = {}
+        entries: list[bytes] = []
+        fresh = 0
+        for key_hash, phys, store_ms in rows:
+            place = key_hash % slot_count
+            previous = newest.get(place) or slots[place]
+            seconds = min(max((store_ms - begin_ms) // 1000, 0), _MAX_SECONDS)
+            entries.append(pack(key_hash, phys, seconds, previous))
+            newest[place] = number
+            number += 1
+            fresh += not previous
+        self._files.pwrite(self._handle, b"".join(entries), self._entry_position(self.count))
+        for place, number in newest.items():
+            slots[place] = number
+        self._grow(len(rows), fresh, *rows[-1][1:])
+
+    def _grow(self, rows: int, fresh: int, end_phys: int, end_ms: int) -> None:
+        self.count += rows
+        self.used_slots += fresh
+        self.end_phys, self.end_ms = end_phys, end_ms
+        self.write_header()
 
     def write_header(self) -> None:
         """Say in the file how many entries there are. Raises OSError."""
@@ -219,8 +215,16 @@ class IndexFile:
 
     def write_slots(self) -> None:
         """Bring the slots in the file up to date. Raises OSError."""
-        if self._slots is not None:
-            self._files.pwrite(self._handle, self._slots.astype(">i4").tobytes(), HEADER_BYTES)
+        for _ in self.slot_writes():
+            pass
+
+    def slot_writes(self) -> Iterator[None]:
+        """:meth:`write_slots` in steps of 0.1 ms, for whoever has other work in between."""
+        slots = memoryview(b"").cast(_SLOT_TYPE) if self._slots is None else self._slots
+        for first in range(0, len(slots), _WRITE_SLOTS):
+            raw = _turned(slots[first : first + _WRITE_SLOTS].cast("B")).tobytes()
+            self._files.pwrite(self._handle, raw, HEADER_BYTES + first * SLOT_BYTES)
+            yield
         self.write_header()
 
     def sync(self) -> None:
@@ -262,10 +266,30 @@ class IndexFile:
 
     def _slot(self, place: int) -> int:
         if self._slots is not None:
-            return int(self._slots[place])
+            slot: int = self._slots[place]
+            return slot
         raw = self._files.pread(self._handle, SLOT_BYTES, HEADER_BYTES + place * SLOT_BYTES)
         return int.from_bytes(raw, "big", signed=True)
 
     def close(self) -> None:
         """Give the handle back."""
         self._files.close(self._handle)
+
+
+def _turned(raw: bytes | memoryview) -> array[int]:
+    """Slots of the file in native order, or the other way round."""
+    found = array(_SLOT_TYPE)
+    found.frombytes(raw)
+    if byteorder == "little":
+        found.byteswap()
+    return found
+
+
+def _right_entries(raw: bytes, below: int) -> int:
+    """How many entries from the first on are for records below, none before the one before it."""
+    last = 0
+    for number, (_, phys, _, _) in enumerate(ENTRY.iter_unpack(raw)):
+        if phys >= below or phys < last:
+            return number
+        last = phys
+    return len(raw) // ENTRY_BYTES

@@ -3,7 +3,8 @@
 A producer that batches mostly sends messages of one shape: equal body length, the same properties
 in the same order, values of equal length. Their records then differ in a few columns only, and one
 numpy operation a column does what a Python loop does in four times the time. Whatever is not
-exactly so is refused here and goes the general way (batching.py), which gives the same bytes.
+exactly so is refused here and goes the general way (batching.py), which gives the same bytes. Only
+``vectors.py`` and who asked it import this module.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from cometmq.core.errors import MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.record import CRC_MASK, MAGIC_V1, MAX_PROPERTIES_BYTES, head_of
-from cometmq.store.batching import Shared, flags_of
+from cometmq.store.batching import UNIFORM_ROWS, Shared, flags_of
 
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
 
 Bytes = npt.NDArray[np.uint8]
 
-MIN_ROWS = 8
 _ENTRY_BYTES = 20
 _READ_NAMES = (props.UNIQ_KEY.encode(), props.KEYS.encode(), props.TAGS.encode())
 
@@ -55,7 +55,7 @@ class UniformBatch(NamedTuple):
 def recognise(raw: bytes, queue: ConsumeQueue, shared: Shared) -> UniformBatch | None:
     """The batch as a matrix; None when its messages are not all built alike."""
     size = int.from_bytes(raw[:4], "big")
-    if size < _ENTRY_BYTES + 2 or len(raw) % size or len(raw) < MIN_ROWS * size:
+    if size < _ENTRY_BYTES + 2 or len(raw) % size or len(raw) < UNIFORM_ROWS * size:
         return None
     matrix = np.frombuffer(raw, np.uint8).reshape(-1, size)
     body_bytes = int.from_bytes(raw[16:20], "big")
