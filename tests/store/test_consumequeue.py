@@ -122,7 +122,7 @@ def test_a_gap_is_filled_with_holes(tmp_path: Path, caplog: pytest.LogCaptureFix
     add(queue, 2)
     queue.fill_to(4)
     assert queue.read(0, 9) == entry(0) + entry(1) + HOLE * 2
-    assert queue.last_record_end() == 0
+    assert queue.last_record_end() == 200
     assert "queue_gap_filled" in caplog.text
 
 
@@ -190,4 +190,50 @@ def test_without_any_entry_the_offsets_go_on_where_the_files_began(tmp_path: Pat
     assert again.max_offset == 0
     again.settle()
     assert (again.min_offset, again.max_offset, again.next_offset) == (20, 20, 20)
+    pool.close()
+
+
+def punched(queue: ConsumeQueue, pool: QueueFiles, first: int, count: int) -> None:
+    """Holes where ``count`` entries from ``first`` on were."""
+    queue.write()
+    pool.write(f"{pool.directory}/t/0", first * 20, HOLE * count)
+    queue.load(1 << 60, 0)
+
+
+@pytest.mark.parametrize("log_start", [0, 100, 1_000, 1_050, 2_400, 5_900])
+def test_holes_in_the_middle_mislead_no_search(tmp_path: Path, log_start: int) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 60)
+    punched(queue, pool, 20, 25)
+    queue.correct_min(log_start)
+    places = [number for number in range(60) if not 20 <= number < 45]
+    assert queue.min_offset == min(number for number in places if number * 100 >= log_start)
+    pool.close()
+
+
+def test_the_last_record_is_found_behind_holes(tmp_path: Path) -> None:
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 60)
+    punched(queue, pool, 21, 39)
+    assert queue.max_offset == 60
+    assert queue.last_record_end() == 2_100
+    assert queue.is_older_than(2_001)
+    assert not queue.is_older_than(2_000)
+    punched(queue, pool, 0, 60)
+    assert queue.last_record_end() == 0
+    pool.close()
+
+
+def test_the_last_file_stays_when_all_of_its_records_are_gone(tmp_path: Path) -> None:
+    """It alone says where the offsets of the queue go on."""
+    pool = pool_at(tmp_path)
+    queue = ConsumeQueue(pool, "t", 0)
+    add(queue, 3 * PER_FILE)
+    queue.write()
+    queue.correct_min(1 << 40)
+    again = ConsumeQueue(pool, "t", 0)
+    again.load(1 << 60, 1 << 40)
+    assert (again.min_offset, again.max_offset) == (30, 30)
     pool.close()

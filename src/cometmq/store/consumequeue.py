@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _TAIL_LIMIT_BYTES = 4_000
 _TAIL_KEPT_BYTES = 1_280
 _RUN_ENTRIES = 64
+_HOLES_A_READ = 4096
 
 
 class QueueFiles:
@@ -259,7 +260,7 @@ class ConsumeQueue:
 
     def is_older_than(self, physical_offset: int) -> bool:
         """Whether every entry is of a record before ``physical_offset``."""
-        return _place(self.read(self.max_offset - 1, 1))[0] < physical_offset
+        return self._last_record()[0] < physical_offset
 
     def restart_at(self, offset: int) -> None:
         """Forget the entries from ``offset`` on, in memory and in the files. Raises OSError."""
@@ -291,10 +292,20 @@ class ConsumeQueue:
 
     def last_record_end(self) -> int:
         """Physical offset behind the last record that has an entry; 0 when none has."""
-        if self.max_offset == self.min_offset:
-            return 0
-        physical_offset, size = _place(self.read(self.max_offset - 1, 1))
-        return 0 if size == HOLE_SIZE else physical_offset + size
+        return sum(self._last_record())
+
+    def _last_record(self) -> tuple[int, int]:
+        """Place and size of the last record that has an entry; zeros when none has."""
+        per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
+        stop, count = self.max_offset, 1
+        while stop > self.min_offset:
+            start = max(self.min_offset, stop - count, (stop - 1) // per_file * per_file)
+            raw = self.read(start, stop - start)
+            for physical_offset, size, _ in reversed([*QUEUE_ENTRY.iter_unpack(raw)]):
+                if size != HOLE_SIZE:
+                    return physical_offset, size
+            stop, count = start, min(count * 8, _HOLES_A_READ)
+        return 0, 0
 
     def _without_torn(self, first: int, end: int, below: int) -> int:
         """Take back an end that the search was misled to.
@@ -317,21 +328,35 @@ class ConsumeQueue:
         """Move ``min_offset`` to the first entry whose record the log has; drop older files."""
         if self.min_offset >= self.max_offset:
             return
-        first = self.read(self.min_offset, 1)
-        if len(first) == QUEUE_ENTRY_BYTES and not _expired(first, log_start):
+        if self._next_record(self.min_offset, 1, log_start) == self.min_offset:
             return
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            if _expired(self.read(middle, 1), log_start):
+            if self._next_record(middle, self.max_offset, log_start) < 0:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = low
+        low = self.min_offset = max(low, self._next_record(low, self.max_offset, log_start))
         file_bytes = self._pool.file_bytes
-        for base in self._pool.bases(self._directory):
+        # The last file says where offsets go on, even when every record is gone.
+        for base in self._pool.bases(self._directory)[:-1]:
             if base + file_bytes <= min(low * QUEUE_ENTRY_BYTES, self._written * QUEUE_ENTRY_BYTES):
                 self._pool.drop(self._directory, base)
+
+    def _next_record(self, offset: int, limit: int, log_start: int) -> int:
+        """The first offset from ``offset`` on whose entry is no hole, among ``limit`` entries.
+
+        -1 when there is none, or when the log has lost its record.
+        """
+        stop, count = offset + limit, 1
+        while offset < stop and (raw := self.read(offset, count)):
+            for number, (physical_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(raw)):
+                if size != HOLE_SIZE:
+                    return offset + number if physical_offset >= log_start else -1
+            offset += len(raw) // QUEUE_ENTRY_BYTES
+            count = min(count * 8, _HOLES_A_READ)
+        return -1
 
     def fill_to(self, offset: int) -> None:
         """Put hole entries up to ``offset``; an empty queue begins at that file's first entry."""
@@ -395,11 +420,6 @@ def _right_entries(raw: bytes, below: int) -> int:
             return number
         last = last if is_hole else physical_offset
     return len(raw) // QUEUE_ENTRY_BYTES
-
-
-def _expired(entry: bytes | bytearray, log_start: int) -> bool:
-    physical_offset, size = _place(entry)
-    return physical_offset < log_start or size == HOLE_SIZE
 
 
 def _place(entry: bytes | bytearray) -> tuple[int, int]:
