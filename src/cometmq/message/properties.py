@@ -9,7 +9,7 @@ means nothing. A pair whose name or value is empty is dropped, and the last of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -93,7 +93,16 @@ def decode(raw: bytes | memoryview) -> dict[str, str]:
 
 def find(raw: bytes, name: bytes) -> bytes | None:
     """The value of ``name`` without decoding the others; None when it has none."""
+    return _find(raw, b"\x02" + name + b"\x01")
+
+
+def finder(name: bytes) -> Callable[[bytes], bytes | None]:
+    """:func:`find` for one name and many texts."""
     marker = b"\x02" + name + b"\x01"
+    return lambda raw: _find(raw, marker)
+
+
+def _find(raw: bytes, marker: bytes) -> bytes | None:
     at = raw.rfind(marker)
     while at >= 0:
         start = at + len(marker)

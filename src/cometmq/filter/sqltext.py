@@ -1,0 +1,360 @@
+"""The text of a SQL92 filter, read into a tree (upstream: SelectorParser.jj).
+
+    or          and { OR and }
+    and         equality { AND equality }
+    equality    comparison { ("=" | "<>") comparison | IS [NOT] NULL }
+    comparison  unary { (">" | ">=" | "<" | "<=") unary
+                      | [NOT] BETWEEN unary AND unary
+                      | [NOT] IN "(" string { "," string } ")"
+                      | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) string }
+    unary       ("+" | "-" | NOT) unary | primary
+    primary     string | number | TRUE | FALSE | NULL | property | "(" or ")"
+
+NOT binds tighter than a comparison: ``NOT a = 5`` compares the negation of ``a`` with 5, as in
+RocketMQ; ``NOT (a = 5)`` is what is usually meant. Words may be written in any case, names of
+properties are taken as they stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_DEPTH = 64
+MAX_CHARS = 65_536
+
+_LONG = 1 << 63
+_SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
+_WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
+_TOKEN = re.compile(
+    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*|/\*.*?\*/)
+      | (?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+      | (?P<whole>0|[1-9]\d*[lL]?)
+      | (?P<string>'(?:''|[^'])*')
+      | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+      | (?P<sign><>|<=|>=|[=<>(),+-])""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+
+
+class BadFilter(ValueError):
+    """A filter expression cannot be read. ``position`` counts characters from 0."""
+
+    def __init__(self, expression: str, position: int, problem: str) -> None:
+        self.expression = expression
+        self.position = position
+        self.problem = problem
+        super().__init__(f"filter {expression[:200]!r}, at character {position}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A message's property: its text, unknown when the message has none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A literal; None is NULL."""
+
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """``-operand``: unknown unless the operand is a number."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``NOT operand``."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Operands joined by AND."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """Operands joined by OR."""
+
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``operand IS NULL``."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``left sign right`` with one of ``= < <= > >=``."""
+
+    sign: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """``name IN (...)``."""
+
+    name: str
+    texts: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """``name CONTAINS text`` and its like; ``kind`` is the word."""
+
+    kind: str
+    name: str
+    text: str
+
+
+Node = Property | Constant | Negative | Not | All | Any | IsNull | Compare | OneOf | Search
+_TRUTHS = (Not, All, Any, IsNull, Compare, OneOf, Search)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    position: int
+
+
+def parse(expression: str) -> Node:
+    """Read an expression that is true or false of a message. Raises BadFilter."""
+    if len(expression) > MAX_CHARS:
+        raise BadFilter(expression, MAX_CHARS, f"it is longer than {MAX_CHARS} characters")
+    reader = _Reader(expression, _tokens(expression))
+    node = reader.truth(reader.alternatives(), 0)
+    if reader.token.kind != "end":
+        raise reader.unexpected("the end")
+    return node
+
+
+def _tokens(expression: str) -> list[_Token]:
+    found: list[_Token] = []
+    at = 0
+    while at < len(expression):
+        match = _TOKEN.match(expression, at)
+        if match is None:
+            what = "a string that does not end" if expression[at] == "'" else "no part of a filter"
+            raise BadFilter(expression, at, f"{expression[at]!r} begins {what}")
+        kind, text = str(match.lastgroup), match.group()
+        if kind == "name" and text.upper() in _WORDS:
+            kind, text = "word", text.upper()
+        if kind != "blank":
+            found.append(_Token(kind, text, at))
+        at = match.end()
+    found.append(_Token("end", "", at))
+    return found
+
+
+class _Reader:
+    """Recursive descent; ``token`` is the next one."""
+
+    def __init__(self, expression: str, tokens: list[_Token]) -> None:
+        self._expression = expression
+        self._tokens = tokens
+        self._next = 0
+        self._depth = 0
+
+    @property
+    def token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def problem(self, text: str) -> BadFilter:
+        return BadFilter(self._expression, self.token.position, text)
+
+    def unexpected(self, wanted: str) -> BadFilter:
+        found = repr(self.token.text) if self.token.text else "the end"
+        return self.problem(f"expected {wanted}, found {found}")
+
+    def accept(self, *texts: str) -> str:
+        """Step over the next token when it is one of these words or signs; gives it, or ""."""
+        token = self.token
+        if token.kind in ("word", "sign") and token.text in texts:
+            self._next += 1
+            return token.text
+        return ""
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            raise self.unexpected(text)
+
+    def truth(self, node: Node, position: int) -> Node:
+        """``node``, which was read from ``position`` on, if it is true or false of a message."""
+        if isinstance(node, (Property, *_TRUTHS)) or _is_truth_constant(node):
+            return node
+        raise BadFilter(self._expression, position, "this is a value, not true or false")
+
+    def alternatives(self) -> Node:
+        return self._joined("OR", lambda: self._joined("AND", self._equality, All), Any)
+
+    def _joined(
+        self, word: str, read: Callable[[], Node], kind: Callable[[tuple[Node, ...]], Node]
+    ) -> Node:
+        position = self.token.position
+        first = read()
+        if self.token.kind != "word" or self.token.text != word:
+            return first
+        operands = [self.truth(first, position)]
+        while self.accept(word):
+            position = self.token.position
+            operands.append(self.truth(read(), position))
+        return kind(tuple(operands))
+
+    def _equality(self) -> Node:
+        left = self._comparison()
+        while True:
+            if sign := self.accept("=", "<>"):
+                right = self._comparison()
+                self._check_equal(left, right)
+                equal = Compare("=", left, right)
+                left = equal if sign == "=" else Not(equal)
+            elif self.accept("IS"):
+                negated = self.accept("NOT")
+                self.expect("NULL")
+                left = Not(IsNull(left)) if negated else IsNull(left)
+            else:
+                return left
+
+    def _check_equal(self, left: Node, right: Node) -> None:
+        if Constant(None) in (left, right):
+            raise self.problem("NULL is compared with IS NULL or IS NOT NULL")
+
+    def _comparison(self) -> Node:
+        left = self._unary()
+        while True:
+            start = self._next
+            negated = bool(self.accept("NOT"))
+            sign = "" if negated else self.accept("<", "<=", ">", ">=")
+            if sign:
+                right = self._unary()
+                left = self._ordered(sign, left, right)
+                continue
+            if self.accept("BETWEEN"):
+                left = self._between(left, negated)
+                continue
+            if self.accept("IN"):
+                found: Node = OneOf(self._name(left, "IN"), self._texts())
+            elif kind := self.accept(*_SEARCHES):
+                found = Search(kind, self._name(left, kind), self._text())
+            else:
+                self._next = start
+                return left
+            left = Not(found) if negated else found
+
+    def _ordered(self, sign: str, left: Node, right: Node) -> Compare:
+        for side in (left, right):
+            is_number = isinstance(side, Constant) and type(side.value) in (int, float)
+            if isinstance(side, (Constant, *_TRUTHS)) and not is_number:
+                raise self.problem(f"only numbers and properties can be compared by {sign}")
+        return Compare(sign, left, right)
+
+    def _between(self, value: Node, negated: bool) -> Node:
+        low = self._unary()
+        self.expect("AND")
+        high = self._unary()
+        if isinstance(low, Constant) and isinstance(high, Constant) and _exceeds(low, high):
+            raise self.problem("BETWEEN wants the lower value first")
+        if negated:
+            return Any((self._ordered("<", value, low), self._ordered(">", value, high)))
+        return All((self._ordered(">=", value, low), self._ordered("<=", value, high)))
+
+    def _name(self, node: Node, word: str) -> str:
+        if not isinstance(node, Property):
+            raise self.problem(f"{word} wants a property before it")
+        return node.name
+
+    def _texts(self) -> frozenset[str]:
+        self.expect("(")
+        texts = [self._text()]
+        while self.accept(","):
+            texts.append(self._text())
+        self.expect(")")
+        return frozenset(texts)
+
+    def _text(self) -> str:
+        token = self.token
+        if token.kind != "string":
+            raise self.unexpected("a string in single quotes")
+        self._next += 1
+        return token.text[1:-1].replace("''", "'")
+
+    def _unary(self) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self.problem(f"it nests deeper than {MAX_DEPTH} levels")
+        try:
+            if self.accept("+"):
+                return self._unary()
+            if self.accept("-"):
+                return _negative(self._unary())
+            if self.accept("NOT"):
+                position = self.token.position
+                return Not(self.truth(self._unary(), position))
+            return self._primary()
+        finally:
+            self._depth -= 1
+
+    def _primary(self) -> Node:
+        if self.accept("("):
+            node = self.alternatives()
+            self.expect(")")
+            return node
+        token = self.token
+        if token.kind == "string":
+            return Constant(self._text())
+        if token.kind in ("whole", "float"):
+            constant = self._number(token)
+        elif token.kind == "word" and token.text in ("TRUE", "FALSE", "NULL"):
+            constant = Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.text])
+        elif token.kind == "name":
+            self._next += 1
+            return Property(token.text)
+        else:
+            raise self.unexpected("a property, a number, a string, TRUE, FALSE, NULL or (")
+        self._next += 1
+        return constant
+
+    def _number(self, token: _Token) -> Constant:
+        if token.kind == "whole":
+            value = int(token.text.rstrip("lL"))
+            if value >= _LONG:
+                raise self.problem("the number does not fit 64 bits")
+            return Constant(value)
+        real = float(token.text)
+        if real == float("inf"):
+            raise self.problem("the number is greater than a double can be")
+        return Constant(real)
+
+
+def _negative(node: Node) -> Node:
+    if isinstance(node, Constant) and type(node.value) in (int, float):
+        assert isinstance(node.value, (int, float))
+        return Constant(-node.value)
+    return Negative(node)
+
+
+def _is_truth_constant(node: Node) -> bool:
+    return isinstance(node, Constant) and (node.value is None or isinstance(node.value, bool))
+
+
+def _exceeds(low: Constant, high: Constant) -> bool:
+    if isinstance(low.value, (int, float)) and isinstance(high.value, (int, float)):
+        return low.value > high.value
+    return False
