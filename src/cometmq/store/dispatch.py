@@ -156,12 +156,9 @@ def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> D
 
     (upstream: CommitLog.checkMessageAndReturnSize)
     """
-    found = props.decode(record.properties)
-    code = tag_code(found.get(props.TAGS))
-    if record.topic == SCHEDULE_TOPIC:
-        delay_ms = delay_of(found.get(props.DELAY, ""), delays_ms)
-        code = record.store_ms + delay_ms if delay_ms else code
-    rolled_back = transaction_type(record.sys_flag) is TransactionType.ROLLBACK
+    code, keys = code_and_keys(
+        record.topic, record.sys_flag, record.store_ms, record.properties, delays_ms
+    )
     return (
         queue,
         record.queue_offset if takes_queue_slot(record.sys_flag) else -1,
@@ -169,8 +166,21 @@ def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> D
         record.size_bytes,
         code,
         record.store_ms,
-        () if rolled_back else props.index_keys(found),
+        keys,
     )
+
+
+def code_and_keys(
+    topic: str, sys_flag: int, store_ms: int, properties: bytes, delays_ms: tuple[int, ...]
+) -> tuple[int, tuple[str, ...]]:
+    """What the queue entry and the index hold of a record besides its place."""
+    found = props.decode(properties)
+    code = tag_code(found.get(props.TAGS))
+    if topic == SCHEDULE_TOPIC:
+        delay_ms = delay_of(found.get(props.DELAY, ""), delays_ms)
+        code = store_ms + delay_ms if delay_ms else code
+    rolled_back = transaction_type(sys_flag) is TransactionType.ROLLBACK
+    return code, () if rolled_back else props.index_keys(found)
 
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:

@@ -1,0 +1,184 @@
+"""From raw bytes of the log to the places of its records, many at a time.
+
+A record is found through the size of the one before it, which makes a walk one step after another.
+Here hundreds of walks go side by side through one piece of the log, each from a place where a
+record surely begins (its magic stands there, and its own physical offset), up to where the next
+one began: 30 ns a record instead of 300.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from cometmq.message.record import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PREFIX
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: What the magic numbers of both versions begin with; the size before it takes four bytes.
+_MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
+_SIZE_BYTES = 4
+_PHYS_AT = 28
+_SEED_BYTES = 40_960
+_SEED_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where records begin in a buffer, and where the walk stopped.
+
+    ``stop`` is behind the last whole record; ``problem`` says why no record begins there, and is
+    empty when the buffer just ends too early to tell.
+    """
+
+    starts: Ints
+    stop: int
+    problem: str
+
+
+def window(data: Bytes, dtype: str) -> npt.NDArray[np.generic]:
+    """Every position of ``data`` read as ``dtype``: element n is what stands at byte n."""
+    kind = np.dtype(dtype)
+    count = max(0, len(data) - kind.itemsize + 1)
+    first = np.ndarray((min(count, 1),), kind, data.data)
+    return as_strided(first, shape=(count,), strides=(1,), writeable=False)
+
+
+def numbers(found: npt.NDArray[np.generic]) -> Ints:
+    """Numbers of any kind and byte order as plain ones."""
+    return found.astype(np.int64)
+
+
+def find_places(data: memoryview, base: int, start: int = 0) -> Places:
+    """The records of ``data`` from byte ``start`` on; its first byte has physical offset ``base``.
+
+    Sizes, magic numbers and physical offsets are checked, nothing else.
+    """
+    raw = np.frombuffer(data, np.uint8)
+    end = len(raw)
+    if end - start < PREFIX.size:
+        return Places(np.empty(0, np.int64), start, "")
+    seeds = _seeds(data, base, start)
+    starts, stop = _lockstep(raw, seeds, end)
+    good = _good(raw, starts, base)
+    if good < len(starts):
+        stop = int(starts[good])
+        starts = starts[:good]
+    return Places(starts, stop, _problem(data, stop, base))
+
+
+def _seeds(data: memoryview, base: int, start: int) -> Ints:
+    """``start``, and about every 40 KiB the place of a record."""
+    found = [start]
+    raw = data.obj if isinstance(data.obj, bytes | bytearray) else None
+    if raw is None or len(data) != len(raw):
+        raw = bytes(data)
+    for at in range(start + _SEED_BYTES, len(data) - FIXED_BYTES, _SEED_BYTES):
+        place = next_record(raw, base, max(at, found[-1] + 1), tries=_SEED_TRIES)
+        if place > found[-1]:
+            found.append(place)
+    return np.array(found, np.int64)
+
+
+def next_record(data: bytes | bytearray, base: int, start: int, *, tries: int = 1 << 62) -> int:
+    """Where behind ``start`` the next bytes stand that say of themselves to be a record; or -1.
+
+    ``tries`` is how many magic numbers are looked at.
+    """
+    at = start + _SIZE_BYTES
+    for _ in range(tries):
+        at = data.find(_MAGIC_START, at)
+        place = at - _SIZE_BYTES
+        if at < 0 or place + FIXED_BYTES > len(data):
+            return -1
+        if not problem_at(data, place, base):
+            return place
+        at += 1
+    return -1
+
+
+def problem_at(data: bytes | bytearray | memoryview, place: int, base: int) -> str:
+    """Why no record can begin at a place that has room for the shortest; empty when one can."""
+    size, magic = PREFIX.unpack_from(data, place)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return f"magic is {magic:#010x}"
+    if size < FIXED_BYTES:
+        return f"size is {size}"
+    offset = int.from_bytes(data[place + _PHYS_AT : place + _PHYS_AT + 8], "big", signed=True)
+    if offset != base + place:
+        return f"it carries physical offset {offset}"
+    return ""
+
+
+def is_blank(data: bytes | bytearray | memoryview, place: int, room: int) -> bool:
+    """Whether the blank that closes a file stands at a place with ``room`` bytes left in it."""
+    if len(data) - place < PREFIX.size:
+        return False
+    size, magic = PREFIX.unpack_from(data, place)
+    return bool(magic == MAGIC_BLANK and size == room)
+
+
+def _problem(data: memoryview, stop: int, base: int) -> str:
+    if len(data) - stop < FIXED_BYTES:
+        return ""
+    return problem_at(data, stop, base)
+
+
+def _lockstep(raw: Bytes, seeds: Ints, end: int) -> tuple[Ints, int]:
+    """All starts from the first seed on, in order, and where the chain of sizes ended."""
+    sizes_at = window(raw, ">u4")
+    limits = np.append(seeds[1:], end)
+    lanes = np.arange(len(seeds))
+    at = seeds
+    found: list[Ints] = []
+    ended = np.full(len(seeds), -1, np.int64)
+    while len(lanes):
+        room = at <= end - FIXED_BYTES
+        if not room.all():
+            ended[lanes[~room]] = at[~room]
+            lanes, at = lanes[room], at[room]
+        sizes = numbers(sizes_at[at])
+        following = at + sizes
+        whole = (sizes >= FIXED_BYTES) & (following <= limits[lanes])
+        if not whole.all():
+            ended[lanes[~whole]] = at[~whole]
+            lanes, at, following = lanes[whole], at[whole], following[whole]
+        found.append(at)
+        more = following < limits[lanes]
+        if not more.all():
+            ended[lanes[~more]] = following[~more]
+            lanes, following = lanes[more], following[more]
+        at = following
+    starts = np.concatenate(found)
+    starts.sort()
+    short = np.flatnonzero(ended[:-1] != limits[:-1])
+    if not len(short):
+        return starts, int(ended[-1])
+    # A seed was none, or a size is damaged: from there on one step after the other.
+    before = int(ended[short[0]])
+    others, stop = _one_by_one(raw, before, end)
+    return np.concatenate((starts[starts < before], others)), stop
+
+
+def _one_by_one(raw: Bytes, at: int, end: int) -> tuple[Ints, int]:
+    data = raw.data
+    found: list[int] = []
+    while end - at >= FIXED_BYTES:
+        size = PREFIX.unpack_from(data, at)[0]
+        if size < FIXED_BYTES or at + size > end:
+            break
+        found.append(at)
+        at += size
+    return np.array(found, np.int64), at
+
+
+def _good(raw: Bytes, starts: Ints, base: int) -> int:
+    """How many of the starts have a magic number and carry the physical offset of their place."""
+    magic = window(raw, ">u4")[starts + _SIZE_BYTES]
+    right = (magic == MAGIC_V1) | (magic == MAGIC_V2)
+    right &= numbers(window(raw, ">i8")[starts + _PHYS_AT]) == starts + base
+    return len(starts) if right.all() else int(np.argmin(right))
