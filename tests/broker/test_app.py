@@ -76,6 +76,24 @@ def test_a_port_whose_vip_port_is_taken_is_no_pair() -> None:
         reserve("127.0.0.1", port).close()
 
 
+async def test_the_loop_sleeps_while_a_thread_syncs_for_an_answer(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        lookout, store = running.broker.lookout, running.broker.store
+        assert lookout is not None
+        assert not lookout.must_sleep()
+        key = store.durable.park(1 << 40, 1 << 60, "a send")
+        assert lookout.must_sleep()
+        store.durable.cancel(key)
+        assert not lookout.must_sleep()
+
+
+async def test_a_broker_can_be_told_not_to_look_out(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, lookoutMicros="0") as running:
+        assert running.broker.lookout is None
+        client = await running.connect()
+        assert (await client.send()).code == 0
+
+
 async def test_every_broker_code_of_the_registry_is_served(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()

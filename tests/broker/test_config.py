@@ -43,6 +43,8 @@ def test_a_rocketmq_property_file_is_understood() -> None:
         ("listenPort", "70000", "no port"),
         ("defaultTopicQueueNums", "0", "at least one"),
         ("brokerName", "", "need a name"),
+        ("lookoutMicros", "-1", "from 0 to 1000"),
+        ("lookoutMicros", "1001", "from 0 to 1000"),
         ("longPollingEnable", "perhaps", "neither true nor false"),
         ("messageDelayLevel", "1s 5", "messageDelayLevel"),
     ],

@@ -32,6 +32,7 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
 from cometmq.message.ids import pack_host
 from cometmq.net.client import Remoting
+from cometmq.net.lookout import Lookout
 from cometmq.net.router import Router
 from cometmq.net.server import Server, reserve
 from cometmq.net.tasks import Tasks
@@ -162,7 +163,7 @@ class Broker:
         self.remoting = Remoting(clock=clock, tasks=tasks)
         self.registration = Registration(
             [address for address in config.namesrv_addr.split(";") if address.strip()],
-            self.topics.snapshot,
+            self.topics,
             remoting=self.remoting,
             clock=clock,
             tasks=tasks,
@@ -175,8 +176,16 @@ class Broker:
             tasks=tasks,
             remote_admin=config.remote_admin_enable,
         )
-        self.server = Server(self.router, clock=clock, tasks=tasks)
+        self.lookout = self._make_lookout()
+        self.server = Server(self.router, clock=clock, tasks=tasks, lookout=self.lookout)
         self.store.listeners.append(self._dispatched)
+
+    def _make_lookout(self) -> Lookout | None:
+        if not self.config.lookout_micros:
+            return None
+        waiting = self.store.durable
+        # The thread that syncs needs the interpreter to say that it is done.
+        return Lookout(self.config.lookout_micros, self._clock, must_sleep=lambda: len(waiting) > 0)
 
     def _load_tables(self) -> None:
         self.topics.load()

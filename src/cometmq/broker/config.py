@@ -19,6 +19,8 @@ from cometmq.core.settings import build, normalise, reject_unknown
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
+#: Looking longer than this only burns the processor: a wake-up takes a twentieth of it.
+MAX_LOOKOUT_MICROS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class BrokerConfig:
 
     ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
     ``remote_admin_enable`` lets other machines change topics, groups and settings.
+    ``lookout_micros`` is how long the loop looks for the next request before it sleeps, while
+    requests follow each other closely; 0 lets it sleep at once.
 
     One object serves all parts of a broker. An administrator may change the fields in LIVE while
     it runs; whoever needs one of those reads it anew each time. The others never change.
@@ -60,11 +64,14 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
     default_query_max_num: int = 32
+    lookout_micros: int = 150
 
     def __post_init__(self) -> None:
         _check_port("listenPort", self.listen_port)
         if self.default_topic_queue_nums < 1:
             raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
+        if not 0 <= self.lookout_micros <= MAX_LOOKOUT_MICROS:
+            raise SettingsError("lookoutMicros", f"it is from 0 to {MAX_LOOKOUT_MICROS}")
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "a broker and its cluster need a name")
         if self.broker_id != 0:

@@ -27,6 +27,7 @@ from cometmq.protocol.framer import FrameTooLarge
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.net.lookout import Lookout
     from cometmq.net.router import Reply, Router
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.connection import Event
@@ -66,12 +67,14 @@ class Peer(asyncio.Protocol):
         watchdog: Watchdog,
         peers: set[Peer],
         max_peers: int = MAX_PEERS,
+        lookout: Lookout | None = None,
     ) -> None:
         self.router = router
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
         self._max_peers = max_peers
+        self._lookout = lookout
         self._loop = asyncio.get_running_loop()
         self._connection: Connection[Waiter] = Connection()
         self._transport: asyncio.Transport | None = None
@@ -117,7 +120,10 @@ class Peer(asyncio.Protocol):
         self._peers.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_read_ms = self._clock.monotonic_ms()
+        now_ns = self._clock.monotonic_ns()
+        self.last_read_ms = now_ns // 1_000_000
+        if self._lookout is not None:
+            self._lookout.arrived(now_ns)
         self._connection.receive_data(data)
         if not self._turn_due:
             self._turn()

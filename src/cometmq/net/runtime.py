@@ -1,12 +1,21 @@
-"""Which event loop runs us: uvloop where it is installed, asyncio's own elsewhere."""
+"""What this machine offers to run on: the fastest event loop, a way to offer the processor."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+
+def _keep_processor() -> None:
+    """What is done where the processor cannot be offered: nothing."""
+
+
+#: Let whoever waits for this processor have it; returns at once when nobody does.
+yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", _keep_processor)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

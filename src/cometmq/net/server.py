@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import ssl
 
     from cometmq.core.clock import Clock
+    from cometmq.net.lookout import Lookout
     from cometmq.net.router import Router
     from cometmq.net.tasks import Tasks
 
@@ -47,11 +48,13 @@ class Server:
         tasks: Tasks,
         watchdog: Watchdog | None = None,
         tls: ssl.SSLContext | None = None,
+        lookout: Lookout | None = None,
     ) -> None:
         self._router = router
         self._clock = clock
         self._tasks = tasks
         self._tls = tls
+        self._lookout = lookout
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._scanning = False
@@ -102,6 +105,7 @@ class Server:
             watchdog=self.watchdog,
             peers=self.peers,
             max_peers=self._max_peers,
+            lookout=self._lookout,
         )
 
     async def _accept(self, listener: socket.socket) -> None:

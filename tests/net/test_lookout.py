@@ -1,0 +1,151 @@
+"""The loop stays awake while requests follow each other closely, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.net.lookout import Lookout
+from cometmq.net.peer import Peer
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Request
+from tests.net.serving import serving
+
+LOOK_US = 100
+TURN_US = 10
+
+
+class TurningClock(VirtualClock):
+    """Every turn of the loop in which somebody looks at this clock takes 10 us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_us = 1_000
+
+    def monotonic_ns(self) -> int:
+        self.now_us += TURN_US
+        return self.now_us * 1_000
+
+
+class Requests:
+    """Requests at given distances, and what the loop does after each."""
+
+    def __init__(self, clock: TurningClock, lookout: Lookout) -> None:
+        self.clock = clock
+        self.lookout = lookout
+
+    async def come(self, count: int, every_us: int) -> None:
+        for _ in range(count):
+            self.lookout.arrived(self.clock.now_us * 1_000)
+            await self.passes(every_us)
+
+    async def passes(self, duration_us: int) -> int:
+        """Let time pass; gives how many turns the loop was awake for."""
+        end_us, turns = self.clock.now_us + duration_us, 0
+        while self.clock.now_us < end_us:
+            before_us = self.clock.now_us
+            await asyncio.sleep(0)
+            if self.clock.now_us == before_us:
+                self.clock.now_us += TURN_US  # the loop would sleep
+            else:
+                turns += 1
+        return turns
+
+
+@pytest.fixture
+async def requests() -> Requests:
+    clock = TurningClock()
+    return Requests(clock, Lookout(LOOK_US, clock))
+
+
+async def test_the_first_requests_are_not_waited_for(requests: Requests) -> None:
+    await requests.come(1, every_us=40)
+    assert not requests.lookout.is_awake
+
+
+async def test_close_requests_keep_the_loop_awake(requests: Requests) -> None:
+    await requests.come(10, every_us=40)
+    requests.lookout.arrived(requests.clock.now_us * 1_000)
+    assert await requests.passes(40) == 4
+    assert requests.lookout.is_awake
+
+
+async def test_a_loop_that_found_nothing_sleeps(requests: Requests) -> None:
+    await requests.come(10, every_us=40)
+    turns = await requests.passes(10_000)
+    assert turns <= LOOK_US // TURN_US
+    assert not requests.lookout.is_awake
+
+
+async def test_distant_requests_are_not_waited_for(requests: Requests) -> None:
+    await requests.come(10, every_us=40)
+    await requests.come(10, every_us=1_000)
+    requests.lookout.arrived(requests.clock.now_us * 1_000)
+    assert await requests.passes(1_000) == 1
+    # Nor does one short pause among long ones change that.
+    requests.lookout.arrived(requests.clock.now_us * 1_000)
+    await requests.passes(20)
+    requests.lookout.arrived(requests.clock.now_us * 1_000)
+    assert await requests.passes(1_000) == 1
+
+
+async def test_looking_in_vain_ends_after_a_few_looks(requests: Requests) -> None:
+    await requests.come(20, every_us=40)
+    in_vain = 0
+    for _ in range(20):
+        requests.lookout.arrived(requests.clock.now_us * 1_000)
+        in_vain += await requests.passes(1_000) > 1
+    assert 1 <= in_vain <= 6
+
+
+async def test_one_turn_with_many_requests_is_one_arrival(requests: Requests) -> None:
+    await requests.come(10, every_us=1_000)
+    for _ in range(100):
+        requests.lookout.arrived(requests.clock.now_us * 1_000)
+    assert await requests.passes(1_000) == 1
+
+
+async def test_a_thread_that_needs_the_interpreter_is_not_kept_waiting() -> None:
+    clock, syncing = TurningClock(), False
+    requests = Requests(clock, Lookout(LOOK_US, clock, must_sleep=lambda: syncing))
+    await requests.come(10, every_us=40)
+    syncing = True
+    assert await requests.passes(40) == 1
+    assert not requests.lookout.is_awake
+    syncing = False
+    await requests.come(3, every_us=40)
+    assert requests.lookout.is_awake
+
+
+async def test_a_clock_that_stands_still_keeps_nothing_awake() -> None:
+    lookout = Lookout(LOOK_US, VirtualClock())
+    for _ in range(30):
+        lookout.arrived(1_000_000)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert not lookout.is_awake
+
+
+async def test_a_server_looks_between_requests_and_rests_after_them() -> None:
+    def beat(peer: Peer, request: Request[Any]) -> Reply | None:
+        return Reply()
+
+    awake: list[bool] = []
+    # So long a look that a loaded machine answers within it.
+    lookout = Lookout(100_000, SystemClock())
+    async with serving({RequestCode.HEART_BEAT: beat}, lookout=lookout) as served:
+        client = await served.connect()
+        for opaque in range(30):
+            client.send(RequestCode.HEART_BEAT, opaque=opaque)
+            await client.frame()
+            awake.append(lookout.is_awake)
+        assert not awake[0]
+        assert awake[-10:] == [True] * 10
+        async with asyncio.timeout(10):
+            while lookout.is_awake:
+                await asyncio.sleep(0.01)
