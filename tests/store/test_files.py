@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.files import PosixFiles, read_file, write_file_atomically
+from cometmq.store.files import (
+    PosixFiles,
+    make_durable_directory,
+    read_file,
+    write_file_atomically,
+)
 
 FILES = PosixFiles()
 
@@ -110,3 +115,33 @@ def test_machine_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("builtins.open", missing)
     assert FILES.boot_id() == ""
+
+
+class WatchedFolders(PosixFiles):
+    """Notes which folders are synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().sync_directory(path)
+
+
+def test_a_durable_directory_has_its_name_synced_and_those_of_new_parents(tmp_path: Path) -> None:
+    files = WatchedFolders()
+    root = str(tmp_path)
+    make_durable_directory(files, f"{root}/a/b")
+    assert sorted(files.synced) == [root, f"{root}/a"]
+    files.synced.clear()
+    make_durable_directory(files, f"{root}/a/b")
+    assert files.synced == [f"{root}/a"]
+
+
+def test_a_folder_above_that_may_not_be_read_is_no_hindrance(tmp_path: Path) -> None:
+    class Unreadable(PosixFiles):
+        def sync_directory(self, path: str) -> None:
+            raise PermissionError(path)
+
+    make_durable_directory(Unreadable(), str(tmp_path / "a"))
+    assert (tmp_path / "a").is_dir()

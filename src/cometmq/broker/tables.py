@@ -25,7 +25,7 @@ import msgspec
 from cometmq.broker.lookup import Slices
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
 from cometmq.protocol.fastjson import parse_json
-from cometmq.store.files import Files, PosixFiles, read_file
+from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -55,6 +55,7 @@ class TableFile:
         self._tasks = tasks
         self._files: Files = files if files is not None else PosixFiles()
         self._dirty = False
+        self._placed = False
         self._writing = asyncio.Lock()
         self._scheduled = False
         self._failure: StoreError | None = None
@@ -183,7 +184,9 @@ class TableFile:
         files = self._files
         directory = os.path.dirname(self.path)
         draft = self.path + ".tmp"
-        files.make_directory(directory)
+        if not self._placed:
+            make_durable_directory(files, directory)
+            self._placed = True
         handle = files.open(draft, create=True)
         try:
             files.resize(handle, 0)

@@ -259,6 +259,21 @@ def zeroed_memory(size_bytes: int) -> memoryview:
     return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
 
 
+def make_durable_directory(files: Files, path: str) -> None:
+    """Make a directory and its parents such that a power cut cannot take their names away.
+
+    The folder above is synced also when nothing is missing: a crash may have come in between.
+    """
+    names = [os.path.abspath(path)]
+    while not files.exists(names[-1]):
+        names.append(os.path.dirname(names[-1]))
+    files.make_directory(path)
+    for name in names[:-1] or names:
+        # A folder that we may not read is none that we made names in.
+        with contextlib.suppress(PermissionError):
+            files.sync_directory(os.path.dirname(name))
+
+
 def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool) -> None:
     """Replace a small file whole: after a crash it is the old or the new one.
 

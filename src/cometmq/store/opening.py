@@ -18,6 +18,7 @@ from cometmq.store.commitlog import NO_ROOM, CommitLog
 from cometmq.store.consumequeue import QueueFiles
 from cometmq.store.dispatch import Dispatched, row_of
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
 from cometmq.store.recovery import RecoveryReport, Scan, StartingPoint, starting_point
 from cometmq.store.segments import Segments
@@ -36,8 +37,8 @@ _COPY_BYTES = 1 << 20
 def open_store(config: StoreConfig, clock: Clock, files: Files) -> MessageStore:
     """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says."""
     root = config.store_path_root_dir
-    files.make_directory(root)
-    files.make_directory(config.commit_log_directory)
+    make_durable_directory(files, root)
+    make_durable_directory(files, config.commit_log_directory)
     try:
         lock = files.lock(lock_path(root))
     except OSError as error:
