@@ -12,9 +12,10 @@ from cometmq.message.flags import TransactionType
 from cometmq.message.record import iter_decode
 from cometmq.store import batching
 from cometmq.store.batching import Shared, looked_up, prepare_general, rows_of
-from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import row_of
 from cometmq.store.files import PosixFiles
+from cometmq.store.queuefiles import QueueFiles
 from tests.store.stores import BORN, STORE_HOST
 
 Entries = list[tuple[int, bytes, bytes]]

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
+from cometmq.store.queuefiles import QueueFiles
 
 PER_FILE = 10
 
 
-def pool_at(root: Path, limit: int = 256) -> QueueFiles:
-    return QueueFiles(PosixFiles(), str(root / "consumequeue"), 20 * PER_FILE, limit)
+def pool_at(root: Path) -> QueueFiles:
+    return QueueFiles(PosixFiles(), str(root / "consumequeue"), 20 * PER_FILE)
 
 
 def add(queue: ConsumeQueue, count: int) -> None:
@@ -124,28 +125,6 @@ def test_a_gap_is_filled_with_holes(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert queue.read(0, 9) == entry(0) + entry(1) + HOLE * 2
     assert queue.last_record_end() == 200
     assert "queue_gap_filled" in caplog.text
-
-
-def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
-    pool = pool_at(tmp_path, limit=3)
-    queues = [ConsumeQueue(pool, "t", number) for number in range(20)]
-    for _ in range(3):
-        for queue in queues:
-            add(queue, 4)
-            queue.write()
-    assert len(pool._handles) == 3
-    assert pool.queue_count == 20
-    assert all(all_of(queue) == b"".join(map(entry, range(12))) for queue in queues)
-    paths, directories = pool.take_unsynced()
-    assert len(paths) == 40
-    assert not pool.unsynced
-    pool.give_back(paths[:1], directories)
-    assert pool.unsynced == set(paths[:1])
-    pool.remove_topic("t")
-    pool.sync_paths(paths, directories)
-    assert (pool.queue_count, pool.unsynced) == (0, set())
-    assert pool.read(str(tmp_path / "consumequeue" / "t" / "0"), 0, 20) == b""
-    pool.close()
 
 
 def test_last_file_without_entries(tmp_path: Path) -> None:

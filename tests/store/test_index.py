@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
 from cometmq.store.files import PosixFiles
 from cometmq.store.index import Index
+from cometmq.store.queuefiles import QueueFiles
 from tests.store.faults import FailingFiles
 from tests.store.stores import config
 

@@ -1,9 +1,7 @@
 """Consume queues: for each queue of each topic, where its records lie in the log.
 
-Files hold 20-byte entries (layout.py) and are as long as the setting says from the start, sparse,
-zeros behind the last entry, since a Java broker refuses another length. Each queue keeps the
-entries that are not written yet, and a few more, in memory; file handles sit in one bounded LRU,
-so that the number of queues is bound by nothing but memory (upstream: ConsumeQueue.java).
+Files hold 20-byte entries (layout.py). Each queue keeps the entries that are not written yet, and a
+few more, in memory (upstream: ConsumeQueue.java).
 
 After a crash the files may lack entries or hold too many; only those for records below the
 position that recovery starts from count, the rest is cut off and dispatched again.
@@ -13,24 +11,15 @@ from __future__ import annotations
 
 import logging
 import os.path
-from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cometmq.message.record import topic_tail
 from cometmq.store.index import topic_prefix
-from cometmq.store.layout import (
-    HOLE,
-    HOLE_SIZE,
-    QUEUE_ENTRY,
-    QUEUE_ENTRY_BYTES,
-    file_name,
-    file_offset,
-)
+from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
-    from cometmq.store.files import Buffer, Files
+    from cometmq.store.queuefiles import QueueFiles
 
 logger = logging.getLogger(__name__)
 
@@ -38,152 +27,6 @@ _TAIL_LIMIT_BYTES = 4_000
 _TAIL_KEPT_BYTES = 1_280
 _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
-
-
-class QueueFiles:
-    """The files of all queues: handles in an LRU, and which of them still have to be synced."""
-
-    __slots__ = (
-        "_files",
-        "_handles",
-        "_limit",
-        "directory",
-        "file_bytes",
-        "new_directories",
-        "queue_count",
-        "unsynced",
-    )
-
-    def __init__(self, files: Files, directory: str, file_bytes: int, limit: int = 256) -> None:
-        self._files = files
-        self._handles: OrderedDict[str, int] = OrderedDict()
-        self._limit = limit
-        self.directory = directory
-        self.file_bytes = file_bytes
-        self.queue_count = 0
-        self.unsynced: set[str] = set()
-        self.new_directories: set[str] = set()
-
-    def _handle(self, path: str, *, create: bool) -> int:
-        handle = self._handles.get(path)
-        if handle is not None:
-            self._handles.move_to_end(path)
-            return handle
-        if create and not self._files.exists(path):
-            directory = os.path.dirname(path)
-            if not self._files.exists(directory):
-                self._files.make_directory(directory)
-                self.queue_count += 1
-            self.new_directories.update((directory, os.path.dirname(directory), self.directory))
-            handle = self._files.open(path, create=True)
-            self._files.resize(handle, self.file_bytes)
-        else:
-            handle = self._files.open(path)
-        self._handles[path] = handle
-        if len(self._handles) > self._limit:
-            self._files.close(self._handles.popitem(last=False)[1])
-        return handle
-
-    def write(self, directory: str, position: int, data: Buffer) -> None:
-        """Write entries at a byte position of a queue, over the ends of files. Raises OSError."""
-        view = memoryview(data)
-        while view:
-            base = position - position % self.file_bytes
-            room = base + self.file_bytes - position
-            path = os.path.join(directory, file_name(base))
-            self._files.pwrite(self._handle(path, create=True), view[:room], position - base)
-            self.unsynced.add(path)
-            position += min(room, len(view))
-            view = view[room:]
-
-    def read(self, directory: str, position: int, size_bytes: int) -> bytes:
-        """Read entries from a byte position to at most the end of that file.
-
-        Nothing when there is no such file.
-        """
-        base = position - position % self.file_bytes
-        size = min(size_bytes, base + self.file_bytes - position)
-        try:
-            # As file_name gives it; the join alone would take as long as the read.
-            handle = self._handle(f"{directory}{os.sep}{base:020d}", create=False)
-        except FileNotFoundError:
-            return b""
-        return self._files.pread(handle, size, position - base)
-
-    def bases(self, directory: str) -> list[int]:
-        """The byte positions at which a queue's files begin, in order."""
-        return [
-            offset
-            for name in self._files.names(directory)
-            if (offset := file_offset(name)) is not None
-        ]
-
-    def cut(self, directory: str, position: int, bases: list[int]) -> None:
-        """Make everything from a byte position on zeros, and drop later files."""
-        for base in bases:
-            if base > position and base > bases[0]:
-                self.drop(directory, base)
-            elif base <= position < base + self.file_bytes:
-                path = os.path.join(directory, file_name(base))
-                handle = self._handle(path, create=False)
-                self._files.resize(handle, position - base)
-                self._files.resize(handle, self.file_bytes)
-                self.unsynced.add(path)
-
-    def drop(self, directory: str, base: int) -> None:
-        """Remove one file of a queue."""
-        path = os.path.join(directory, file_name(base))
-        self.forget(path)
-        self._files.unlink(path)
-
-    def forget(self, path: str) -> None:
-        """Close the handle of a file that goes away."""
-        handle = self._handles.pop(path, None)
-        if handle is not None:
-            self._files.close(handle)
-        self.unsynced.discard(path)
-
-    def remove_topic(self, topic: str) -> None:
-        """Remove every queue of a topic."""
-        directory = os.path.join(self.directory, topic)
-        self.queue_count -= len(self._files.names(directory))
-        for path in [path for path in self._handles if path.startswith(directory + os.sep)]:
-            self.forget(path)
-        self.unsynced = {path for path in self.unsynced if not path.startswith(directory + os.sep)}
-        self._files.remove_tree(directory)
-
-    def take_unsynced(self) -> tuple[list[str], list[str]]:
-        """The files and directories to sync now; they count as synced unless given back."""
-        paths, directories = sorted(self.unsynced), sorted(self.new_directories)
-        self.unsynced = set()
-        self.new_directories = set()
-        return paths, directories
-
-    def give_back(self, paths: list[str], directories: list[str]) -> None:
-        """Syncing these failed: they have to be synced still."""
-        self.unsynced.update(paths)
-        self.new_directories.update(directories)
-
-    def sync_paths(self, paths: list[str], directories: list[str]) -> None:
-        """Sync files and directories through handles of their own, so that a thread may do it."""
-        for path in paths:
-            try:
-                handle = self._files.open(path)
-            except FileNotFoundError:
-                continue
-            try:
-                self._files.datasync(handle)
-            finally:
-                self._files.close(handle)
-        for directory in directories:
-            # Its topic may be deleted meanwhile.
-            with suppress(FileNotFoundError):
-                self._files.sync_directory(directory)
-
-    def close(self) -> None:
-        """Close every handle."""
-        while self._handles:
-            self._files.close(self._handles.popitem()[1])
 
 
 class ConsumeQueue:

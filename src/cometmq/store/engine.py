@@ -31,7 +31,7 @@ from cometmq.message.record import (
 )
 from cometmq.store.batching import Shared, prepare, rows_of
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
-from cometmq.store.consumequeue import ConsumeQueue, QueueFiles
+from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched, Dispatcher, Listener
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.index import Index
+    from cometmq.store.queuefiles import QueueFiles
     from cometmq.store.recovery import RecoveryReport
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from cometmq.store.checkpoint import (
     read_positions,
 )
 from cometmq.store.commitlog import NO_ROOM, CommitLog
-from cometmq.store.consumequeue import QueueFiles
 from cometmq.store.dispatch import Dispatched, row_of
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
+from cometmq.store.queuefiles import QueueFiles
 from cometmq.store.recovery import RecoveryReport, Scan, StartingPoint, starting_point
 from cometmq.store.segments import Segments
 
