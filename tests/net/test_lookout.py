@@ -17,6 +17,8 @@ from tests.net.serving import serving
 
 LOOK_US = 100
 TURN_US = 10
+#: Turns that go by before it is known whether looking pays.
+NOT_LOOKING = 2
 
 
 class TurningClock(VirtualClock):
@@ -48,11 +50,10 @@ class Requests:
         end_us, turns = self.clock.now_us + duration_us, 0
         while self.clock.now_us < end_us:
             before_us = self.clock.now_us
+            turns += self.lookout.is_awake
             await asyncio.sleep(0)
             if self.clock.now_us == before_us:
-                self.clock.now_us += TURN_US  # the loop would sleep
-            else:
-                turns += 1
+                self.clock.now_us += TURN_US
         return turns
 
 
@@ -77,7 +78,7 @@ async def test_close_requests_keep_the_loop_awake(requests: Requests) -> None:
 async def test_a_loop_that_found_nothing_sleeps(requests: Requests) -> None:
     await requests.come(10, every_us=40)
     turns = await requests.passes(10_000)
-    assert turns <= LOOK_US // TURN_US
+    assert turns <= LOOK_US // TURN_US + NOT_LOOKING
     assert not requests.lookout.is_awake
 
 
@@ -85,12 +86,12 @@ async def test_distant_requests_are_not_waited_for(requests: Requests) -> None:
     await requests.come(10, every_us=40)
     await requests.come(10, every_us=1_000)
     requests.lookout.arrived(requests.clock.now_us * 1_000)
-    assert await requests.passes(1_000) == 1
+    assert await requests.passes(1_000) == NOT_LOOKING
     # Nor does one short pause among long ones change that.
     requests.lookout.arrived(requests.clock.now_us * 1_000)
     await requests.passes(20)
     requests.lookout.arrived(requests.clock.now_us * 1_000)
-    assert await requests.passes(1_000) == 1
+    assert await requests.passes(1_000) == NOT_LOOKING
 
 
 async def test_looking_in_vain_ends_after_a_few_looks(requests: Requests) -> None:
@@ -98,15 +99,26 @@ async def test_looking_in_vain_ends_after_a_few_looks(requests: Requests) -> Non
     in_vain = 0
     for _ in range(20):
         requests.lookout.arrived(requests.clock.now_us * 1_000)
-        in_vain += await requests.passes(1_000) > 1
+        in_vain += await requests.passes(1_000) > NOT_LOOKING
     assert 1 <= in_vain <= 6
+
+
+async def test_work_on_a_request_is_no_pause(requests: Requests) -> None:
+    def commit() -> None:
+        requests.clock.now_us += 10 * LOOK_US
+
+    for _ in range(10):
+        requests.lookout.arrived(requests.clock.now_us * 1_000)
+        asyncio.get_running_loop().call_soon(commit)
+        await requests.passes(10 * LOOK_US + 40)
+    assert requests.lookout.is_awake
 
 
 async def test_one_turn_with_many_requests_is_one_arrival(requests: Requests) -> None:
     await requests.come(10, every_us=1_000)
     for _ in range(100):
         requests.lookout.arrived(requests.clock.now_us * 1_000)
-    assert await requests.passes(1_000) == 1
+    assert await requests.passes(1_000) == NOT_LOOKING
 
 
 async def test_a_thread_that_needs_the_interpreter_is_not_kept_waiting() -> None:

@@ -68,26 +68,29 @@ class Lookout:
         if self._quiet_since_ns:
             pause_ns = min(now_ns - self._quiet_since_ns, 2 * self._look_ns)
             self._pause_ns += (pause_ns - self._pause_ns) >> _WEIGHT_SHIFT
+            self._quiet_since_ns = 0
         if not self._awake:
             self._awake = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         # Runs once a turn of the loop, which looks at its sockets before each.
-        now_ns = self._clock.monotonic_ns()
-        if self.must_sleep():
-            self._served = self._awake = False
-            self._quiet_since_ns = 0
-            return
         if self._served:
+            # What these requests have to wait for, their commit, is queued behind this call.
             self._served = False
-            self._quiet_since_ns = now_ns
-            pays = self._pause_ns < self._look_ns
-        else:
-            # A clock that stands still (a test's) would keep the loop awake for ever.
-            pays = 0 < now_ns - self._quiet_since_ns < self._look_ns
-        if pays:
+            self._loop.call_soon(self._look)
+        elif self._is_worth_it():
             yield_processor()
             self._loop.call_soon(self._look)
         else:
             self._awake = False
+
+    def _is_worth_it(self) -> bool:
+        if self.must_sleep():
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if not self._quiet_since_ns:
+            self._quiet_since_ns = now_ns
+            return self._pause_ns < self._look_ns
+        # A clock that stands still (a test's) would keep the loop awake for ever.
+        return 0 < now_ns - self._quiet_since_ns < self._look_ns
