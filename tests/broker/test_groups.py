@@ -45,7 +45,7 @@ async def test_groups_survive_a_restart(tmp_path: Path) -> None:
         async with open_tables(tmp_path) as again:
             assert again.groups.get("g") == config
             assert "gone" not in again.groups
-            assert again.groups.snapshot().data_version.counter == 3
+            assert again.groups.data_version.counter == 3
     written = parse_json((tmp_path / "subscriptionGroup.json").read_bytes())
     assert list(written["subscriptionGroupTable"]["g"]) == [
         "brokerId",

@@ -20,7 +20,7 @@ async def test_java_s_tables_are_written_back_byte_for_byte(tmp_path: Path, name
     config = library.unpack_store(name, tmp_path) / "config"
     before = {path.name: path.read_bytes() for path in config.glob("*.json")}
     async with open_tables(config) as tables:
-        for file in (tables.topics._file, tables.groups._file, tables.offsets._file):
+        for file in (tables.topics._table.file, tables.groups._table.file, tables.offsets._file):
             await file.write()
     for file_name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
         if file_name in before:

@@ -1,10 +1,8 @@
 """What handlers ask the store."""
 
-import asyncio
 from pathlib import Path
 
-from cometmq.broker.lookup import Slices, bounds, find_entry, find_record, is_young
-from cometmq.core.clock import SystemClock
+from cometmq.broker.lookup import bounds, find_entry, find_record, is_young
 from tests.broker.world import open_parts
 
 
@@ -43,27 +41,3 @@ async def test_young_queues_still_have_their_first_message_at_hand(tmp_path: Pat
         assert is_young(parts.store, "t", 0)
         parts.store.queue("t", 0).min_offset = 1
         assert not is_young(parts.store, "t", 0)
-
-
-async def test_long_work_gives_the_loop_back() -> None:
-    clock = SystemClock()
-    slices = Slices(clock)
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    for _ in range(100):
-        await slices.pause()
-    assert turns == 0  # nothing took long
-    for _ in range(3):
-        until_ns = clock.monotonic_ns() + 3_000_000
-        while clock.monotonic_ns() < until_ns:
-            pass
-        await slices.pause()
-    assert turns >= 3
-    counting.cancel()

@@ -18,7 +18,7 @@ from cometmq.net.client import Remoting
 from cometmq.net.router import Handler, Reply
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import DataVersion, TopicConfigTable
+from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.registry import Side
 from tests.namesrv.serving import Served, name_server, topics, until
@@ -35,10 +35,12 @@ class Broker:
         self.tasks = Tasks()
         self.remoting = Remoting(clock=SystemClock(), tasks=self.tasks)
         self.table = topics("t")
+        self.tables: dict[DataVersion, set[str]] = {}
+        self.asked: list[DataVersion | None] = []
         self.order: Mapping[str, str] = {}
         self.registration = Registration(
             name_servers,
-            lambda: self.table,
+            self,
             remoting=self.remoting,
             clock=self.clock,
             tasks=self.tasks,
@@ -46,14 +48,29 @@ class Broker:
             on_order_topics=self.order_topics,
         )
 
+    @property
+    def data_version(self) -> DataVersion:
+        return self.table.data_version
+
+    def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
+        """All topics, or those whose name does not stand in the table of ``since``."""
+        self.asked.append(since)
+        known = set() if since is None else self.tables[since]
+        self.tables[self.table.data_version] = set(self.table.topic_config_table)
+        return {
+            name: config
+            for name, config in self.table.topic_config_table.items()
+            if name not in known
+        }
+
     def order_topics(self, table: Mapping[str, str]) -> None:
         self.order = table
 
     async def change(self, table: TopicConfigTable) -> None:
-        """Change the topics and let the batch window pass."""
+        """Change the topics and let the rest between two registrations pass."""
         self.table = table
         self.registration.changed()
-        await self.pass_time(r.BATCH_MS)
+        await self.pass_time(r.REST_MAX_MS)
 
     async def pass_time(self, duration_ms: int) -> None:
         """Let time pass once everybody sleeps who is going to."""
@@ -107,9 +124,9 @@ async def test_a_broker_registers_with_every_name_server(first: Served, second: 
     assert broker.registration.registered_with == []
 
 
-async def test_changes_of_one_window_leave_together(first: Served) -> None:
+async def test_changes_of_one_rest_leave_together(first: Served) -> None:
     seen: list[int] = []
-    cost_ms = r.BATCH_MS // r.REST_PER_COST
+    cost_ms = r.REST_MAX_MS // 2
 
     class Watch:
         def before(self, peer: Any, request: Any) -> None:
@@ -130,7 +147,7 @@ async def test_changes_of_one_window_leave_together(first: Served) -> None:
     for number in (11, 12):
         broker.table = topics(*(f"t{n}" for n in range(number)), version=number + 1)
         broker.registration.changed()
-    await broker.pass_time(r.BATCH_MS - cost_ms - 1)
+    await broker.pass_time(cost_ms - 1)
     assert seen == [Code.REGISTER_BROKER]
     await broker.pass_time(1)
     await until(lambda: version(first) == DataVersion(13, 1))
@@ -247,17 +264,27 @@ async def test_a_large_table_leaves_compressed(
     monkeypatch.setattr(r, "PLAIN_BODY_MAX_BYTES", 1000)
     broker = Broker(first.address)
     broker.table = topics(*(f"topic-{number}" for number in range(500)))
+    compressed: list[Any] = []
+
+    class Watch:
+        def before(self, peer: Any, request: Any) -> None:
+            compressed.append(request.header.compressed)
+
+        def after(self, peer: Any, request: Any, code: int) -> None:
+            pass
+
+    first.server.router.hooks.append(Watch())
     await broker.registration.start(PLACE)
-    assert broker.registration._body is not None
-    assert broker.registration._body[1] is True
-    assert len(first.server.routes.topics().topic_list) == 500
+    assert compressed == ["true"]
+    (names,) = first.server.routes.topics()
+    assert len(names) == 500
     await broker.close()
 
 
 async def test_refusals_are_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     codes: list[int] = []
 
-    def refuse(peer: Any, request: Any) -> Reply:
+    async def refuse(peer: Any, request: Any) -> Reply:
         codes.append(request.code)
         busy = len(codes) == 1 or request.code == Code.UNREGISTER_BROKER
         return Reply(1, remark="not now") if busy else Reply()
@@ -325,4 +352,52 @@ async def test_nobody_waits_for_a_silent_name_server_for_long(
     broker.table = topics("t", "new", version=2)  # and nobody is told of it
     await broker.registration.announced()
     assert "topics not announced in time version=2" in caplog.text
+    await broker.close()
+
+
+async def test_only_what_changed_is_registered_while_the_connection_lasts(tmp_path: Path) -> None:
+    async with name_server(tmp_path) as before:
+        broker = Broker(before.address)
+        await broker.registration.start(PLACE)
+        await broker.change(topics("t", "u", version=2))
+        await until(lambda: version(before) == DataVersion(2, 1))
+        assert broker.asked == [None, DataVersion(1, 1)]
+        assert {name for some in before.server.routes.topics() for name in some} == {"t", "u"}
+        await before.server.stop()
+        await until(lambda: broker.registration.registered_with == [])
+    async with name_server(tmp_path, port=before.port) as after:
+        await until_passing(broker, lambda: version(after) is not None)
+        assert broker.asked[-1] is None
+        assert {name for some in after.server.routes.topics() for name in some} == {"t", "u"}
+        # A name server that lost what it had gets everything too.
+        after.server.routes.unregister(h.BrokerIdentity("broker-a", PLACE.broker_addr, "c", 0))
+        await until_passing(broker, lambda: version(after) is not None)
+        assert broker.asked[-1] is None
+        await broker.close()
+
+
+async def test_a_connection_that_breaks_while_registering_is_no_registration(
+    first: Served,
+) -> None:
+    broker = Broker(first.address)
+
+    class Cut:
+        """Tells of a lost connection in the middle of the first registration with changes."""
+
+        cuts = 0
+
+        def before(self, peer: Any, request: Any) -> None:
+            if request.code == Code.REGISTER_BROKER and self.cuts == 0 and len(broker.asked) == 2:
+                self.cuts += 1
+                broker.registration._connection_lost(first.address)
+
+        def after(self, peer: Any, request: Any, code: int) -> None:
+            pass
+
+    first.server.router.hooks.append(Cut())
+    await broker.registration.start(PLACE)
+    await broker.change(topics("t", "u", version=2))
+    await until_passing(broker, lambda: len(broker.asked) == 3)
+    await until(lambda: broker.registration.registered_with == [first.address])
+    assert broker.asked == [None, DataVersion(1, 1), None]
     await broker.close()

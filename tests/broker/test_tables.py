@@ -1,4 +1,4 @@
-"""Table files: fastjson's text, the backup, windows of writing, failing devices."""
+"""Table files: the backup, when they are written, failing devices."""
 
 import asyncio
 import errno
@@ -8,23 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.tables import TableFile, pretty
+from cometmq.broker.prettyjson import pretty
+from cometmq.broker.tables import WINDOW_MS, TableFile
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreError, StoreFull
 from cometmq.net.tasks import Tasks
-from cometmq.protocol.bodies import DataVersion
-from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import PosixFiles
-
-# As a Java 4.9.7 broker wrote it.
-JAVA_OFFSETS = b"""{
-\t"offsetTable":{
-\t\t"%RETRY%g@g":{0:0
-\t\t},
-\t\t"TopicTest@g":{0:250,1:250
-\t\t}
-\t}
-}"""
 
 
 class FailingFiles(PosixFiles):
@@ -60,22 +49,6 @@ class World:
     def read(self) -> object:
         found = self.file.read(required_key="table")
         return None if found is None else found["table"]
-
-
-def test_integer_keys_stand_as_java_writes_them() -> None:
-    table = {"offsetTable": {"%RETRY%g@g": {0: 0}, "TopicTest@g": {0: 250, 1: 250}}}
-    assert pretty(table) == JAVA_OFFSETS
-    assert parse_json(JAVA_OFFSETS) == {
-        "offsetTable": {"%RETRY%g@g": {"0": 0}, "TopicTest@g": {"0": 250, "1": 250}}
-    }
-
-
-def test_everything_else_is_pretty_with_tabs() -> None:
-    value = {"v": DataVersion(2, 3), "empty": {}, "none": None, "list": ["a", 1], "no": []}
-    assert pretty(value) == (
-        b'{\n\t"v":{\n\t\t"counter":2,\n\t\t"timestamp":3\n\t},\n\t"empty":{},'
-        b'\n\t"list":[\n\t\t"a",\n\t\t1\n\t],\n\t"no":[]\n}'
-    )
 
 
 async def test_a_table_comes_back(tmp_path: Path) -> None:
@@ -126,20 +99,72 @@ async def test_changes_of_a_window_share_a_write(tmp_path: Path) -> None:
     await world.tasks.close()
 
 
-async def test_the_window_is_kept(tmp_path: Path) -> None:
-    clock = VirtualClock()
-    tasks = Tasks()
-    file = TableFile(str(tmp_path / "x.json"), lambda: iter((b"{}",)), clock=clock, tasks=tasks)
-    file.touch()
-    await file.saved()  # nothing was written lately: at once
-    file.touch()
-    saved = asyncio.create_task(file.saved())
-    clock.advance(99)
-    await asyncio.sleep(0)
-    assert not saved.done()
-    clock.advance(1)
-    await saved
-    await tasks.close()
+class CostlyFiles(PosixFiles):
+    """A device on which every write takes 20 ms of a virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.writes = 0
+
+    def datasync(self, handle: int) -> None:
+        self.clock._monotonic_ms += 20
+        self.writes += 1
+
+
+class Timed:
+    """A table file on a costly device."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = VirtualClock()
+        self.files = CostlyFiles(self.clock)
+        self.tasks = Tasks()
+        self.file = TableFile(
+            str(directory / "x.json"),
+            lambda: iter((b"{}",)),
+            clock=self.clock,
+            tasks=self.tasks,
+            files=self.files,
+        )
+
+    async def pass_time(self, duration_ms: int) -> None:
+        """Let time pass once everybody sleeps who is going to."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.clock.advance(duration_ms)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_changes_that_nobody_waits_for_are_written_once_a_window(tmp_path: Path) -> None:
+    timed = Timed(tmp_path)
+    timed.file.touch()
+    await timed.file.saved()  # nothing was written lately: at once
+    for _ in range(3):
+        timed.file.touch()
+    await timed.pass_time(WINDOW_MS - 1)
+    assert timed.files.writes == 1
+    await timed.pass_time(1)
+    async with asyncio.timeout(10):
+        while timed.files.writes < 2:
+            await asyncio.sleep(0.001)
+    await timed.tasks.close()
+
+
+async def test_who_waits_is_served_after_a_rest_as_long_as_the_write(tmp_path: Path) -> None:
+    timed = Timed(tmp_path)
+    timed.file.touch()
+    await timed.file.saved()
+    for writes in (1, 2):
+        timed.file.touch()
+        waiting = [asyncio.create_task(timed.file.saved()) for _ in range(3)]
+        await timed.pass_time(19)
+        assert timed.files.writes == writes
+        timed.clock.advance(1)
+        await asyncio.gather(*waiting)
+        assert timed.files.writes == writes + 1
+    await timed.pass_time(WINDOW_MS)
+    assert timed.files.writes == 3  # nothing was left for the window
+    await timed.tasks.close()
 
 
 async def test_saved_waits_for_nothing_when_nothing_changed(tmp_path: Path) -> None:

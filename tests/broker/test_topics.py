@@ -35,7 +35,7 @@ async def test_every_broker_has_the_system_topics(tmp_path: Path) -> None:
     async with open_tables(tmp_path, config) as tables:
         found = {
             name: (topic.write_queue_nums, topic.perm)
-            for name, topic in tables.topics.snapshot().topic_config_table.items()
+            for name, topic in tables.topics.registered().items()
         }
     assert found == {
         "SELF_TEST_TOPIC": (1, 6),
@@ -175,7 +175,9 @@ async def test_what_a_registration_carries_is_bounded_by_the_broker(tmp_path: Pa
     async with open_tables(tmp_path, config) as tables:
         config.broker_permission = 4
         tables.topics.permission_changed()
-        table = tables.topics.snapshot().topic_config_table
+        table = tables.topics.registered()
+        assert set(table) == set(tables.topics)
+        assert len(table) == len(tables.topics)
         assert table["TBW102"].perm == 4
         original = tables.topics.get("TBW102")
         assert original is not None

@@ -17,13 +17,14 @@ from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import BINARY, JSON, Response
-from cometmq.protocol.registerbody import body_crc32, encode_register_body
+from cometmq.protocol.registerbody import body_crc32
 from tests.compat.anchor import JavaCluster, fetch_jars
 from tests.namesrv.serving import Served, name_server, until
+from tests.protocol.registering import encode
 
 TOPICS = {
     "t": TopicConfig("t", 4, 4),
@@ -78,9 +79,7 @@ class Pair:
         filter_servers: tuple[str, ...] = (),
     ) -> None:
         table = TopicConfigTable(DataVersion(version, 5), topics)
-        body = encode_register_body(
-            RegisterBrokerBody(table, list(filter_servers)), compressed=compressed
-        )
+        body = encode(table, filter_servers, compressed=compressed)
         header = h.RegisterBroker(
             *(broker.broker_name, broker.broker_addr, broker.cluster_name),
             *("127.0.0.1:9", broker.broker_id),

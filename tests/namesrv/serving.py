@@ -8,15 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.core.clock import Clock, SystemClock, VirtualClock
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.net.client import Remoting
 from cometmq.net.tasks import Tasks
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from cometmq.protocol.frame import JSON, Response
-from cometmq.protocol.headers import Header, RegisterBroker
-from cometmq.protocol.registerbody import body_crc32, encode_register_body
+from cometmq.protocol.headers import BrokerIdentity, Header, RegisterBroker
+from cometmq.protocol.registerbody import body_crc32
+from tests.protocol.registering import encode
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -30,6 +31,9 @@ def topics(*names: str, version: int = 1, queues: int = 4) -> TopicConfigTable:
     """A topic table."""
     table = {name: TopicConfig(name, queues, queues) for name in names}
     return TopicConfigTable(DataVersion(version, 1), table)
+
+
+BROKER = BrokerIdentity("broker-a", "a:1", "c", 0)
 
 
 class Asker:
@@ -58,15 +62,32 @@ class Asker:
         compressed: bool = False,
         filter_servers: tuple[str, ...] = (),
     ) -> Response:
-        body = encode_register_body(
-            RegisterBrokerBody(table, list(filter_servers)), compressed=compressed
+        broker = BrokerIdentity(name, address, cluster, broker_id)
+        header, body = self.prepare(
+            table, broker, compressed=compressed, filter_servers=filter_servers
         )
+        return await self.ask(103, header, body)
+
+    @staticmethod
+    def prepare(
+        table: TopicConfigTable,
+        broker: BrokerIdentity = BROKER,
+        *,
+        compressed: bool = False,
+        filter_servers: tuple[str, ...] = (),
+    ) -> tuple[RegisterBroker, bytes]:
+        """What a registration sends."""
+        body = encode(table, filter_servers, compressed=compressed)
         header = RegisterBroker(
-            *(name, address, cluster, f"ha-{address}", broker_id),
+            broker.broker_name,
+            broker.broker_addr,
+            broker.cluster_name,
+            f"ha-{broker.broker_addr}",
+            broker.broker_id,
             compressed=compressed,
             body_crc32=body_crc32(body),
         )
-        return await self.ask(103, header, body)
+        return header, body
 
     async def close(self) -> None:
         await self.remoting.close()
@@ -92,14 +113,19 @@ class Served:
 
 @asynccontextmanager
 async def name_server(
-    folder: Path, config: NamesrvConfig | None = None, *, port: int = 0
+    folder: Path,
+    config: NamesrvConfig | None = None,
+    *,
+    port: int = 0,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Served]:
     """Serve on a free port, or on ``port``, until the block ends."""
-    clock = VirtualClock()
+    moved = VirtualClock()
+    clock = clock or moved
     path = str(folder / "kvConfig.json")
     config = replace(config or NamesrvConfig(), listen_port=port, kv_config_path=path)
     server = NameServer(config, clock)
-    served = Served(server, clock, await server.start())
+    served = Served(server, moved, await server.start())
     try:
         yield served
     finally:

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, RouteTable
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, Registration, RouteTable
+from cometmq.protocol.bodies import DataVersion, TopicConfig
+from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.protocol.headers import BrokerIdentity, RegisterBroker
+from cometmq.protocol.route import TopicRoute
 
 
 def header(
@@ -20,9 +22,13 @@ def header(
 
 def body(
     *topics: str, version: int = 1, queues: int = 4, perm: int = 6, filters: tuple[str, ...] = ()
-) -> RegisterBrokerBody:
+) -> Registration:
     table = {topic: TopicConfig(topic, queues, queues, perm) for topic in topics}
-    return RegisterBrokerBody(TopicConfigTable(DataVersion(version, 1), table), list(filters))
+    return Registration(DataVersion(version, 1), RouteTable().layouts(table), list(filters))
+
+
+def names_of(routes: RouteTable, cluster: str | None = None) -> list[str]:
+    return sorted({name for some in routes.topics(cluster) for name in some})
 
 
 def route(routes: RouteTable, topic: str = "t", order: str | None = None) -> Any:
@@ -61,7 +67,7 @@ def test_a_registered_master_is_in_the_route_of_its_topics(routes: RouteTable) -
             }
         ],
     }
-    assert routes.topics().topic_list == ["t", "u"]
+    assert names_of(routes) == ["t", "u"]
 
 
 def test_topics_count_only_from_the_master(routes: RouteTable) -> None:
@@ -144,7 +150,7 @@ def test_a_silent_broker_leaves_all_tables_at_once(routes: RouteTable) -> None:
     assert set(routes.clusters().broker_addr_table) == {"broker-b"}
     assert routes.system_topics().topic_list == ["broker-b", "c"]
     assert routes.expire(2_000 + 2 * BROKER_EXPIRY_MS) == [("b:1", "y")]
-    assert routes.topics().topic_list == []
+    assert names_of(routes) == []
     assert routes.clusters().cluster_addr_table == {}
     assert routes.pick("t") is None
 
@@ -221,7 +227,7 @@ def test_a_topic_is_deleted_everywhere_or_in_a_cluster(routes: RouteTable) -> No
     routes.delete_topic("t", "")
     assert routes.pick("t") is None
     routes.delete_topic("t")
-    assert routes.topics().topic_list == ["u"]
+    assert names_of(routes) == ["u"]
 
 
 def test_filter_servers_travel_with_their_broker(routes: RouteTable) -> None:
@@ -244,9 +250,9 @@ def test_lists(routes: RouteTable) -> None:
     assert routes.system_topics().broker_addr is None
     routes.register(header(), body("t", "u"), "x", 0)
     routes.register(header("broker-b", address="b:1", cluster="d"), body("t", "v"), "y", 0)
-    assert routes.topics_of_cluster("c").topic_list == ["t", "u"]
-    assert routes.topics_of_cluster("d").topic_list == ["t", "v"]
-    assert routes.topics_of_cluster("nowhere").topic_list == []
+    assert names_of(routes, "c") == ["t", "u"]
+    assert names_of(routes, "d") == ["t", "v"]
+    assert names_of(routes, "nowhere") == []
     assert routes.system_topics().topic_list == ["broker-a", "broker-b", "c", "d"]
     assert routes.system_topics().broker_addr == "a:1"
     info = routes.clusters()
@@ -255,17 +261,32 @@ def test_lists(routes: RouteTable) -> None:
     assert info.broker_addr_table["broker-b"].cluster == "d"
 
 
-def test_an_answer_is_encoded_once_until_it_changes(routes: RouteTable) -> None:
-    routes.register(header(), body("t", "u"), "x", 0)
-    first, other = routes.pick("t"), routes.pick("u")
-    assert routes.pick("t") is first
-    routes.register(header(), body("t", "u", version=2), "x", 0)
-    assert routes.pick("t") is first
-    table = {"t": TopicConfig("t", 8, 8), "u": TopicConfig("u", 4, 4)}
-    changed = RegisterBrokerBody(TopicConfigTable(DataVersion(3, 1), table), [])
-    routes.register(header(), changed, "x", 0)
-    assert route(routes)["queueDatas"][0]["readQueueNums"] == 8
-    assert routes.pick("u") is other
+def test_equal_queues_and_names_are_there_once(routes: RouteTable) -> None:
+    many = {"-".join(("t", str(number))): TopicConfig("x", 8, 8) for number in range(100)}
+    again = {"-".join(("t", str(number))): TopicConfig("y", 8, 8) for number in range(100)}
+    first, second = routes.layouts(many), routes.layouts(again)
+    assert len({id(layout) for layout in [*first.values(), *second.values()]}) == 1
+    assert [*map(id, first)] == [*map(id, second)]
+
+
+def test_texts_of_ever_other_queues_do_not_pile_up(
+    routes: RouteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.namesrv.routes._SHARED_LAYOUTS", 3)
+    for queues in range(10):
+        routes.layouts({"t": TopicConfig("t", queues, queues)})
+    assert len(routes._layouts) <= 3
+
+
+def test_topics_are_not_asked_for_when_they_are_known(routes: RouteTable) -> None:
+    known = DataVersion(1, 1)
+    assert routes.wants_topics(header(), known)
+    routes.register(header(), body("t"), "x", 0)
+    assert not routes.wants_topics(header(), known)
+    assert routes.wants_topics(header(), DataVersion(2, 1))
+    assert not routes.wants_topics(header(broker_id=1, address="a:2"), DataVersion(2, 1))
+    routes.register(header(), Registration(known, None, []), "x", 0)
+    assert routes.pick("t") is not None
 
 
 # --------------------------------------------------------------------------- tables stay in step
@@ -276,7 +297,7 @@ topic_sets = st.sets(st.sampled_from(["t", "u"])).map(sorted)
 
 
 class RouteMachine(RuleBasedStateMachine):
-    """Any order of events leaves tables that agree, and cached answers that are true."""
+    """Any order of events leaves tables that agree, and answers that are what they should be."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -343,16 +364,23 @@ class RouteMachine(RuleBasedStateMachine):
             assert len(set(broker.broker_addrs.values())) == len(broker.broker_addrs)
             for address in broker.broker_addrs.values():
                 assert self.routes.data_version(address) is not None
-        for topic in self.routes.topics().topic_list:
-            found = self.routes.route(topic)
-            assert found is not None
+        for topic in names_of(self.routes):
+            found = parse_json(self.routes.pick(topic) or b"", TopicRoute)
             assert found.queue_datas
             assert {data.broker_name for data in found.queue_datas} <= set(info.broker_addr_table)
 
     @invariant()
-    def cached_answers_are_true(self) -> None:
+    def answers_are_canonical(self) -> None:
         for topic in ("t", "u"):
-            assert self.routes.pick(topic) == self.routes._encode(topic, None)
+            for order in (None, 'broker-a:4;"'):
+                text = self.routes.pick(topic, order)
+                if text is not None:
+                    found = parse_json(text, TopicRoute)
+                    assert text == encode_json(found)
+                    assert found.order_topic_conf == order
+                    names = [broker.broker_name for broker in found.broker_datas]
+                    assert names == sorted(names)
+                    assert names == [queues.broker_name for queues in found.queue_datas]
 
 
 TestRoutes = RouteMachine.TestCase

@@ -18,7 +18,6 @@ EXAMPLES: list[b.Body] = [
     b.DataVersion(1, 2, 3),
     TOPIC,
     b.TopicConfigTable(b.DataVersion(1, 2), {"t": TOPIC}),
-    b.RegisterBrokerBody(b.TopicConfigTable(b.DataVersion(1, 2), {"t": TOPIC}), ["f:1"]),
     b.TopicList(["t"], "127.0.0.1:1"),
     b.ClusterBroker("a", {"0": "h:1"}, "c"),
     b.ClusterInfo({"a": b.ClusterBroker("a", {"0": "h:1"}, "c")}, {"c": ["a"]}),
@@ -95,3 +94,15 @@ def test_a_heartbeat_of_a_newer_client_is_read() -> None:
 def test_a_body_of_another_shape_is_refused(body: Any) -> None:
     with pytest.raises(BadRequest, match="JSON body"):
         parse_json(body, b.Heartbeat)
+
+
+@pytest.mark.parametrize("count", [0, 1, b.PIECE_VALUES, 3 * b.PIECE_VALUES + 1])
+def test_a_long_table_is_encoded_in_pieces(count: int) -> None:
+    topics = {f"t{number}": b.TopicConfig(f"t{number}", number) for number in range(count)}
+    version = b.DataVersion(count, 5)
+    pieces = list(b.table_pieces(version, "topicConfigTable", topics))
+    assert len(pieces) == 2 + -(-count // b.PIECE_VALUES)
+    table = b.TopicConfigTable(version, topics)
+    assert parse_json(b"".join(pieces), b.TopicConfigTable) == table
+    if count <= 1:
+        assert b"".join(pieces) == encode_json(table)

@@ -28,11 +28,11 @@ from cometmq.protocol.frame import (
     encode_head,
 )
 from cometmq.protocol.framer import Framer
-from cometmq.protocol.registerbody import decode_register_body, encode_register_body
 from cometmq.protocol.registry import REGISTRY
 from cometmq.protocol.route import TopicRoute
 from tests.golden import library
 from tests.golden.library import GoldenFrame, frame_bytes, frames
+from tests.protocol.registering import decode, encode
 
 #: Fields that newer or other clients add to any request: read by nobody.
 IGNORED = {"bname", "ReqT", "Signature", "AccessKey", "OnsChannel", "acceptStandardJsonOnly"}
@@ -207,13 +207,13 @@ def test_a_json_body_is_read_and_written_again(golden: Golden) -> None:
 def test_a_registration_is_read_and_written_again(golden: Golden) -> None:
     ext = golden.head.ext
     compressed = ext["compressed"] == "true"
-    body = decode_register_body(golden.body, compressed=compressed, crc32=int(ext["bodyCrc32"]))
-    topics = body.topic_config_serialize_wrapper.topic_config_table
+    body = decode(golden.body, compressed=compressed, crc32=int(ext["bodyCrc32"]))
+    topics = body[0].topic_config_table
     # A created topic is registered alone, everything else as the whole table.
     assert "TBW102" in topics or len(topics) == 1
-    again = encode_register_body(body, compressed=compressed)
+    again = encode(*body, compressed=compressed)
     if compressed:  # zlib's level is anybody's choice, its content is not
-        assert decode_register_body(again, compressed=True, crc32=None) == body
+        assert decode(again, compressed=True) == body
     else:
         assert parse_json(again) == parse_json(golden.body)
 

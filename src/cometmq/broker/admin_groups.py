@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from cometmq.broker.lookup import Slices, bounds
+from cometmq.broker.lookup import bounds
 from cometmq.broker.topics import is_legal_name
 from cometmq.core.errors import BadRequest
+from cometmq.core.slices import Slices, join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
     ConsumeOffset,
     ConsumeStats,
     QueueKey,
     SubscriptionGroupConfig,
+    table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import (
@@ -110,7 +110,9 @@ class GroupAdmin:
 
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Every group with its configuration."""
-        return Reply(body=msgspec.json.encode(self._groups.snapshot(), order="sorted"))
+        groups = self._groups
+        pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
+        return Reply(body=await join_in_slices(pieces, self._clock))
 
     async def progress(self, _peer: Peer, request: Request[GetConsumeStats]) -> Reply:
         """How far a group is in each queue, and how far the queue goes."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from cometmq.broker.lookup import Slices, bounds
+from cometmq.broker.lookup import bounds
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest
+from cometmq.core.slices import Slices, join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
     GroupList,
@@ -18,6 +17,7 @@ from cometmq.protocol.bodies import (
     TopicList,
     TopicOffset,
     TopicStats,
+    table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, object_map
@@ -133,7 +133,9 @@ class TopicAdmin:
 
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Every topic with its configuration."""
-        return Reply(body=msgspec.json.encode(self._topics.snapshot(), order="sorted"))
+        topics = self._topics
+        pieces = table_pieces(topics.data_version, "topicConfigTable", topics.registered())
+        return Reply(body=await join_in_slices(pieces, self._clock))
 
     async def stats(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """Where each queue of a topic begins and ends, and when it got its last message."""

@@ -22,7 +22,8 @@ import msgspec
 
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
-from cometmq.broker.tables import TableFile, pretty
+from cometmq.broker.prettyjson import pretty
+from cometmq.broker.tables import TableFile
 from cometmq.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.core.errors import MessageIllegal, StoreCorrupt, StoreError
 from cometmq.message import properties as props

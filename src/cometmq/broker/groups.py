@@ -8,17 +8,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from cometmq.broker.tables import TableFile, pretty, pretty_entry
-from cometmq.broker.topics import is_legal_name, next_version, read_version
-from cometmq.core.errors import StoreCorrupt
-from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from cometmq.broker.topics import is_legal_name
+from cometmq.broker.versioned import TableFormat, VersionedTable
+from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -26,8 +20,9 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.store.files import Files
 
-log = logging.getLogger(__name__)
-
+_FORMAT: Final = TableFormat(
+    "subscriptionGroup.json", "subscriptionGroupTable", SubscriptionGroupConfig, "group"
+)
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _AT_START: Final = (
     "TOOLS_CONSUMER",
@@ -53,43 +48,26 @@ class GroupTable:
         files: Files | None = None,
     ) -> None:
         self._config = config
-        self._clock = clock
-        self._groups: dict[str, SubscriptionGroupConfig] = {}
-        self._texts: dict[str, bytes] = {}
-        self._version = DataVersion(0, clock.wall_ms())
-        self._file = TableFile(
-            os.path.join(config_directory, "subscriptionGroup.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
+        self._table = VersionedTable(
+            config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
         )
-        self.get: Callable[[str], SubscriptionGroupConfig | None] = self._groups.get
+        self.get = self._table.get
 
     def __len__(self) -> int:
-        return len(self._groups)
+        return len(self._table)
 
     def __contains__(self, group: str) -> bool:
-        return group in self._groups
+        return group in self._table
 
     def load(self) -> None:
         """Read the file and add the groups that every broker has. Raises StoreCorrupt."""
-        table = self._file.read(required_key="subscriptionGroupTable")
-        if table is not None:
-            for name, fields in (table["subscriptionGroupTable"] or {}).items():
-                try:
-                    group = msgspec.convert(fields, SubscriptionGroupConfig, strict=False)
-                except msgspec.ValidationError as error:
-                    raise StoreCorrupt(self._file.path, -1, f"group {name!r}: {error}") from None
-                self._groups[name] = group
-            self._version = read_version(table.get("dataVersion"))
+        self._table.load()
         for name in _AT_START:
-            if name not in self._groups:
-                self._groups[name] = SubscriptionGroupConfig(name)
+            self._table.add_default(name, SubscriptionGroupConfig(name))
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's configuration, created when that is allowed; None otherwise."""
-        config = self._groups.get(group)
+        config = self.get(group)
         if config is None and self._may_create(group) and is_legal_name(group):
             config = SubscriptionGroupConfig(group)
             self.put(config)
@@ -97,61 +75,35 @@ class GroupTable:
 
     def notifies(self, group: str) -> bool:
         """Whether the consumers of a group are told when its members change."""
-        config = self._groups.get(group)
+        config = self.get(group)
         return self._config.notify_consumer_ids_changed_enable and (
             config is None or config.notify_consumer_ids_changed_enable
         )
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group."""
-        name = config.group_name
-        if self._groups.get(name) == config:
-            return
-        log.info("group %s group=%s", "updated" if name in self._groups else "created", config)
-        self._groups[name] = config
-        self._texts.pop(name, None)
-        self._changed()
+        self._table.put(config.group_name, config)
 
     def delete(self, group: str) -> bool:
         """Forget a group; False when there was none."""
-        if self._groups.pop(group, None) is None:
-            return False
-        self._texts.pop(group, None)
-        log.info("group deleted group=%s", group)
-        self._changed()
-        return True
+        return self._table.delete(group)
 
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raises StoreError."""
-        await self._file.saved()
+        await self._table.file.saved()
 
     async def close(self) -> None:
         """Write what is not written yet."""
-        await self._file.close()
+        await self._table.file.close()
 
-    def snapshot(self) -> SubscriptionGroupTable:
-        """The whole table, as answer 201 carries it."""
-        return SubscriptionGroupTable(self._version, dict(self._groups))
+    @property
+    def data_version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._table.version
+
+    def values(self) -> dict[str, SubscriptionGroupConfig]:
+        """All groups by name."""
+        return self._table.values()
 
     def _may_create(self, group: str) -> bool:
         return self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)
-
-    def _changed(self) -> None:
-        self._version = next_version(self._version, self._clock)
-        self._file.touch()
-
-    def _encode(self) -> Iterator[bytes]:
-        yield b'{\n\t"dataVersion":' + pretty(self._version, 1)
-        yield b',\n\t"subscriptionGroupTable":{'
-        separator = b""
-        for name, config in list(self._groups.items()):
-            text = self._texts.get(name)
-            if text is None:
-                text = self._texts[name] = pretty_entry(name, _sorted(config), 1)
-            yield separator + text
-            separator = b","
-        yield (b"\n\t}" if separator else b"}") + b"\n}"
-
-
-def _sorted(config: SubscriptionGroupConfig) -> Mapping[str, Any]:
-    return dict(sorted(msgspec.to_builtins(config).items()))

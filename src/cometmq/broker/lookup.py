@@ -4,20 +4,16 @@ offset. Nothing here creates a queue that was only asked about."""
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cometmq.message.record import BadRecord, decode_one
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
-    from cometmq.core.clock import Clock
     from cometmq.message.record import Record
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
-
-#: Work over many queues gives the loop back this often.
-SLICE_NS: Final = 2_000_000
 
 
 def bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
@@ -72,19 +68,3 @@ def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
         return True
     ratio = store.config.access_message_in_memory_max_ratio
     return store.written_offset - entry[0] <= store.files.memory_bytes() * ratio // 100
-
-
-class Slices:
-    """Parts long work: call :meth:`pause` between pieces, and no turn of the loop gets long."""
-
-    __slots__ = ("_clock", "_started_ns")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._started_ns = clock.monotonic_ns()
-
-    async def pause(self) -> None:
-        """Give the loop back when this turn has lasted long enough."""
-        if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
-            await self._clock.sleep_ms(0)
-            self._started_ns = self._clock.monotonic_ns()

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.lookup import Slices, bounds, is_young
-from cometmq.broker.tables import TableFile, pretty_entry
+from cometmq.broker.lookup import bounds, is_young
+from cometmq.broker.prettyjson import EntryTexts
+from cometmq.broker.tables import TableFile
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
+from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import QueueOffsetResponse
@@ -53,7 +55,7 @@ class ConsumerOffsets:
         self._config = config
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
-        self._texts: dict[str, bytes] = {}
+        self._texts = EntryTexts()
         self._stale: set[str] = set()
         self._file = TableFile(
             os.path.join(config_directory, "consumerOffset.json"),
@@ -153,36 +155,30 @@ class ConsumerOffsets:
 
     async def text(self) -> bytes:
         """The whole table in one line, as answer 43 carries it."""
-        slices = Slices(self._clock)
-        pieces: list[bytes] = []
-        for key in list(self._table):
-            pairs = [b"%d:%d" % pair for pair in self._table.get(key, {}).items()]
-            pieces.append(msgspec.json.encode(key) + b":{" + b",".join(pairs) + b"}")
-            await slices.pause()
-        return b'{"offsetTable":{' + b",".join(pieces) + b"}}"
+        return await join_in_slices(self._compact(), self._clock)
+
+    def _compact(self) -> Iterator[bytes]:
+        opening = b'{"offsetTable":{'
+        for key, offsets in list(self._table.items()):
+            pairs = [b"%d:%d" % pair for pair in offsets.items()]
+            yield opening + msgspec.json.encode(key) + b":{" + b",".join(pairs) + b"}"
+            opening = b","
+        yield b"}}" if opening == b"," else opening + b"}}"
 
     def _drop(self, keys: list[str]) -> None:
         for key in keys:
             del self._table[key]
-            self._texts.pop(key, None)
+            self._texts.drop(key)
             self._stale.add(key)
 
     def _encode(self) -> Iterator[bytes]:
         stale, self._stale = self._stale, set()
         for key in stale:
-            self._texts.pop(key, None)
-        separator = b""
-        yield b'{\n\t"offsetTable":{'
-        for key in list(self._table):
-            offsets = self._table.get(key)
-            if offsets is None:
-                continue
-            text = self._texts.get(key)
-            if text is None:
-                text = self._texts[key] = pretty_entry(key, offsets, 1)
-            yield separator + text
-            separator = b","
-        yield (b"\n\t}" if separator else b"}") + b"\n}"
+            self._texts.drop(key)
+        entries = list(self._table.items())
+        yield b'{\n\t"offsetTable":'
+        yield from self._texts.pieces(entries)
+        yield b"\n}"
 
 
 class OffsetHandler:

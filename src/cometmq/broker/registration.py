@@ -1,10 +1,10 @@
 """The broker makes itself known to its name servers (upstream: BrokerOuterAPI.java).
 
 Every name server of the list has a loop of its own, so one that is dead or slow delays none of the
-others. A loop registers at once when topics changed (with a large table ten times a second), asks
-every 30 s whether the name server still has the latest, which counts as the heartbeat, and
-registers again when not. A name server that failed, or whose connection broke, is tried again
-within seconds.
+others. A loop registers the topics that changed at once, and asks every 30 s whether the name
+server still has the latest, which counts as the heartbeat; when not, it registers all topics again.
+A name server that failed, or whose connection broke, is tried again within seconds and gets all
+topics too. Topics that a registration lacks stay at a name server.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from cometmq.core.errors import CometError
+from cometmq.core.slices import join_in_slices
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import DataVersion, KvTable, RegisterBrokerBody, TopicConfigTable
+from cometmq.protocol.bodies import DataVersion, KvTable, TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import from_ext, truth
-from cometmq.protocol.registerbody import body_crc32, encode_register_body
+from cometmq.protocol.registerbody import body_crc32, register_body_pieces
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -34,10 +35,9 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 30_000
 RETRY_MS: Final = 5_000
-#: Changes leave together at the most this long, and so that registering takes a tenth of the time:
-#: a table of ten topics is sent at once, one of ten thousand ten times a second.
-BATCH_MS: Final = 100
-REST_PER_COST: Final = 10
+#: Registering rests for as long as it took, and at the most this long; changes of that time leave
+#: together.
+REST_MAX_MS: Final = 100
 TIMEOUT_MS: Final = 6_000
 #: Who waits for a new topic to be known waits no longer than this.
 ANNOUNCE_TIMEOUT_MS: Final = 1_000
@@ -62,10 +62,12 @@ class BrokerPlace:
 
 @dataclass(slots=True)
 class _NameServer:
-    """What is known of one name server: the version it has from us, None when it has none."""
+    """What is known of one name server: the version it has from us, None when it has none, and how
+    often its connection broke."""
 
     address: str
     version: DataVersion | None = None
+    losses: int = 0
     due_ms: int = 0
     failing: bool = False
     tried: bool = False
@@ -76,17 +78,30 @@ class _NameServer:
         return self.failing or (self.version is not None and self.version.counter >= counter)
 
 
+class RegisteredTopics(Protocol):
+    """The topics of a broker, as name servers are to see them."""
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Changes with every change."""
+        ...
+
+    def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
+        """At least the topics that changed after a version; without one, all."""
+        ...
+
+
 class Registration:
     """Keeps one broker registered with ``name_servers`` ("host:port" each).
 
-    ``topics`` gives the current topic table, ``on_order_topics`` gets the order configuration
-    ("broker:queues;..." by topic) that name servers answer with.
+    ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) that name
+    servers answer with.
     """
 
     def __init__(
         self,
         name_servers: Sequence[str],
-        topics: Callable[[], TopicConfigTable],
+        topics: RegisteredTopics,
         *,
         remoting: Remoting,
         clock: Clock,
@@ -104,10 +119,8 @@ class Registration:
         self._filter_servers = list(filter_servers)
         self._on_order_topics = on_order_topics
         self._place: BrokerPlace | None = None
-        self._body: tuple[DataVersion, bool, bytes] | None = None
         self._batching = False
-        self._last_batch_ms = clock.monotonic_ms()
-        self._cost_ns = 0
+        self._rest_until_ms = clock.monotonic_ms()
         self._loops: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
         self._progress = asyncio.Event()
@@ -140,7 +153,7 @@ class Registration:
         """Wait until every name server that can be reached has the topics of now, at most 1 s."""
         if not self._loops:
             return
-        counter = self._topics().data_version.counter
+        counter = self._topics.data_version.counter
         try:
             async with asyncio.timeout(ANNOUNCE_TIMEOUT_MS / 1000):
                 while not all(server.is_through(counter) for server in self._servers):
@@ -173,10 +186,7 @@ class Registration:
         self._loops.append(self._tasks.spawn(coro, name=name))
 
     async def _batch(self) -> None:
-        rest_ms = min(BATCH_MS, REST_PER_COST * self._cost_ns // 1_000_000)
-        wait_ms = self._last_batch_ms + rest_ms - self._clock.monotonic_ms()
-        await self._clock.sleep_ms(max(wait_ms, 0))
-        self._last_batch_ms = self._clock.monotonic_ms()
+        await self._clock.sleep_ms(max(self._rest_until_ms - self._clock.monotonic_ms(), 0))
         self._batching = False
         for server in self._servers:
             server.wake.set()
@@ -192,9 +202,11 @@ class Registration:
     def _connection_lost(self, address: str) -> None:
         # The name server forgot this broker with the connection, or restarted without knowing it.
         for server in self._servers:
-            if server.address == address and server.version is not None:
-                server.version = None
-                server.due_ms = 0
+            if server.address == address:
+                server.losses += 1
+                if server.version is not None:
+                    server.version = None
+                    server.due_ms = 0
 
     async def _serve(self, server: _NameServer, place: BrokerPlace) -> None:
         while True:
@@ -223,12 +235,14 @@ class Registration:
 
         Raises CometError when it cannot be reached or refuses.
         """
-        table = self._topics()
-        version = table.data_version
-        if server.version == version and not await self._is_stale(server, place, version):
-            return
-        started_ns = self._clock.monotonic_ns()
-        compressed, body = self._encoded(table)
+        known = server.version
+        if known == self._topics.data_version:
+            if not await self._is_stale(server, place, known):
+                return
+            known = None
+        started_ms, losses = self._clock.monotonic_ms(), server.losses
+        version = self._topics.data_version
+        compressed, body = await self._encoded(version, known)
         response = await self._remoting.call(
             server.address,
             RequestCode.REGISTER_BROKER,
@@ -244,11 +258,16 @@ class Registration:
             body,
             timeout_ms=TIMEOUT_MS,
         )
-        self._cost_ns = self._clock.monotonic_ns() - started_ns
+        now_ms = self._clock.monotonic_ms()
+        self._rest_until_ms = now_ms + min(now_ms - started_ms, REST_MAX_MS)
+        server.failing = False
+        if server.losses != losses:
+            # It may have forgotten this broker before it got what changed, or after all of it.
+            server.version, server.due_ms = None, 0
+            return
         if server.version is None:
             log.info("registered name_server=%s broker=%s", server.address, place.broker_name)
         server.version = version
-        server.failing = False
         if response.body and self._on_order_topics is not None:
             self._on_order_topics(parse_json(response.body, KvTable).table)
 
@@ -267,16 +286,17 @@ class Registration:
             return True
         return truth(from_ext(h.QueryDataVersionResponse, response.ext).changed)
 
-    def _encoded(self, table: TopicConfigTable) -> tuple[bool, bytes]:
-        """The registration body, encoded once for all name servers."""
-        if self._body is None or self._body[0] != table.data_version:
-            content = RegisterBrokerBody(table, self._filter_servers)
-            body = encode_register_body(content, compressed=False)
-            compressed = len(body) > PLAIN_BODY_MAX_BYTES
-            if compressed:
-                body = encode_register_body(content, compressed=True)
-            self._body = (table.data_version, compressed, body)
-        return self._body[1:]
+    async def _encoded(self, version: DataVersion, known: DataVersion | None) -> tuple[bool, bytes]:
+        """The body for who knows a version of ours, and whether it is compressed."""
+        topics = self._topics.registered(known)
+        for compressed in (False, True):
+            pieces = register_body_pieces(
+                version, topics, self._filter_servers, compressed=compressed
+            )
+            body = await join_in_slices(pieces, self._clock)
+            if len(body) <= PLAIN_BODY_MAX_BYTES:
+                break
+        return compressed, body
 
     async def _unregister(self, server: _NameServer, place: BrokerPlace) -> None:
         try:

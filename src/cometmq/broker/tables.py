@@ -9,7 +9,8 @@ A write goes draft, sync, old to .bak, draft to its name, sync of the directory.
 names always holds a whole table; if neither can be read the broker does not start, for an empty
 table would silently take all topics or offsets away.
 
-Changes of 100 ms share one write, and whoever made one is answered after it.
+Changes of 100 ms share one write. Whoever waits for one has it written sooner: as soon as writing
+has rested for as long as it took.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from cometmq.broker.lookup import Slices
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
+from cometmq.core.slices import join_in_slices
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Changes of this long share one write.
+#: Changes of this long share one write, unless somebody waits for them.
 WINDOW_MS: Final = 100
 
 
@@ -58,10 +57,12 @@ class TableFile:
         self._placed = False
         self._writing = asyncio.Lock()
         self._scheduled = False
+        self._hurried = False
         self._failure: StoreError | None = None
         self._thread: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
+        self._cost_ms = 0
 
     def read(self, *, required_key: str) -> dict[str, Any] | None:
         """The table as it was written last; None when there is none.
@@ -103,7 +104,7 @@ class TableFile:
         self._dirty = True
         if not self._scheduled:
             self._scheduled = True
-            self._tasks.spawn(self._write_soon(), name=f"write {os.path.basename(self.path)}")
+            self._tasks.spawn(self._write_in_window(), name=f"write {os.path.basename(self.path)}")
 
     async def saved(self) -> None:
         """Wait until all changes made so far are on the device.
@@ -115,7 +116,9 @@ class TableFile:
         if self._dirty:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(done)
-            self.touch()
+            if not self._hurried:
+                self._hurried = True
+                self._tasks.spawn(self._write_soon(), name=f"write {os.path.basename(self.path)}")
             await done
         else:
             async with self._writing:  # the write that is under way has the change
@@ -125,10 +128,11 @@ class TableFile:
     async def write(self) -> None:
         """Write the table now. Raises StoreError."""
         async with self._writing:
+            started_ms = self._clock.monotonic_ms()
             waiters, self._waiters = self._waiters, []
             self._dirty = False
             try:
-                await self._write_in_thread(await self._encoded())
+                await self._write_in_thread(await join_in_slices(self._encode(), self._clock))
             except OSError as error:
                 self._dirty = True
                 failure = self._failure = _explain(self.path, error)
@@ -143,6 +147,7 @@ class TableFile:
                     waiter.cancel()
                 raise
             self._last_write_ms = self._clock.monotonic_ms()
+            self._cost_ms = self._last_write_ms - started_ms
             self._failure = None
             for waiter in waiters:
                 if not waiter.done():
@@ -161,24 +166,33 @@ class TableFile:
         if self._dirty or self._waiters:
             await self.write()
 
-    async def _write_soon(self) -> None:
+    async def _write_in_window(self) -> None:
         try:
-            wait_ms = self._last_write_ms + WINDOW_MS - self._clock.monotonic_ms()
-            await self._clock.sleep_ms(max(wait_ms, 0))
+            await self._rest(WINDOW_MS)
         finally:
             self._scheduled = False
+        if self._dirty:
+            await self._try_to_write()
+
+    async def _write_soon(self) -> None:
+        try:
+            async with self._writing:
+                pass
+            await self._rest(min(self._cost_ms, WINDOW_MS))
+        finally:
+            self._hurried = False
+        if self._waiters:
+            await self._try_to_write()
+
+    async def _rest(self, rest_ms: int) -> None:
+        wait_ms = self._last_write_ms + rest_ms - self._clock.monotonic_ms()
+        await self._clock.sleep_ms(max(wait_ms, 0))
+
+    async def _try_to_write(self) -> None:
         try:
             await self.write()
         except StoreError:
             return  # logged, and told to whoever waited; the next change tries again
-
-    async def _encoded(self) -> bytes:
-        pieces: list[bytes] = []
-        slices = Slices(self._clock)
-        for piece in self._encode():
-            pieces.append(piece)
-            await slices.pause()
-        return b"".join(pieces)
 
     def _replace(self, data: bytes) -> None:
         files = self._files
@@ -205,43 +219,3 @@ def _explain(path: str, error: OSError) -> StoreError:
     if error.errno in (28, 122):  # ENOSPC, EDQUOT
         return StoreFull(f"{text}; free some room, then repeat the change")
     return StoreError(text)
-
-
-# ------------------------------------------------------------------------------- fastjson's text
-
-
-def pretty(value: object, depth: int = 0) -> bytes:
-    """A value as fastjson prints it in its pretty form, ``depth`` tabs in."""
-    if isinstance(value, msgspec.Struct):
-        value = msgspec.to_builtins(value)
-    if isinstance(value, Mapping):
-        return _pretty_map(value, depth)
-    if isinstance(value, list | tuple):
-        if not value:
-            return b"[]"
-        inner = b"\n" + b"\t" * (depth + 1)
-        parts = (b"," + inner).join([pretty(item, depth + 1) for item in value])
-        return b"[" + inner + parts + b"\n" + b"\t" * depth + b"]"
-    return msgspec.json.encode(value)
-
-
-def _pretty_map(value: Mapping[Any, object], depth: int) -> bytes:
-    if not value:
-        return b"{}"
-    end = b"\n" + b"\t" * depth + b"}"
-    inner = b"\n" + b"\t" * (depth + 1)
-    parts = []
-    for key, item in value.items():
-        if item is None:
-            continue
-        if isinstance(key, int):  # integer keys stand in one line, without quotes
-            parts.append(b"%d:%b" % (key, pretty(item, depth + 1)))
-        else:
-            name = msgspec.json.encode(key)
-            parts.append(inner + name + b":" + pretty(item, depth + 1))
-    return b"{" + b",".join(parts) + end
-
-
-def pretty_entry(key: str, value: object, depth: int) -> bytes:
-    """One entry of a map that stands ``depth`` tabs in, without its comma."""
-    return b"\n" + b"\t" * (depth + 1) + msgspec.json.encode(key) + b":" + pretty(value, depth + 1)

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from cometmq.broker.lookup import first_stored_ms
-from cometmq.broker.tables import TableFile, pretty, pretty_entry
-from cometmq.core.errors import BadRequest, StoreCorrupt
-from cometmq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from cometmq.broker.versioned import TableFormat, VersionedTable
+from cometmq.core.errors import BadRequest
+from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.route import PERM_INHERIT, PERM_READ, PERM_WRITE
 
@@ -56,6 +55,7 @@ FORBIDDEN_TO_SEND: Final = frozenset(
 )
 _ALWAYS_SYSTEM: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
+_FORMAT: Final = TableFormat("topics.json", "topicConfigTable", TopicConfig, "topic")
 NAME_MAX_CHARACTERS: Final = 127
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -102,43 +102,31 @@ class TopicTable:
         files: Files | None = None,
     ) -> None:
         self._config = config
-        self._clock = clock
-        self._topics: dict[str, TopicConfig] = {}
-        self._texts: dict[str, bytes] = {}
-        self._version = DataVersion(0, clock.wall_ms())
-        self._written_ms = 0
-        self._file = TableFile(
-            os.path.join(config_directory, "topics.json"),
-            self._encode,
-            clock=clock,
-            tasks=tasks,
-            files=files,
-        )
-        self.get: Callable[[str], TopicConfig | None] = self._topics.get
         self._tasks = tasks
+        self._table = VersionedTable(
+            config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
+        )
+        self._written_ms = 0
+        self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
         self.announced: Callable[[], Awaitable[None]] = _nobody_to_tell
         self.system_names: frozenset[str] = _ALWAYS_SYSTEM
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self._table)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._topics))
+        return iter(self._table)
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._table
 
     # ----------------------------------------------------------------------------- loading, saving
 
     def load(self) -> None:
         """Read the file and add the system topics. Raises StoreCorrupt."""
-        table = self._file.read(required_key="topicConfigTable")
-        if table is not None:
-            for name, config in _parse(table, self._file.path).items():
-                self._topics[name] = config
-            self._version = read_version(table.get("dataVersion"))
-            self._written_ms = self._version.timestamp
+        if self._table.load(_adapt):
+            self._written_ms = self._table.version.timestamp
         self._add_system_topics()
 
     def adopt(self, store: MessageStore) -> None:
@@ -149,7 +137,7 @@ class TopicTable:
         them again does not bring it back.
         """
         for topic, queue_ids in store.topics().items():
-            if topic in self._topics or topic in (HALF_TOPIC, OP_HALF_TOPIC):
+            if topic in self._table or topic in (HALF_TOPIC, OP_HALF_TOPIC):
                 continue
             firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
             if max(firsts, default=0) > self._written_ms:
@@ -159,7 +147,7 @@ class TopicTable:
 
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raises StoreError."""
-        await self._file.saved()
+        await self._table.file.saved()
 
     def when_announced(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once name servers know of all changes made so far."""
@@ -172,28 +160,21 @@ class TopicTable:
 
     async def close(self) -> None:
         """Write what is not written yet."""
-        await self._file.close()
+        await self._table.file.close()
 
     # --------------------------------------------------------------------------------- changes
 
     def put(self, config: TopicConfig) -> None:
         """Create or replace a topic."""
-        name = config.topic_name
-        if self._topics.get(name) == config:
-            return
-        log.info("topic %s topic=%s", "updated" if name in self._topics else "created", config)
-        self._topics[name] = config
-        self._texts.pop(name, None)
-        self._changed()
+        if self._table.put(config.topic_name, config):
+            self._tell()
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False when there was none."""
-        if self._topics.pop(topic, None) is None:
-            return False
-        self._texts.pop(topic, None)
-        log.info("topic deleted topic=%s", topic)
-        self._changed()
-        return True
+        deleted = self._table.delete(topic)
+        if deleted:
+            self._tell()
+        return deleted
 
     def create_by_send(
         self, topic: str, default_topic: str, queue_nums: int, client: str, *, unit: bool = False
@@ -202,7 +183,7 @@ class TopicTable:
 
         None when there is no such default, or it lets nobody inherit.
         """
-        default = self._topics.get(default_topic)
+        default = self.get(default_topic)
         if default is None or not default.perm & PERM_INHERIT:
             return None
         if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic_enable:
@@ -234,7 +215,8 @@ class TopicTable:
     def permission_changed(self) -> None:
         """``brokerPermission`` or automatic creation changed: name servers are to hear of it."""
         self._add_system_topics()
-        self._changed()
+        self._table.all_changed()
+        self._tell()
 
     def is_system(self, topic: str) -> bool:
         """Whether ``topic`` belongs to the broker itself."""
@@ -242,87 +224,67 @@ class TopicTable:
 
     # ----------------------------------------------------------------------------------- views
 
-    def snapshot(self) -> TopicConfigTable:
-        """The whole table, as a registration or answer 21 carries it."""
+    def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
+        """The topics as name servers and administrators see them, within ``brokerPermission``.
+
+        Those that changed after the version ``since``, all of them when it is None or too old.
+        """
+        found = None if since is None else self._table.changed_since(since)
+        if found is None:
+            found = self._table.values()
         permission = self._config.broker_permission
-        topics = dict(self._topics)
-        if permission & _READ_WRITE != _READ_WRITE:
-            topics = {
-                name: msgspec.structs.replace(config, perm=config.perm & permission)
-                for name, config in topics.items()
-            }
-        return TopicConfigTable(self._version, topics)
+        return found if permission & _READ_WRITE == _READ_WRITE else _Bounded(found, permission)
 
     @property
     def data_version(self) -> DataVersion:
         """Changes with every change of the table."""
-        return self._version
+        return self._table.version
 
     # --------------------------------------------------------------------------------- internals
 
     def _add_system_topics(self) -> None:
         wanted = _system_topics(self._config)
         for config in wanted:
-            self._topics.setdefault(config.topic_name, config)
+            self._table.add_default(config.topic_name, config)
         self.system_names = _ALWAYS_SYSTEM | {config.topic_name for config in wanted}
 
     def _ensure(self, config: TopicConfig) -> TopicConfig:
-        known = self._topics.get(config.topic_name)
+        known = self.get(config.topic_name)
         if known is not None:
             return known
         self.put(config)
         return config
 
-    def _changed(self) -> None:
-        self._version = next_version(self._version, self._clock)
-        self._file.touch()
+    def _tell(self) -> None:
         for callback in self.on_change:
             callback()
 
-    def _encode(self) -> Iterator[bytes]:
-        yield b'{\n\t"dataVersion":' + pretty(self._version, 1) + b',\n\t"topicConfigTable":{'
-        texts = self._texts
-        separator = b""
-        for name, config in list(self._topics.items()):
-            text = texts.get(name)
-            if text is None:
-                text = texts[name] = pretty_entry(name, _sorted(config), 1)
-            yield separator + text
-            separator = b","
-        yield (b"\n\t}" if separator else b"}") + b"\n}"
+
+class _Bounded(Mapping[str, TopicConfig]):
+    """Topics with what the broker's own permission leaves of theirs, made when one is looked at."""
+
+    def __init__(self, topics: Mapping[str, TopicConfig], permission: int) -> None:
+        self._topics = topics
+        self._permission = permission
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __getitem__(self, topic: str) -> TopicConfig:
+        config = self._topics[topic]
+        return msgspec.structs.replace(config, perm=config.perm & self._permission)
 
 
 async def _nobody_to_tell() -> None:
     """A broker without name servers."""
 
 
-def next_version(version: DataVersion, clock: Clock) -> DataVersion:
-    """The version of a table after one more change."""
-    return DataVersion(version.counter + 1, clock.wall_ms())
-
-
-def read_version(value: object) -> DataVersion:
-    """The version in a table file; 5.x files carry a third part that is not kept."""
-    if not isinstance(value, Mapping):
-        return DataVersion()
-    return DataVersion(int(value.get("counter", 0)), int(value.get("timestamp", 0)))
-
-
-def _sorted(config: TopicConfig) -> dict[str, Any]:
-    return dict(sorted(msgspec.to_builtins(config).items()))
-
-
-def _parse(table: Mapping[str, Any], path: str) -> dict[str, TopicConfig]:
-    found = table["topicConfigTable"]
-    topics: dict[str, TopicConfig] = {}
-    for name, fields in (found or {}).items():
-        if isinstance(fields, dict) and "topicSynFlag" in fields:  # older releases
-            fields.setdefault("topicSysFlag", fields["topicSynFlag"])
-        try:
-            topics[name] = msgspec.convert(fields, TopicConfig, strict=False)
-        except msgspec.ValidationError as error:
-            raise StoreCorrupt(path, -1, f"topic {name!r}: {error}") from None
-    return topics
+def _adapt(fields: dict[str, Any]) -> None:
+    if "topicSynFlag" in fields:  # older releases
+        fields.setdefault("topicSysFlag", fields["topicSynFlag"])
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

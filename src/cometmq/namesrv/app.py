@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.namesrv.handlers import KvHandlers, RouteHandlers
 from cometmq.namesrv.kv import KvTables
+from cometmq.namesrv.registering import BrokerHandlers
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router
@@ -34,9 +35,10 @@ class NameServer:
         routes = RouteHandlers(
             self.routes, self.kv, clock=clock, order_message_enable=config.order_message_enable
         )
+        brokers = BrokerHandlers(self.routes, self.kv, clock=clock)
         self.router = Router(
             Side.NAMESRV,
-            {**routes.handlers(), **KvHandlers(self.kv).handlers()},
+            {**routes.handlers(), **brokers.handlers(), **KvHandlers(self.kv).handlers()},
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
         )

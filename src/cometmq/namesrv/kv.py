@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -20,6 +21,9 @@ from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.store.files import Files, PosixFiles, read_file, write_file_atomically
 
 log = logging.getLogger(__name__)
+
+#: Where the queues of ordered topics are kept (upstream: NamesrvUtil.java).
+ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class _KvFile(Struct, rename="camel"):

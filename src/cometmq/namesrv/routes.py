@@ -2,37 +2,29 @@
 
 Pure tables: time is an argument, and a connection is only a token that is compared. All tables of
 a broker change in one step, so no answer ever shows a broker in one of them and not in another.
-Answers are encoded once and kept until something that they show changes.
+
+A route is put together from the text of its brokers and of its queues. Many topics of many brokers
+have the same queues, so each text is there once, and nothing else is kept to answer quickly.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from cometmq.protocol.bodies import (
-    ClusterBroker,
-    ClusterInfo,
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfigTable,
-    TopicList,
-)
+from cometmq.protocol.bodies import ClusterBroker, ClusterInfo, DataVersion, TopicConfig, TopicList
 from cometmq.protocol.fastjson import encode_json
-from cometmq.protocol.route import (
-    MASTER_ID,
-    PERM_READ,
-    PERM_WRITE,
-    BrokerData,
-    QueueData,
-    TopicRoute,
-)
+from cometmq.protocol.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData
 
 if TYPE_CHECKING:
     from cometmq.protocol.headers import BrokerIdentity, RegisterBroker
 
 #: A broker that was silent for so long is gone (upstream: BROKER_CHANNEL_EXPIRED_TIME).
 BROKER_EXPIRY_MS: Final = 120_000
+#: Topics differ in few ways; beyond so many the texts are no longer shared with earlier ones.
+_SHARED_LAYOUTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +33,28 @@ class Registered:
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueLayout:
+    """How a topic's queues are on some broker, and the text of that in a route behind the broker's
+    name."""
+
+    perm: int
+    read_queue_nums: int
+    topic_sys_flag: int
+    write_queue_nums: int
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself. ``topics`` is None when they were not read, because the ones of
+    this version are known."""
+
+    version: DataVersion
+    topics: Mapping[str, QueueLayout] | None
+    filter_servers: list[str]
 
 
 @dataclass(slots=True)
@@ -55,10 +69,24 @@ class _LiveBroker:
 
 @dataclass(slots=True)
 class _Broker:
-    """One broker name: its cluster and the address of each of its ids."""
+    """One broker name: its cluster, the address of each of its ids, its topics, and the texts that
+    stand for it in a route."""
 
+    name: str
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, QueueLayout] = field(default_factory=dict)
+    text: bytes = b""
+    queues_text: bytes = b""
+
+    def data(self) -> BrokerData:
+        addresses = {str(broker_id): at for broker_id, at in sorted(self.addresses.items())}
+        return BrokerData(self.name, addresses, self.cluster)
+
+    def moved(self) -> None:
+        """Its addresses changed."""
+        self.text = encode_json(self.data())
+        self.queues_text = b'{"brokerName":' + encode_json(self.name) + b","
 
 
 class RouteTable:
@@ -70,37 +98,68 @@ class RouteTable:
     def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
         self._live: dict[str, _LiveBroker] = {}
-        self._brokers: dict[str, _Broker] = {}
+        self._brokers: dict[str, _Broker] = {}  # in the order of their names
         self._clusters: dict[str, set[str]] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
         self._filter_servers: dict[str, list[str]] = {}
-        self._encoded: dict[str, bytes] = {}
+        self._layouts: dict[tuple[int, int, int, int], QueueLayout] = {}
 
     # ------------------------------------------------------------------------------ brokers come
 
+    def layouts(self, topics: Mapping[str, TopicConfig]) -> dict[str, QueueLayout]:
+        """Topics as a registration holds them; equal queues, and names, are there once."""
+        layout = self._layout
+        return {
+            sys.intern(name): layout(
+                config.perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums
+            )
+            for name, config in topics.items()
+        }
+
+    def _layout(self, perm: int, read: int, flag: int, write: int) -> QueueLayout:
+        key = perm, read, flag, write
+        found = self._layouts.get(key)
+        if found is None:
+            if len(self._layouts) >= _SHARED_LAYOUTS:
+                self._layouts.clear()
+            text = encode_json(QueueData("", read, write, perm, flag)).partition(b",")[2]
+            found = self._layouts[key] = QueueLayout(*key, text)
+        return found
+
+    def wants_topics(self, broker: RegisterBroker, version: DataVersion) -> bool:
+        """Whether the topics of a registration count: only a master's, and only when its data
+        version differs from the last."""
+        if broker.broker_id != MASTER_ID:
+            return False
+        known = self._brokers.get(broker.broker_name)
+        return (
+            known is None
+            or MASTER_ID not in known.addresses
+            or self.data_version(broker.broker_addr) != version
+        )
+
     def register(
-        self, broker: RegisterBroker, body: RegisterBrokerBody, channel: object, now_ms: int
+        self, broker: RegisterBroker, content: Registration, channel: object, now_ms: int
     ) -> Registered:
         """A broker says that it lives, where, and which topics it has.
 
-        Topics count only from the master, and only when its data version differs from the last.
-        Those that a registration lacks stay: a Java broker registers a created topic alone.
+        Topics that a registration lacks stay: a broker registers a created topic alone.
         """
         name, address = broker.broker_name, broker.broker_addr
+        wanted = self.wants_topics(broker, content.version)
+        assert content.topics is not None or not wanted
         self._clusters.setdefault(broker.cluster_name, set()).add(name)
-        known = self._brokers.setdefault(name, _Broker(broker.cluster_name))
-        is_new = self._place(known, broker.broker_id, address)
-        version = body.topic_config_serialize_wrapper.data_version
-        if broker.broker_id == MASTER_ID and (is_new or self.is_changed(address, version)):
-            self._accept_topics(name, body.topic_config_serialize_wrapper)
-        self._live[address] = _LiveBroker(now_ms, version, channel, broker.ha_server_addr)
-        self._set_filter_servers(address, body.filter_server_list)
+        known = self._brokers.get(name)
+        if known is None:
+            known = _Broker(name, broker.cluster_name)
+            self._brokers = dict(sorted([*self._brokers.items(), (name, known)]))
+        _place(known, broker.broker_id, address)
+        if wanted and content.topics:
+            known.topics.update(content.topics)
+        self._live[address] = _LiveBroker(now_ms, content.version, channel, broker.ha_server_addr)
+        self._filter_servers.pop(address, None)
+        if content.filter_servers:
+            self._filter_servers[address] = content.filter_servers
         return self._master_of(known) if broker.broker_id != MASTER_ID else Registered()
-
-    def is_changed(self, address: str, version: DataVersion) -> bool:
-        """True when the topics known of ``address`` are not those of ``version``."""
-        live = self._live.get(address)
-        return live is None or live.data_version != version
 
     def heartbeat(self, address: str, version: DataVersion, now_ms: int) -> bool:
         """A broker asks whether it must register again; when not, this counts as a sign of life."""
@@ -114,39 +173,6 @@ class RouteTable:
         """The version last registered by ``address``."""
         live = self._live.get(address)
         return None if live is None else live.data_version
-
-    def _place(self, broker: _Broker, broker_id: int, address: str) -> bool:
-        """Put an address under its id; True when that id had none."""
-        previous = broker.addresses.get(broker_id)
-        if previous != address:
-            # A slave that became master keeps its address and must not stay under its old id.
-            for other in [key for key, value in broker.addresses.items() if value == address]:
-                del broker.addresses[other]
-            broker.addresses[broker_id] = address
-            self._encoded.clear()
-        return previous is None
-
-    def _accept_topics(self, name: str, table: TopicConfigTable) -> None:
-        for topic, config in table.topic_config_table.items():
-            data = QueueData(
-                name,
-                config.read_queue_nums,
-                config.write_queue_nums,
-                config.perm,
-                config.topic_sys_flag,
-            )
-            queues = self._topics.setdefault(topic, {})
-            if queues.get(name) != data:
-                queues[name] = data
-                self._encoded.pop(topic, None)
-
-    def _set_filter_servers(self, address: str, servers: list[str]) -> None:
-        if self._filter_servers.get(address, []) != servers:
-            if servers:
-                self._filter_servers[address] = servers
-            else:
-                del self._filter_servers[address]
-            self._encoded.clear()
 
     def _master_of(self, broker: _Broker) -> Registered:
         address = broker.addresses.get(MASTER_ID)
@@ -186,12 +212,14 @@ class RouteTable:
         """Take an address out of every table; with its last address a broker name goes too."""
         self._live.pop(address, None)
         self._filter_servers.pop(address, None)
-        self._encoded.clear()
-        for name, broker in list(self._brokers.items()):
-            for broker_id in [key for key, at in broker.addresses.items() if at == address]:
+        for broker in list(self._brokers.values()):
+            held = [key for key, at in broker.addresses.items() if at == address]
+            for broker_id in held:
                 del broker.addresses[broker_id]
             if not broker.addresses:
-                self._forget_name(name)
+                self._forget_name(broker.name)
+            elif held:
+                broker.moved()
 
     def _forget_name(self, name: str) -> None:
         del self._brokers[name]
@@ -199,56 +227,43 @@ class RouteTable:
             names.discard(name)
             if not names:
                 del self._clusters[cluster]
-        for topic in self._topics_of({name}):
-            self._drop_queues(topic, name)
-
-    def _drop_queues(self, topic: str, name: str) -> None:
-        queues = self._topics[topic]
-        del queues[name]
-        if not queues:
-            del self._topics[topic]
-        self._encoded.pop(topic, None)
 
     # ------------------------------------------------------------------------------------ topics
 
     def pick(self, topic: str, order_topic_conf: str | None = None) -> bytes | None:
-        """The route of a topic as JSON, None when no broker holds it."""
-        if order_topic_conf is not None:
-            return self._encode(topic, order_topic_conf)
-        encoded = self._encoded.get(topic)
-        if encoded is None:
-            encoded = self._encode(topic, None)
-            if encoded is not None:
-                self._encoded[topic] = encoded
-        return encoded
-
-    def route(self, topic: str, order_topic_conf: str | None = None) -> TopicRoute | None:
-        """The route of a topic, None when no broker holds it."""
-        queues = self._topics.get(topic)
-        if queues is None:
+        """The route of a topic as JSON (a ``TopicRoute``), None when no broker holds it."""
+        holding: list[_Broker] = []
+        queues: list[bytes] = []
+        for broker in self._brokers.values():
+            layout = broker.topics.get(topic)
+            if layout is not None:
+                holding.append(broker)
+                queues.append(broker.queues_text + layout.text)
+        if not holding:
             return None
-        names = sorted(queues)
-        filter_servers = {
-            address: self._filter_servers[address]
-            for name in names
-            for address in self._brokers[name].addresses.values()
-            if address in self._filter_servers
-        }
-        return TopicRoute(
-            [self._broker_data(name) for name in names],
-            [queues[name] for name in names],
-            filter_servers,
-            order_topic_conf,
+        order = b"" if order_topic_conf is None else _member("orderTopicConf", order_topic_conf)
+        return b"".join(
+            (
+                b'{"brokerDatas":[',
+                b",".join([broker.text for broker in holding]),
+                b'],"filterServerTable":',
+                self._filter_servers_of(holding) if self._filter_servers else b"{}",
+                order,
+                b',"queueDatas":[',
+                b",".join(queues),
+                b"]}",
+            )
         )
 
-    def _encode(self, topic: str, order_topic_conf: str | None) -> bytes | None:
-        route = self.route(topic, order_topic_conf)
-        return None if route is None else encode_json(route)
-
-    def _broker_data(self, name: str) -> BrokerData:
-        broker = self._brokers[name]
-        addresses = {str(broker_id): at for broker_id, at in sorted(broker.addresses.items())}
-        return BrokerData(name, addresses, broker.cluster)
+    def _filter_servers_of(self, brokers: list[_Broker]) -> bytes:
+        return encode_json(
+            {
+                address: self._filter_servers[address]
+                for broker in brokers
+                for address in broker.addresses.values()
+                if address in self._filter_servers
+            }
+        )
 
     def wipe_write_perm(self, name: str) -> int:
         """Take the write permission from every topic of a broker; gives their number.
@@ -262,39 +277,29 @@ class RouteTable:
         return self._set_perm(name, keep=0, add=PERM_READ | PERM_WRITE)
 
     def _set_perm(self, name: str, *, keep: int, add: int) -> int:
-        topics = self._topics_of({name})
-        for topic in topics:
-            old = self._topics[topic][name]
-            self._topics[topic][name] = QueueData(
-                name,
-                old.read_queue_nums,
-                old.write_queue_nums,
-                old.perm & keep | add,
-                old.topic_sys_flag,
+        broker = self._brokers.get(name)
+        if broker is None:
+            return 0
+        changed = {
+            old: self._layout(
+                old.perm & keep | add, old.read_queue_nums, old.topic_sys_flag, old.write_queue_nums
             )
-            self._encoded.pop(topic, None)
-        return len(topics)
+            for old in set(broker.topics.values())
+        }
+        broker.topics = {topic: changed[layout] for topic, layout in broker.topics.items()}
+        return len(broker.topics)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, in all clusters or in one."""
-        names = set(self._topics.get(topic, {}))
-        if cluster:
-            names &= self._clusters.get(cluster, set())
-        for name in names:
-            self._drop_queues(topic, name)
-
-    def _topics_of(self, names: set[str]) -> list[str]:
-        return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
+        for name in self._clusters.get(cluster, ()) if cluster else self._brokers:
+            self._brokers[name].topics.pop(topic, None)
 
     # ------------------------------------------------------------------------------------- lists
 
-    def topics(self) -> TopicList:
-        """All topics."""
-        return TopicList(sorted(self._topics))
-
-    def topics_of_cluster(self, cluster: str) -> TopicList:
-        """The topics that some broker of a cluster holds."""
-        return TopicList(sorted(self._topics_of(self._clusters.get(cluster, set()))))
+    def topics(self, cluster: str | None = None) -> list[Collection[str]]:
+        """The topics of each broker, in all clusters or in one."""
+        names = self._brokers if cluster is None else self._clusters.get(cluster, ())
+        return [self._brokers[name].topics.keys() for name in names]
 
     def system_topics(self) -> TopicList:
         """The names that are system topics everywhere: clusters and broker names, and one broker's
@@ -307,8 +312,22 @@ class RouteTable:
         """Every broker's addresses, and every cluster's brokers."""
         brokers = {}
         for name, broker in self._brokers.items():
-            data = self._broker_data(name)
-            brokers[name] = ClusterBroker(name, data.broker_addrs, broker.cluster)
+            brokers[name] = ClusterBroker(name, broker.data().broker_addrs, broker.cluster)
         return ClusterInfo(
             brokers, {cluster: sorted(names) for cluster, names in self._clusters.items()}
         )
+
+
+def _place(broker: _Broker, broker_id: int, address: str) -> None:
+    """Put an address under its id."""
+    if broker.addresses.get(broker_id) == address:
+        return
+    # A slave that became master keeps its address and must not stay under its old id.
+    for other in [key for key, value in broker.addresses.items() if value == address]:
+        del broker.addresses[other]
+    broker.addresses[broker_id] = address
+    broker.moved()
+
+
+def _member(name: str, value: str) -> bytes:
+    return b"," + encode_json(name) + b":" + encode_json(value)

@@ -7,7 +7,14 @@ their keys are strings that hold a :class:`QueueKey` as JSON.
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from msgspec import UNSET, Raw, Struct, UnsetType, field, json
+
+#: Values of a table that are encoded, or decoded, in one piece.
+PIECE_VALUES: Final = 256
 
 
 class Body(Struct, rename="camel", frozen=True):
@@ -30,6 +37,18 @@ class DataVersion(Body, frozen=True):
     state_version: int | UnsetType = UNSET
 
 
+def table_pieces(version: DataVersion, name: str, values: Mapping[str, Body]) -> Iterator[bytes]:
+    """The JSON of a table with its version, ``{"dataVersion":{...},"<name>":{...}}``, in pieces
+    that take under a millisecond each."""
+    yield b'{"dataVersion":' + json.encode(version, order="sorted") + b',"' + name.encode() + b'":'
+    entries = iter(values.items())
+    opening = b"{"
+    while some := dict(islice(entries, PIECE_VALUES)):
+        yield opening + json.encode(some, order="sorted")[1:-1]
+        opening = b","
+    yield b"}}" if opening == b"," else b"{}}"
+
+
 # ----------------------------------------------------------------------------------------- topics
 
 
@@ -46,17 +65,10 @@ class TopicConfig(Body, frozen=True):
 
 
 class TopicConfigTable(Body, frozen=True):
-    """Answer to 21, and part of a registration."""
+    """Answer to 21."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
-
-
-class RegisterBrokerBody(Body, frozen=True):
-    """Body of 103 in its plain form."""
-
-    topic_config_serialize_wrapper: TopicConfigTable = field(default_factory=TopicConfigTable)
-    filter_server_list: list[str] = field(default_factory=list)
 
 
 class TopicList(Body, frozen=True):

@@ -1,7 +1,11 @@
 """The body of REGISTER_BROKER in both of its forms (upstream: RegisterBrokerBody.java).
 
-Plain, it is the JSON of :class:`RegisterBrokerBody`. With the header field ``compressed`` it is one
-zlib stream over, all integers big-endian:
+Plain, it is JSON:
+
+    {"filterServerList":[...],"topicConfigSerializeWrapper":{"dataVersion":{...},
+     "topicConfigTable":{name:{fields of TopicConfig}}}}
+
+With the header field ``compressed`` it is one zlib stream over, all integers big-endian:
 
     size  field
     4, n  length, DataVersion as JSON
@@ -12,27 +16,47 @@ zlib stream over, all integers big-endian:
 
 ``bodyCrc32`` of the header is the CRC-32 of the body as sent, without its top bit; 0 means that
 nobody checks.
+
+A body may list 100 000 topics, so it is written and read in pieces: whoever has other things to do
+does them in between.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from struct import Struct
 from typing import Final, TypeVar
 
 import msgspec
 
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from cometmq.protocol.bodies import (
+    PIECE_VALUES,
+    Body,
+    DataVersion,
+    TopicConfig,
+    table_pieces,
+)
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 
 T = TypeVar("T")
+Topics = dict[str, TopicConfig]
 
 #: What a compressed body may grow to: some 500 000 topics.
 MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
 
 _SYSTEM_ERROR: Final = 1
 _INT: Final = Struct(">i")
+_UNPACK_STEP_BYTES: Final = 256 * 1024
+_SKIP_STEP: Final = 2_048
+#: JSON that is decoded in one piece, and the most that may stand without a topic's end in it.
+_JSON_STEP_BYTES: Final = 64 * 1024
+_JSON_STEP_MAX_BYTES: Final = 1024 * 1024
+_TOPIC_END: Final = re.compile(rb'\}\s*,\s*(?=")')
+_decode_topics: Final = msgspec.json.Decoder(Topics, strict=False).decode
 
 
 def body_crc32(body: bytes) -> int:
@@ -40,34 +64,30 @@ def body_crc32(body: bytes) -> int:
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
-def encode_register_body(body: RegisterBrokerBody, *, compressed: bool) -> bytes:
-    """The body's bytes. The compressed form drops system flags and the order mark of topics."""
+# ---------------------------------------------------------------------------------------- writing
+
+
+def register_body_pieces(
+    version: DataVersion,
+    topics: Mapping[str, TopicConfig],
+    filter_servers: list[str],
+    *,
+    compressed: bool,
+) -> Iterator[bytes]:
+    """A body in pieces that take under a millisecond each. The compressed form drops system flags
+    and the order mark of topics."""
     if not compressed:
-        return msgspec.json.encode(body, order="sorted")
-    table = body.topic_config_serialize_wrapper
-    parts = [_sized(msgspec.json.encode(table.data_version))]
-    parts.append(_INT.pack(len(table.topic_config_table)))
-    parts += [_sized(_topic_text(config)) for config in table.topic_config_table.values()]
-    parts.append(_sized(msgspec.json.encode(body.filter_server_list)))
-    return zlib.compress(b"".join(parts), 1)
-
-
-def decode_register_body(data: bytes, *, compressed: bool, crc32: int | None) -> RegisterBrokerBody:
-    """Read a body of either form; an empty one says that the broker has no topics.
-
-    Raises BadRequest (code 1) when the checksum differs or the bytes cannot be read.
-    """
-    if crc32 and crc32 != body_crc32(data):
-        raise BadRequest(_SYSTEM_ERROR, "crc32 not match")
-    if not data:
-        return RegisterBrokerBody()
-    if not compressed:
-        return _parse(data, RegisterBrokerBody)
-    return _decode_unpacked(_unpack(data))
-
-
-def _parse(data: bytes, cls: type[T]) -> T:
-    return parse_json(data, cls, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+        servers = msgspec.json.encode(filter_servers)
+        yield b'{"filterServerList":' + servers + b',"topicConfigSerializeWrapper":'
+        yield from table_pieces(version, "topicConfigTable", topics)
+        yield b"}"
+        return
+    stream = zlib.compressobj(1)
+    yield stream.compress(_sized(msgspec.json.encode(version)) + _INT.pack(len(topics)))
+    entries = iter(topics.values())
+    while some := list(islice(entries, PIECE_VALUES)):
+        yield stream.compress(b"".join([_sized(_topic_text(config)) for config in some]))
+    yield stream.compress(_sized(msgspec.json.encode(filter_servers))) + stream.flush()
 
 
 def _sized(data: bytes) -> bytes:
@@ -81,55 +101,160 @@ def _topic_text(config: TopicConfig) -> bytes:
     ).encode()
 
 
-def _unpack(data: bytes) -> bytes:
-    stream = zlib.decompressobj()
-    try:
-        plain = stream.decompress(data, MAX_UNPACKED_BYTES)
-    except zlib.error as error:
-        raise BadRequest(_SYSTEM_ERROR, f"register body cannot be unpacked: {error}") from None
-    if stream.unconsumed_tail:
-        raise BadRequest(
-            _SYSTEM_ERROR, f"register body unpacks to more than {MAX_UNPACKED_BYTES} bytes"
-        )
-    return plain
+# ---------------------------------------------------------------------------------------- reading
 
 
-def _decode_unpacked(plain: bytes) -> RegisterBrokerBody:
-    text, at = _take(plain, 0)
-    version = _parse(text, DataVersion)
-    count, at = _take_int(plain, at)
-    topics: dict[str, TopicConfig] = {}
-    for _ in range(count):
+class RegisterBodyReader:
+    """Reads one body of either form; an empty one says that the broker has no topics.
+
+    :meth:`pieces` does the work. When it is through, ``data_version`` and ``filter_servers`` are
+    what the body says, and ``has_topics`` tells whether topics were read. Raises BadRequest
+    (code 1) when the checksum differs.
+    """
+
+    def __init__(self, data: bytes, *, compressed: bool, crc32: int | None) -> None:
+        if crc32 and crc32 != body_crc32(data):
+            raise BadRequest(_SYSTEM_ERROR, "crc32 not match")
+        self._data = data
+        self._compressed = compressed
+        self.data_version = DataVersion()
+        self.filter_servers: list[str] = []
+        self.has_topics = False
+
+    def pieces(self, wanted: Callable[[DataVersion], bool]) -> Iterator[Topics]:
+        """The topics in pieces that take under a millisecond each, some of them empty; none when
+        ``wanted`` is false for the body's version.
+
+        Raises BadRequest (code 1) when the bytes cannot be read.
+        """
+        if not self._data:
+            self.has_topics = True
+            return iter(())
+        return self._unpacked(wanted) if self._compressed else self._plain(wanted)
+
+    def _plain(self, wanted: Callable[[DataVersion], bool]) -> Iterator[Topics]:
+        body = _parse(self._data, _PlainBody)
+        yield {}
+        self.filter_servers = body.filter_server_list
+        table = body.topic_config_serialize_wrapper
+        self.data_version = table.data_version
+        self.has_topics = wanted(table.data_version)
+        if self.has_topics:
+            yield from _json_pieces(bytes(table.topic_config_table))
+
+    def _unpacked(self, wanted: Callable[[DataVersion], bool]) -> Iterator[Topics]:
+        plain = bytearray()
+        for part in _unpack(self._data):
+            plain += part
+            yield {}
+        text, at = _take(plain, 0)
+        self.data_version = _parse(text, DataVersion)
+        self.has_topics = wanted(self.data_version)
+        count, at = _take_int(plain, at)
+        step = PIECE_VALUES if self.has_topics else _SKIP_STEP
+        for first in range(0, count, step):
+            texts, at = _take_many(plain, at, min(step, count - first))
+            yield _topics(texts) if self.has_topics else {}
         text, at = _take(plain, at)
-        config = _topic(text)
-        topics[config.topic_name] = config
-    text, at = _take(plain, at)
-    servers = _parse(text, list[str]) if text else []
-    return RegisterBrokerBody(TopicConfigTable(version, topics), servers)
+        self.filter_servers = _parse(text, list[str]) if text else []
 
 
-def _take_int(plain: bytes, at: int) -> tuple[int, int]:
+class _PlainTable(Body, frozen=True):
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
+
+
+class _PlainBody(Body, frozen=True):
+    """A plain body whose topics are not looked at yet."""
+
+    topic_config_serialize_wrapper: _PlainTable = msgspec.field(default_factory=_PlainTable)
+    filter_server_list: list[str] = msgspec.field(default_factory=list)
+
+
+def _parse(data: bytes, cls: type[T]) -> T:
+    return parse_json(data, cls, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+
+
+def _json_pieces(text: bytes) -> Iterator[Topics]:
+    """The topics of a JSON object that is sound; it is cut where a topic seems to end.
+
+    What stands between two cuts is an object by itself only when both are right.
+    """
+    at, end = 1, len(text) - 1
+    if text[:1] != b"{":
+        raise BadRequest(_SYSTEM_ERROR, "JSON body: topicConfigTable is not an object")
+    step = _JSON_STEP_BYTES
+    while at < end:
+        cut = _TOPIC_END.search(text, at + step, end)
+        stop = end if cut is None else cut.start() + 1
+        try:
+            piece = _decode_topics(b"{" + text[at:stop] + b"}")
+        except msgspec.ValidationError as error:
+            raise BadRequest(_SYSTEM_ERROR, f"JSON body: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            step *= 2
+            if cut is None or step > _JSON_STEP_MAX_BYTES:
+                raise BadRequest(_SYSTEM_ERROR, f"JSON body: {error}") from None
+            continue
+        yield piece
+        step = _JSON_STEP_BYTES
+        at = end if cut is None else cut.end()
+
+
+def _unpack(data: bytes) -> Iterator[bytes]:
+    stream = zlib.decompressobj()
+    size_bytes = 0
+    while True:
+        try:
+            part = stream.decompress(data, _UNPACK_STEP_BYTES)
+        except zlib.error as error:
+            raise BadRequest(_SYSTEM_ERROR, f"register body cannot be unpacked: {error}") from None
+        size_bytes += len(part)
+        if size_bytes > MAX_UNPACKED_BYTES:
+            raise BadRequest(
+                _SYSTEM_ERROR, f"register body unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+            )
+        yield part
+        data = stream.unconsumed_tail
+        if not data and len(part) < _UNPACK_STEP_BYTES:
+            return
+
+
+def _take_int(plain: bytearray, at: int) -> tuple[int, int]:
     if len(plain) - at < 4:
         raise BadRequest(_SYSTEM_ERROR, f"register body ends at {len(plain)}, wanted 4 at {at}")
     (value,) = _INT.unpack_from(plain, at)
     return value, at + 4
 
 
-def _take(plain: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _take_int(plain, at)
-    end = at + size
-    if size < 0 or end > len(plain):
-        raise BadRequest(
-            _SYSTEM_ERROR, f"register body: {size} bytes at {at} leave its {len(plain)}"
-        )
-    return plain[at:end], end
+def _take(plain: bytearray, at: int) -> tuple[bytes, int]:
+    texts, at = _take_many(plain, at, 1)
+    return texts[0], at
 
 
-def _topic(text: bytes) -> TopicConfig:
-    try:
-        name, read, write, perm, kind, *_ = text.decode().split(" ")
-        return TopicConfig(name, int(read), int(write), int(perm), kind)
-    except ValueError:
-        raise BadRequest(
-            _SYSTEM_ERROR, f"register body: topic {text[:80]!r} is not 'name read write perm type'"
-        ) from None
+def _take_many(plain: bytearray, at: int, count: int) -> tuple[list[bytes], int]:
+    found: list[bytes] = []
+    for _ in range(count):
+        size, at = _take_int(plain, at)
+        end = at + size
+        if size < 0 or end > len(plain):
+            raise BadRequest(
+                _SYSTEM_ERROR, f"register body: {size} bytes at {at} leave its {len(plain)}"
+            )
+        found.append(bytes(plain[at:end]))
+        at = end
+    return found, at
+
+
+def _topics(texts: list[bytes]) -> Topics:
+    found: Topics = {}
+    for text in texts:
+        try:
+            name, read, write, perm, kind, *_ = text.decode().split(" ")
+            found[name] = TopicConfig(name, int(read), int(write), int(perm), kind)
+        except ValueError:
+            raise BadRequest(
+                _SYSTEM_ERROR,
+                f"register body: topic {text[:80]!r} is not 'name read write perm type'",
+            ) from None
+    return found

@@ -1,0 +1,176 @@
+"""Brokers that come, change and go (upstream: DefaultRequestProcessor.java).
+
+A registration may list many thousand topics, so its body is read in slices, one body at a time.
+What changes brokers is done in the order in which it came: nothing overtakes a registration that is
+still being read. It counts as a whole, at the end; until then routes are what they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import BadRequest
+from cometmq.core.slices import Slices
+from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
+from cometmq.namesrv.routes import QueueLayout, Registration
+from cometmq.net.router import Reply
+from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import DataVersion, KvTable
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
+from cometmq.protocol.fields import truth
+from cometmq.protocol.registerbody import RegisterBodyReader
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.namesrv.kv import KvTables
+    from cometmq.namesrv.routes import RouteTable
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+
+log = logging.getLogger(__name__)
+
+#: Bodies that wait to be read: some 100 brokers with 10 000 topics each.
+MAX_WAITING_BYTES: Final = 256 * 1024 * 1024
+
+
+class BrokerHandlers:
+    """Serves the codes by which brokers register, and those that change what they registered."""
+
+    def __init__(self, routes: RouteTable, kv: KvTables, *, clock: Clock) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._clock = clock
+        self._watched: set[Peer] = set()
+        self._changing = asyncio.Lock()
+        self._waiting_bytes = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        """By request code."""
+        return {
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+        }
+
+    async def register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
+        """103: a broker's address and topics; answered with the order configuration."""
+        size_bytes = len(request.body)
+        if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._waiting_bytes} bytes of registrations wait to be read: "
+                "register again later",
+            )
+        self._waiting_bytes += size_bytes
+        try:
+            async with self._changing:
+                return await self._register(peer, request)
+        finally:
+            self._waiting_bytes -= size_bytes
+
+    async def _register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
+        broker, routes = request.header, self._routes
+        content = await self._read(request)
+        while content.topics is None and routes.wants_topics(broker, content.version):
+            content = await self._read(request)  # the broker was forgotten meanwhile
+        if peer.closed:
+            return Reply()  # which goes nowhere: with its connection the broker is gone
+        is_new = routes.data_version(broker.broker_addr) is None
+        result = routes.register(broker, content, peer, self._clock.monotonic_ms())
+        if is_new:
+            log.info(
+                "broker registered name=%s id=%d address=%s cluster=%s peer=%s",
+                broker.broker_name,
+                broker.broker_id,
+                broker.broker_addr,
+                broker.cluster_name,
+                peer.address,
+            )
+        if peer not in self._watched:
+            self._watched.add(peer)
+            peer.on_close.append(self._closed)
+        order = self._kv.table(ORDER_TOPIC_NAMESPACE)
+        return Reply(
+            header=h.RegisterBrokerResponse(result.ha_server_addr, result.master_addr),
+            body=encode_json(KvTable(order)) if order else b"",
+        )
+
+    async def _read(self, request: Request[h.RegisterBroker]) -> Registration:
+        broker, routes = request.header, self._routes
+        slices = Slices(self._clock)
+        reader = RegisterBodyReader(
+            request.body, compressed=truth(broker.compressed), crc32=broker.body_crc32
+        )
+        topics: dict[str, QueueLayout] = {}
+        for piece in reader.pieces(lambda version: routes.wants_topics(broker, version)):
+            topics |= routes.layouts(piece)
+            await slices.pause()
+        return Registration(
+            reader.data_version, topics if reader.has_topics else None, reader.filter_servers
+        )
+
+    async def unregister(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
+        """104: a broker stops."""
+        broker = request.header
+        async with self._changing:
+            self._routes.unregister(broker)
+        log.info(
+            "broker unregistered name=%s id=%d address=%s peer=%s",
+            broker.broker_name,
+            broker.broker_id,
+            broker.broker_addr,
+            peer.address,
+        )
+        return Reply()
+
+    def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
+        """322: whether a broker must register again. When not, this is its heartbeat."""
+        address = request.header.broker_addr
+        version = parse_json(request.body, DataVersion, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+        known = self._routes.data_version(address)
+        changed = self._routes.heartbeat(address, version, self._clock.monotonic_ms())
+        return Reply(
+            header=h.QueryDataVersionResponse(changed),
+            body=b"" if known is None else encode_json(known),
+        )
+
+    async def wipe_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
+        """205: producers stop sending to a broker."""
+        name = request.header.broker_name
+        async with self._changing:
+            count = self._routes.wipe_write_perm(name)
+        log.info("write permission wiped broker=%s topics=%d peer=%s", name, count, peer.address)
+        return Reply(header=h.WipeWritePermResponse(count))
+
+    async def add_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
+        """327: producers may send to a broker again."""
+        name = request.header.broker_name
+        async with self._changing:
+            count = self._routes.add_write_perm(name)
+        log.info("write permission added broker=%s topics=%d peer=%s", name, count, peer.address)
+        return Reply(header=h.AddWritePermResponse(count))
+
+    async def delete_topic(self, peer: Peer, request: Request[h.DeleteTopicInNamesrv]) -> Reply:
+        """216: forget a topic, in one cluster when it is named."""
+        header = request.header
+        async with self._changing:
+            self._routes.delete_topic(header.topic, header.cluster_name)
+        log.info(
+            "topic deleted topic=%s cluster=%s peer=%s",
+            header.topic,
+            header.cluster_name or "all",
+            peer.address,
+        )
+        return Reply()
+
+    def _closed(self, peer: Peer) -> None:
+        self._watched.discard(peer)
+        for address in self._routes.channel_closed(peer):
+            log.warning("broker gone address=%s reason=connection closed", address)
