@@ -7,6 +7,7 @@ import pytest
 
 from cometmq.store.files import PosixFiles
 from cometmq.store.mapped import LogFile
+from cometmq.store.seals import Seal, Seals, sums_of
 from tests.store.faults import FailingFiles
 
 
@@ -45,3 +46,59 @@ def test_a_pinned_file_closes_late(tmp_path: Path) -> None:
     file.unpin()
     with pytest.raises(OSError, match="Bad file"):
         file.read_into(bytearray(4), 0)
+
+
+def test_a_file_that_a_snapshot_holds_is_copied_before_its_first_change(tmp_path: Path) -> None:
+    files = PosixFiles()
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    made = LogFile.create(files, str(directory), 0, 3 << 20)
+    made.write(5, b"before")
+    made.close()
+    (tmp_path / "snapshot").hardlink_to(made.path)
+    file = LogFile(files, made.path, 0, 3 << 20, files.open(made.path))
+    assert file.linked
+    view = file.view
+    file.write(2 << 20, b"after")
+    file.clear_from(1 << 20)
+    file.write(8, b"now")
+    assert (tmp_path / "snapshot").read_bytes() == bytes(5) + b"before" + bytes((3 << 20) - 11)
+    assert Path(made.path).read_bytes() == bytes(5) + b"befnow" + bytes((3 << 20) - 11)
+    assert bytes(view[5:11]) == b"before"
+    assert bytes(file.view[5:11]) == b"befnow"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["commitlog", "snapshot"]
+    assert [path.name for path in directory.iterdir()] == [Path(made.path).name]
+    file.close()
+
+
+def test_no_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
+    files = FailingFiles()
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    made = LogFile.create(files, str(directory), 0, 4_096)
+    (tmp_path / "snapshot").hardlink_to(made.path)
+    file = LogFile(files, made.path, 0, 4_096, files.open(made.path))
+    files.failing["allocate"] = errno.ENOSPC
+    with pytest.raises(OSError, match="No space"):
+        file.write(0, b"x")
+    assert Path(made.path).read_bytes() == bytes(4_096)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["commitlog", "snapshot"]
+    files.failing.clear()
+    file.write(0, b"x")
+    assert (tmp_path / "snapshot").read_bytes() == bytes(4_096)
+    file.close()
+    made.close()
+
+
+def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
+    files = PosixFiles()
+    seals = Seals(files, str(tmp_path))
+    seals.add(Seal(0, 4_096, 0, sums_of(bytes(4_096))))
+    seals = Seals(files, str(tmp_path))
+    file = LogFile.create(files, str(tmp_path), 0, 4_096)
+    seals.attach([file])
+    assert file.seals is seals
+    file.write(0, b"x")
+    assert file.seals is None
+    assert not Path(seals.path(0)).exists()
+    file.close()

@@ -71,7 +71,7 @@ async def test_only_what_begins_a_record_is_fetched(tmp_path: Path, ratio: int) 
     for place in range(-3, store.written_offset + 3):
         found = await store.fetch_at(place)
         assert (len(found) if found is not None else None) == places.get(place)
-        assert store.message_at(place) == found
+        assert store.message_at(place) == (found if ratio else None)
     store.close()
 
 

@@ -36,17 +36,19 @@ from cometmq.store.dispatch import Dispatched, Dispatcher, Listener
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
 from cometmq.store.layout import SCHEDULE_TOPIC
+from cometmq.store.loading import load_ranges
 from cometmq.store.queries import (
     IndexQuery,
-    load_ranges,
+    is_hot,
     offset_by_time,
     query_index,
     record_at,
     record_size,
     store_time_at,
 )
-from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, read
+from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, fill, read
 from cometmq.store.runtime import numbers
+from cometmq.store.seals import Seals
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class MessageStore:
         self.pool = pool
         self.index = index
         self.dispatcher = Dispatcher(index)
+        self.seals = Seals(files, config.store_path_root_dir)
         self.durable: Watermark[object] = Watermark()
         self.on_durable: Callable[[list[object]], None] = _ignore
         self.on_sync_failed: Callable[[list[object], StoreError], None] = _ignore_failure
@@ -381,17 +384,21 @@ class MessageStore:
         return read(queue, self.log, offset, max_count, max_bytes, codes, self._limits)
 
     async def load(self, result: ReadResult) -> None:
-        """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile."""
-        result.chunks = await load_ranges(self.log, result.ranges)
-        result.cold = False
+        """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
+        behind a damaged block. Raises StoreCorrupt when nothing is before that."""
+        fill(result, await load_ranges(self.log, result.ranges))
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset, if it is surely in memory; see :meth:`fetch_at`."""
         end = self.dispatcher.position
         if not self.log.segments.start <= physical_offset <= end - FIXED_BYTES:
             return None
+        if not is_hot(self.log, physical_offset, FIXED_BYTES, self.hot_bytes):
+            return None
         size = record_size(self.log.view(physical_offset, FIXED_BYTES), physical_offset)
-        return self.log.view(physical_offset, size) if size else None
+        if not size or not is_hot(self.log, physical_offset, size, self.hot_bytes):
+            return None
+        return self.log.view(physical_offset, size)
 
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
         """The bytes of the record that begins at a physical offset; None when none does.

@@ -7,6 +7,7 @@ writes, tears them or fails. Errors are plain ``OSError``; callers give them a m
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -51,6 +52,10 @@ class Files(Protocol):
         """Length in bytes."""
         ...
 
+    def names_of(self, handle: int) -> int:
+        """Under how many names the file is known; more than one when a snapshot holds it."""
+        ...
+
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
         """Write all of ``data``."""
         ...
@@ -61,6 +66,10 @@ class Files(Protocol):
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
         """Fill ``buffer``; gives the bytes read, fewer only at the end of the file."""
+        ...
+
+    def next_data(self, handle: int, offset: int) -> int:
+        """Where bytes begin, from ``offset`` on, that need not be zero; the length when none do."""
         ...
 
     def datasync(self, handle: int) -> None:
@@ -147,6 +156,9 @@ class PosixFiles:
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
 
+    def names_of(self, handle: int) -> int:
+        return os.fstat(handle).st_nlink
+
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
         written = os.pwrite(handle, data, offset)
         if written != len(data):
@@ -172,6 +184,17 @@ class PosixFiles:
                 break
             done += count
         return done
+
+    def next_data(self, handle: int, offset: int) -> int:
+        size = os.fstat(handle).st_size
+        if offset >= size:
+            return size
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return size
+            return offset
 
     def datasync(self, handle: int) -> None:
         os.fdatasync(handle)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os.path
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cometmq.store.layout import file_name
+from cometmq.store.seals import BLOCK_BYTES, block_count
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files
+    from cometmq.store.seals import Seals
+
+_COPY_BYTES = 1 << 20
 
 
 class LogFile:
-    """The file that holds the log from ``base`` up to ``end``."""
+    """The file that holds the log from ``base`` up to ``end``.
+
+    ``seals`` has checksums of its blocks once it is full; ``unproven`` has a 1 for each block that
+    was not yet compared with them, and is None when the whole file may be served from the map.
+    ``linked`` says that a snapshot holds the same file. Before the first change of a file that is
+    sealed or linked its seal goes and the snapshot keeps the old one.
+    """
 
     __slots__ = (
         "_files",
@@ -22,8 +33,11 @@ class LogFile:
         "closed",
         "end",
         "handle",
+        "linked",
         "path",
+        "seals",
         "size_bytes",
+        "unproven",
     )
 
     def __init__(self, files: Files, path: str, base: int, size_bytes: int, handle: int) -> None:
@@ -31,6 +45,9 @@ class LogFile:
         self._view: memoryview | None = None
         self._pins = 0
         self.closed = False
+        self.linked = files.names_of(handle) > 1
+        self.seals: Seals | None = None
+        self.unproven: bytearray | None = None
         self.path = path
         self.base = base
         self.size_bytes = size_bytes
@@ -65,6 +82,8 @@ class LogFile:
 
     def write(self, offset: int, data: Buffer) -> None:
         """Put ``data`` at a physical offset of this file. Raises OSError."""
+        if self.linked or self.seals is not None:
+            self._detach()
         self._files.pwrite(self.handle, data, offset - self.base)
 
     def read_into(self, buffer: bytearray | memoryview, offset: int) -> int:
@@ -73,9 +92,69 @@ class LogFile:
 
     def clear_from(self, offset: int) -> None:
         """Zero everything from a physical offset on, durably. Raises OSError."""
+        if self.linked or self.seals is not None:
+            self._detach()
         self._files.resize(self.handle, offset - self.base)
         self._files.allocate(self.handle, self.size_bytes)
         self._files.datasync(self.handle)
+
+    def _detach(self) -> None:
+        """Make it a file that nobody else knows anything of."""
+        if self.seals is not None:
+            self.seals.forget([self.base])
+            self.unseal()
+        if not self.linked:
+            return
+        # Not beside the log files: a Java broker takes whatever is there for one.
+        directory, name = os.path.split(self.path)
+        draft = os.path.join(os.path.dirname(directory), f"cometmq-copy-{name}")
+        handle = self._files.open(draft, create=True)
+        try:
+            self._files.allocate(handle, self.size_bytes)
+            chunk = bytearray(min(_COPY_BYTES, self.size_bytes))
+            for at in range(0, self.size_bytes, len(chunk)):
+                view = memoryview(chunk)[: self.size_bytes - at]
+                self._files.read_into(self.handle, view, at)
+                self._files.pwrite(handle, view, at)
+            self._files.datasync(handle)
+            self._files.rename(draft, self.path)
+            self._files.sync_directory(directory)
+        except OSError:
+            self._files.close(handle)
+            self._files.unlink(draft)
+            raise
+        self._files.close(self.handle)
+        self.handle, self._view, self.linked = handle, None, False
+
+    def seal(self, seals: Seals, *, proven: bool) -> None:
+        """Compare what the device gives with a seal from now on.
+
+        ``proven`` says that all of the file was just compared, or made.
+        """
+        self.seals = seals
+        self.unproven = None if proven else bytearray(b"\1" * block_count(self.size_bytes))
+
+    def unseal(self) -> None:
+        """There is no seal to compare with."""
+        self.seals = self.unproven = None
+
+    def is_proven(self, start: int, stop: int) -> bool:
+        """Whether bytes may be served from the map; physical offsets."""
+        unproven = self.unproven
+        if unproven is None:
+            return True
+        first, last = start - self.base, stop - 1 - self.base
+        return unproven.find(1, first // BLOCK_BYTES, last // BLOCK_BYTES + 1) < 0
+
+    def note_proven(self, start: int, stop: int, bad: Collection[int]) -> None:
+        """Whole blocks were compared; those that begin at ``bad`` differ."""
+        unproven = self.unproven
+        if unproven is None:
+            return
+        for offset in range(start, stop, BLOCK_BYTES):
+            unproven[(offset - self.base) // BLOCK_BYTES] = offset in bad
+        if 1 not in unproven:
+            self.unproven = None
 
     def sync(self) -> None:
         """Return once what was written is on the device. Raises OSError."""

@@ -6,19 +6,17 @@ read by a thread (upstream: DefaultMessageStore.queryMessage, getOffsetInQueueBy
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.message.flags import BORN_HOST_V6
 from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2, PREFIX
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+from cometmq.store.loading import load_ranges
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.index import Index
-    from cometmq.store.mapped import LogFile
 
 _STORE_TIME_POSITION = 56
 _HEAD_BYTES = 84
@@ -32,45 +30,26 @@ class IndexQuery(NamedTuple):
     last_update_phys: int
 
 
-def is_cold(log: CommitLog, offset: int, hot_bytes: int) -> bool:
-    """Whether bytes at ``offset`` are so far behind the end that they may not be in memory."""
-    return log.written - offset > hot_bytes
-
-
-async def load_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-    """The bytes of ranges of the log, read in a thread; a range that is gone by now ends them."""
-    jobs: list[tuple[LogFile, int, bytearray]] = []
-    for start, size in ranges:
-        file = log.segments.find(start)
-        if file is None or start + size > file.end:
-            break
-        jobs.append((file, start, bytearray(size)))
-        file.pin()
-    done = asyncio.get_running_loop().run_in_executor(None, _fill, jobs)
-    # Not in a finally: a cancelled caller does not stop the thread.
-    done.add_done_callback(lambda _: _unpin(jobs))
-    await asyncio.shield(done)
-    return [memoryview(buffer) for _, _, buffer in jobs]
-
-
-def _unpin(jobs: list[tuple[LogFile, int, bytearray]]) -> None:
-    for file, _, _ in jobs:
-        file.unpin()
-
-
-def _fill(jobs: list[tuple[LogFile, int, bytearray]]) -> None:
-    for file, start, buffer in jobs:
-        file.read_into(buffer, start)
+def is_hot(log: CommitLog, offset: int, size_bytes: int, hot_bytes: int) -> bool:
+    """Whether bytes may be read through the map: near enough to the end to be in memory, and
+    proven to be what they were."""
+    if log.written - offset > hot_bytes:
+        return False
+    file = log.segments.find(offset)
+    return file is None or file.is_proven(offset, min(offset + size_bytes, file.end))
 
 
 async def bytes_at(
     log: CommitLog, offset: int, size_bytes: int, hot_bytes: int
 ) -> memoryview | None:
-    """Bytes of the log, through the map when hot; None when no file holds them."""
-    if not is_cold(log, offset, hot_bytes):
+    """Bytes of the log, through the map when hot; None when no file holds them.
+
+    Raises StoreCorrupt when they are not what they were.
+    """
+    if is_hot(log, offset, size_bytes, hot_bytes):
         return log.view(offset, size_bytes)
     found = await load_ranges(log, [(offset, size_bytes)])
-    return found[0] if found else None
+    return found[0].sound() if found else None
 
 
 async def record_at(log: CommitLog, offset: int, end: int, hot_bytes: int) -> memoryview | None:

@@ -2,7 +2,8 @@
 
 ``read`` looks at queue entries only and gives ranges of the log. Hot ranges come as views of the
 files' maps; cold ones (far behind the end, so perhaps not in memory) are loaded in a thread,
-because a page fault would hold the whole process (upstream: DefaultMessageStore.getMessage).
+because a page fault would hold the whole process, and so are the blocks of a sealed file that were
+not compared with their seal since the start (upstream: DefaultMessageStore.getMessage).
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cometmq.message.record import PREFIX
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from cometmq.store.loading import damaged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.loading import Piece
 
 MAX_SCANNED_ENTRIES = 800
+_QUEUE_OFFSET_AT = 20
 _iter_entries = QUEUE_ENTRY.iter_unpack
 #: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
 _UNPACK = [Struct(">" + "qiq" * count).unpack for count in range(33)]
@@ -143,10 +150,11 @@ def _one_by_one(
     if not count:
         return empty(_nothing_found(scanned, removed), offset + scanned, low, high)
     ranges.append((start, stop - start))
-    chunks = [] if cold else _views(log, ranges)
+    chunks = None if cold else _views(log, ranges)
     return ReadResult(
-        ReadStatus.FOUND, offset + scanned, low, high, chunks, count, total, cold, ranges
-    )
+        ReadStatus.FOUND, offset + scanned, low, high, chunks or [], count, total, chunks is None,
+        ranges,
+    )  # fmt: skip
 
 
 def _plain(
@@ -169,6 +177,8 @@ def _plain(
     file = log.segments.find(first)
     if file is None or stop > file.end:
         return None
+    if file.unproven is not None and not file.is_proven(first, stop):
+        return None
     base, whole = file.base, file.view
     if stop - first == total:
         return [whole[first - base : stop - base]], count, total
@@ -182,13 +192,59 @@ def _plain(
     )
 
 
-def _views(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview]:
+def _views(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
+    """The ranges through the maps; None when some are not proven to be what they were."""
     file = log.segments.find(ranges[0][0])
-    if file is not None and sum(ranges[-1]) <= file.end:
+    if file is not None and file.unproven is None and sum(ranges[-1]) <= file.end:
         # Nearly always: a queue's records go up, so all of them lie in the first one's file.
         base, whole = file.base, file.view
         return [whole[start - base : start - base + size] for start, size in ranges]
+    for start, size in ranges:
+        file = log.segments.find(start)
+        if file is not None and not file.is_proven(start, start + size):
+            return None
     return [view for start, size in ranges if (view := log.view(start, size)) is not None]
+
+
+def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
+    """Give a cold result its bytes: one piece for each range, fewer when a file was dropped.
+
+    It ends before the first record that touches damage. Raises StoreCorrupt when that is the first
+    one.
+    """
+    result.cold = False
+    result.chunks = chunks = [piece.view for piece in pieces]
+    bad = next((number for number, piece in enumerate(pieces) if piece.damage >= 0), -1)
+    if bad >= 0:
+        piece = pieces[bad]
+        sound = [size for _, size in _records(piece.view[: max(0, piece.damage - piece.start)])]
+        chunks[bad:] = [piece.view[: sum(sound)]] if sound else []
+        if not chunks:
+            raise damaged(piece)
+    if bad < 0 and len(pieces) == len(result.ranges):
+        return
+    if not chunks:
+        result.status = ReadStatus.MESSAGE_WAS_REMOVING
+        result.count = result.size_bytes = 0
+        return
+    *_, (last, _) = _records(chunks[-1])
+    result.count = sum(1 for chunk in chunks for _ in _records(chunk))
+    result.size_bytes = sum(map(len, chunks))
+    at = last + _QUEUE_OFFSET_AT
+    result.next_offset = int.from_bytes(chunks[-1][at : at + 8], "big") + 1
+
+
+def _records(chunk: memoryview) -> list[tuple[int, int]]:
+    """Place and size of each record that lies whole in a chunk."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    while at + PREFIX.size <= len(chunk):
+        size = PREFIX.unpack_from(chunk, at)[0]
+        if at + size > len(chunk):
+            break
+        found.append((at, size))
+        at += size
+    return found
 
 
 def _nothing_found(scanned: int, removed: bool) -> ReadStatus:

@@ -26,6 +26,8 @@ def numbers(store: MessageStore) -> dict[str, int | float]:
         "dirty_queues": store.dispatcher.dirty_count,
         "index_end_offset": store.index.end_phys,
         "put_failures": store.put_failures,
+        "sealed_files": len(store.seals.bases),
+        "damaged_blocks": len(store.seals.damaged),
         "inline_syncs": flusher.inline_count,
         "threaded_syncs": flusher.threaded_count,
     }

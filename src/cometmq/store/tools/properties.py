@@ -239,8 +239,7 @@ def _fitting(words: Words, shape: _Shape) -> npt.NDArray[np.bool_]:
     other |= words & shape.hashed & _HIGH
     spaces = (words ^ _SPACES) | ~shape.tokens
     other |= (spaces - _EACH_ONE) & ~spaces & _HIGH
-    differs: Words = np.bitwise_or.reduce(other, axis=1)
-    return differs == 0
+    return np.asarray(np.bitwise_or.reduce(other, axis=1) == 0, np.bool_)
 
 
 def _own_hashes(table: Bytes) -> npt.NDArray[np.uint32]:

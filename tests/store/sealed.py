@@ -1,0 +1,50 @@
+"""Small stores whose full log files have seals, made without a child process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cometmq.core.clock import VirtualClock
+from cometmq.store.engine import MessageStore
+from cometmq.store.seals import Seal, sums_of
+from tests.store.stores import fill, opened
+
+FILE_BYTES = 4 * 65_536
+
+
+def seal_all(store: MessageStore) -> list[int]:
+    """Seal every full file that has no seal; gives where they begin."""
+    done: list[int] = []
+    for file in store.log.segments.files:
+        if file.end <= store.log.written and file.seals is None:
+            sums = sums_of(Path(file.path).read_bytes())
+            store.seals.add(Seal(file.base, file.size_bytes, store.last_ms, sums))
+            store.seals.bases.add(file.base)
+            file.seal(store.seals, proven=True)
+            done.append(file.base)
+    return done
+
+
+def sealed_store(root: Path, **changes: Any) -> MessageStore:
+    """A store with messages in several files, all full ones sealed."""
+    store = opened(root, mapped_file_size_commit_log=FILE_BYTES, **changes)
+    fill(store, 2_500, queues=3)
+    store.flusher.sync_now()
+    assert len(seal_all(store)) >= 2
+    return store
+
+
+def reopened(root: Path, **changes: Any) -> MessageStore:
+    """The same directory again."""
+    return opened(root, VirtualClock(), mapped_file_size_commit_log=FILE_BYTES, **changes)
+
+
+def flip(root: Path, offset: int, bits: int = 0x10) -> None:
+    """Change one byte of the log on disk."""
+    path = root / "commitlog" / f"{offset - offset % FILE_BYTES:020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % FILE_BYTES)
+        byte = file.read(1)[0]
+        file.seek(offset % FILE_BYTES)
+        file.write(bytes([byte ^ bits]))
