@@ -17,7 +17,6 @@ from cometmq.message import batch, properties
 from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
-from cometmq.store.vectors import VECTORS
 
 ROUNDS = 7
 TICKS = 200
@@ -94,7 +93,6 @@ def batch_bodies(ready: list[tuple[bytes, tuple[str, ...]]], *, uniform: bool) -
 
 
 def main() -> None:
-    VECTORS.load()
     ready = made_properties(TICKS * TICK)
     with tempfile.TemporaryDirectory(dir=".") as root:
         store = MessageStore.open(StoreConfig(store_path_root_dir=root), SystemClock())

@@ -17,6 +17,14 @@ def test_round_trip(many: list[tuple[int, bytes, bytes]]) -> None:
     assert batch.split(batch.pack(many)) == many
 
 
+@given(entries, st.integers(0, 5))
+def test_a_walk_may_stop_and_go_on(many: list[tuple[int, bytes, bytes]], limit: int) -> None:
+    raw = batch.pack(many)
+    first = batch.walk(raw, 0, limit)
+    assert len(first) == min(limit, len(many))
+    assert first + batch.walk(raw, first[-1][3] if first else 0) == batch.walk(raw)
+
+
 @given(entries.filter(bool), st.data())
 def test_cut_batches_are_refused(many: list[tuple[int, bytes, bytes]], data: st.DataObject) -> None:
     raw = batch.pack(many)

@@ -1,5 +1,7 @@
 """Batches: both ways of packing give the bytes that single messages would."""
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import iter_decode
 from cometmq.store import batching
-from cometmq.store.batching import Shared, looked_up, prepare_general, rows_of
+from cometmq.store.batching import Shared, looked_up, prepare, rows_of
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import row_of
 from cometmq.store.files import PosixFiles
@@ -41,10 +43,10 @@ entries = st.lists(
 
 def check(found: batching.Batch, many: Entries, common: Shared) -> None:
     """The batch packs to records that say what was given, and its rows are what recovery reads."""
-    raw = b"".join(found.pack(QUEUE, common, 1000, 77))
+    places = list(accumulate(found.sizes[:-1], initial=1000))
+    raw = b"".join(found.pack(QUEUE, common, places, 77))
     records = list(iter_decode(raw, 1000))
     assert [record.size_bytes for record in records] == found.sizes
-    places = [record.physical_offset for record in records]
     rows = list(rows_of(QUEUE, places, found, 77))
     assert rows == [row_of(record, QUEUE, ()) for record in records]
     for number, (record, (flag, body, own)) in enumerate(zip(records, many, strict=True)):
@@ -57,7 +59,7 @@ def check(found: batching.Batch, many: Entries, common: Shared) -> None:
 
 @given(entries, texts)
 def test_any_batch(many: Entries, common: bytes) -> None:
-    check(prepare_general(batch.pack(many), QUEUE, shared(common)), many, shared(common))
+    check(prepare(batch.pack(many), QUEUE, shared(common)), many, shared(common))
 
 
 @given(texts)
@@ -77,10 +79,10 @@ def test_keys_and_tag_are_those_of_the_decoded_properties(raw: bytes) -> None:
 )
 def test_what_cannot_be_stored(raw: bytes, common: Shared, problem: str) -> None:
     with pytest.raises(MessageIllegal, match=problem):
-        prepare_general(raw, QUEUE, common)
+        prepare(raw, QUEUE, common)
 
 
 def test_a_number_that_does_not_fit() -> None:
     common = shared()._replace(born_ms=1 << 70)
     with pytest.raises(MessageIllegal, match="does not fit"):
-        prepare_general(batch.pack([(0, b"", b"")]), QUEUE, common).pack(QUEUE, common, 0, 0)
+        prepare(batch.pack([(0, b"", b"")]), QUEUE, common)

@@ -3,7 +3,6 @@
 import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,11 +21,10 @@ def made(path: Path) -> IndexFile:
 
 def put(file: IndexFile, rows: list[tuple[int, int, int]], *, one_by_one: bool) -> None:
     if one_by_one:
-        for row in rows:
-            file.put_rows([row])
+        for key_hash, phys, store_ms in rows:
+            file.put([key_hash], [phys], [store_ms])
     else:
-        hashes, phys, times = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-        file.put(hashes, phys, times)
+        file.put(*zip(*rows, strict=True))
 
 
 def test_bytes_as_java_writes_them(tmp_path: Path) -> None:

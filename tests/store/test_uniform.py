@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch
-from cometmq.store.batching import UNIFORM_ROWS, prepare_general, rows_of
-from cometmq.store.uniform import recognise
+from cometmq.store import batching
+from cometmq.store.batching import prepare
+from cometmq.store.uniform import UNIFORM_ROWS, recognise
 from tests.store.test_batching import QUEUE, check, entries, shared, texts
 
 Entries = list[tuple[int, bytes, bytes]]
@@ -31,9 +32,9 @@ def alike(count: int, properties: bytes = b"UNIQ_KEY\x01%08d\x02TAGS\x01a") -> E
 @pytest.mark.parametrize("common", [b"", b"WAIT\x01true", b"\x02"])
 def test_batches_built_alike_are_recognised(properties: bytes, common: bytes) -> None:
     many = alike(20, properties)
-    found = recognise(batch.pack(many), QUEUE, shared(common))
-    assert found is not None
-    check(found, many, shared(common))
+    raw = batch.pack(many)
+    assert recognise(raw) is not None
+    check(prepare(raw, QUEUE, shared(common)), many, shared(common))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +56,8 @@ def test_batches_built_alike_are_recognised(properties: bytes, common: bytes) ->
 )
 def test_others_go_the_general_way(many: Entries) -> None:
     raw = batch.pack(many)
-    assert recognise(raw, QUEUE, shared()) is None
-    check(prepare_general(raw, QUEUE, shared()), many, shared())
+    assert recognise(raw) is None
+    check(prepare(raw, QUEUE, shared()), many, shared())
 
 
 @given(
@@ -64,34 +65,29 @@ def test_others_go_the_general_way(many: Entries) -> None:
 )
 def test_both_ways_agree(many: Entries, common: bytes) -> None:
     raw = batch.pack(many)
-    found = recognise(raw, QUEUE, shared(common))
-    if found is None:
+    if recognise(raw) is None:
         return
-    general = prepare_general(raw, QUEUE, shared(common))
-    one, two = (b"".join(way.pack(QUEUE, shared(common), 99, 5)) for way in (found, general))
-    assert one == two
-    places = list(range(len(many)))
-    assert list(rows_of(QUEUE, places, found, 5)) == list(rows_of(QUEUE, places, general, 5))
+    found = prepare(raw, QUEUE, shared(common))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "recognise", lambda _: None)
+        general = prepare(raw, QUEUE, shared(common))
+    assert [list(column) for column in found] == [list(column) for column in general]
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_never_recognised_wrongly(junk: bytes) -> None:
     raw = (len(junk) + 4).to_bytes(4, "big") + junk
-    found = recognise(raw * 9, QUEUE, shared())
-    if found is not None:
-        many = batch.split(raw * 9)
-        check(found, [*many], shared())
+    if recognise(raw * 9) is not None:
+        check(prepare(raw * 9, QUEUE, shared()), [*batch.split(raw * 9)], shared())
 
 
-def test_more_that_is_read_goes_the_general_way() -> None:
-    raw = batch.pack(alike(20))
-    assert recognise(raw, QUEUE, shared(b"UNIQ_KEY\x01batch")) is None
-    assert recognise(raw, QUEUE, shared(bytes(32_767))) is None
+def test_what_the_batch_says_of_keys_and_tags_counts_for_all() -> None:
+    many = alike(20)
+    check(
+        prepare(batch.pack(many), QUEUE, shared(b"UNIQ_KEY\x01b")), many, shared(b"UNIQ_KEY\x01b")
+    )
 
 
-def test_a_number_that_does_not_fit() -> None:
-    common = shared()._replace(born_ms=1 << 70)
-    found = recognise(batch.pack(alike(20)), QUEUE, common)
-    assert found is not None
-    with pytest.raises(MessageIllegal, match="does not fit"):
-        found.pack(QUEUE, common, 0, 0)
+def test_properties_may_be_too_long_together() -> None:
+    with pytest.raises(MessageIllegal, match="the limit is 32767"):
+        prepare(batch.pack(alike(20)), QUEUE, shared(bytes(32_767)))

@@ -20,8 +20,11 @@ from typing import NamedTuple
 from cometmq.message.record import MAX_PROPERTIES_BYTES, BadRecord
 
 _ENTRY = Struct(">iiiii")
+_ENTRY_READ = Struct(">i8xii")
 _LENGTH = Struct(">H")
-_FIXED_BYTES = _ENTRY.size + _LENGTH.size
+ENTRY_BYTES = _ENTRY.size
+"""What stands before a body."""
+_FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
 
 
 class BatchEntry(NamedTuple):
@@ -51,24 +54,35 @@ def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def split(raw: bytes) -> list[BatchEntry]:
-    """The messages of a batch body. Raises BadRecord where lengths contradict each other."""
-    entries: list[BatchEntry] = []
-    position, end = 0, len(raw)
-    read_entry, read_length = _ENTRY.unpack_from, _LENGTH.unpack_from
-    make = BatchEntry
-    while position < end:
+def walk(raw: bytes, position: int = 0, limit: int = 1 << 31) -> list[tuple[int, int, int, int]]:
+    """Where the messages of a batch body lie, from ``position`` on and at most ``limit`` of them:
+
+    (flag, begin of the body, its end, end of the entry); the properties begin two bytes behind the
+    body. Raises BadRecord where lengths contradict each other.
+    """
+    found: list[tuple[int, int, int, int]] = []
+    read, end = _ENTRY_READ.unpack_from, len(raw)
+    while position < end and limit:
         if end - position < _FIXED_BYTES:
             raise BadRecord(position, f"{end - position} bytes left, an entry has at least 22")
-        size, _, _, flag, body_bytes = read_entry(raw, position)
-        stop = position + size
-        length_at = position + 20 + body_bytes
-        if body_bytes < 0 or stop > end or length_at + 2 > stop:
+        size, flag, body_bytes = read(raw, position)
+        stop, body_at = position + size, position + ENTRY_BYTES
+        body_end = body_at + body_bytes
+        if body_bytes < 0 or stop > end or body_end + 2 > stop:
             raise BadRecord(
                 position, f"entry size {size}, body {body_bytes}, {end - position} left"
             )
-        if length_at + 2 + read_length(raw, length_at)[0] != stop:
+        if body_end + 2 + (raw[body_end] << 8 | raw[body_end + 1]) != stop:
             raise BadRecord(position, f"entry size {size} is not the sum of its parts")
-        entries.append(make(flag, raw[position + 20 : length_at], raw[length_at + 2 : stop]))
+        found.append((flag, body_at, body_end, stop))
         position = stop
-    return entries
+        limit -= 1
+    return found
+
+
+def split(raw: bytes) -> list[BatchEntry]:
+    """The messages of a batch body. Raises BadRecord where lengths contradict each other."""
+    return [
+        BatchEntry(flag, raw[body_at:body_end], raw[body_end + 2 : stop])
+        for flag, body_at, body_end, stop in walk(raw)
+    ]

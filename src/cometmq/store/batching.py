@@ -1,22 +1,22 @@
 """Turning the body of a batch send into records, all in one file and with consecutive offsets.
 
 The properties of the batch follow those of each message, so for a name that stands in both the
-batch's value counts (upstream: CommitLog.MessageExtBatchEncoder). Batches of equally built messages
-take the way through ``uniform.py``.
+batch's value counts (upstream: CommitLog.MessageExtBatchEncoder). What does not depend on the place
+in the log is prepared first, column by column; :meth:`Batch.pack` adds the rest.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import chain, count, repeat
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.batch import split
+from cometmq.message.batch import walk
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.record import (
     CRC_MASK,
@@ -26,20 +26,22 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.store.vectors import VECTORS
+from cometmq.store.uniform import recognise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.dispatch import Dispatched
 
-UNIFORM_ROWS = 8
-"""Messages from which on a batch of equally built ones may go the way of ``uniform.py``."""
-
-_LENGTH = Struct(">H")
+_FRONT = Struct(">IIIiiqq")
+_LENGTH_BYTES = 4
 _UNIQUE, _KEYS, _TAGS = (name.encode() for name in (props.UNIQ_KEY, props.KEYS, props.TAGS))
-_UNIQUE_MARK, _KEYS_MARK, _TAGS_MARK = (name + b"\x01" for name in (_UNIQUE, _KEYS, _TAGS))
+_MARKS = _UNIQUE_MARK, _KEYS_MARK, _TAGS_MARK = (
+    _UNIQUE + b"\x01",
+    _KEYS + b"\x01",
+    _TAGS + b"\x01",
+)
 
 
 class Shared(NamedTuple):
@@ -52,113 +54,111 @@ class Shared(NamedTuple):
     reconsume_times: int
     properties: bytes
 
+    def middle(self, store_ms: int) -> bytes:
+        """What stands in every record between its physical offset and the length of its body.
 
-class Batch(Protocol):
-    """A checked batch, ready to be packed."""
-
-    @property
-    def sizes(self) -> list[int]:
-        """The size of each record."""
-        ...
-
-    @property
-    def codes(self) -> list[int]:
-        """The tag code of each."""
-        ...
-
-    @property
-    def keys(self) -> list[tuple[str, ...]]:
-        """The index keys of each."""
-        ...
-
-    def pack(
-        self, queue: ConsumeQueue, shared: Shared, phys: int, now_ms: int
-    ) -> list[bytes | memoryview]:
-        """The records' bytes, from physical offset ``phys`` on. Raises MessageIllegal."""
-        ...
+        Raises MessageIllegal for a transaction, and for a number that does not fit its field.
+        """
+        sys_flag, born_ms, born_host, store_host, reconsume_times, _ = self
+        if sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal("a batch cannot be part of a transaction")
+        sys_flag = sys_flag & ~0x30 | host_flags(born_host, store_host)
+        try:
+            head = head_of(sys_flag).pack(
+                0, 0, 0, 0, 0, 0, 0, sys_flag, born_ms, born_host, store_ms, store_host,
+                reconsume_times, 0, 0,
+            )  # fmt: skip
+        except StructError as error:
+            raise MessageIllegal(f"a number does not fit its field: {error}") from None
+        return head[_FRONT.size : -_LENGTH_BYTES]
 
 
-class GeneralBatch(NamedTuple):
-    """A checked batch, column by column; ``properties`` are joined with the batch's own."""
+class Batch(NamedTuple):
+    """Checked messages of a batch, column by column.
 
-    flags: list[int]
-    bodies: list[bytes]
-    properties: list[bytes]
+    ``bodies`` begin with their length, ``properties`` are joined with the batch's own; ``sizes``
+    are those of the records.
+    """
+
+    flags: Sequence[int]
+    crcs: list[int]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
     sizes: list[int]
     codes: list[int]
     keys: list[tuple[str, ...]]
 
     def pack(
-        self, queue: ConsumeQueue, shared: Shared, phys: int, now_ms: int
-    ) -> list[bytes | memoryview]:
-        """See :class:`Batch`."""
-        sys_flag = flags_of(shared)
-        _, born_ms, born_host, store_host, reconsume_times, _ = shared
-        pack, length = head_of(sys_flag).pack, _LENGTH.pack
-        tail, queue_id, offset = queue.topic_tail, queue.queue_id, queue.next_offset
-        parts: list[bytes | memoryview] = []
-        try:
-            for flag, body, properties, size in zip(*self[:4], strict=True):
-                parts += (
-                    pack(
-                        size, MAGIC_V1, crc32(body) & CRC_MASK, queue_id, flag, offset, phys,
-                        sys_flag, born_ms, born_host, now_ms, store_host, reconsume_times, 0,
-                        len(body),
-                    ),
-                    body, tail, length(len(properties)), properties,
-                )  # fmt: skip
-                phys += size
-                offset += 1
-        except StructError as error:
-            raise MessageIllegal(f"a number does not fit its field: {error}") from None
-        return parts
+        self, queue: ConsumeQueue, shared: Shared, places: Sequence[int], now_ms: int
+    ) -> Iterator[bytes]:
+        """The records' bytes, in pieces; ``places`` are their physical offsets."""
+        fronts = map(
+            _FRONT.pack, self.sizes, repeat(MAGIC_V1), self.crcs, repeat(queue.queue_id),
+            self.flags, count(queue.next_offset), places,
+        )  # fmt: skip
+        topic = queue.topic_tail
+        lengths = list(map(len, self.properties))
+        tails = {length: topic + length.to_bytes(2, "big") for length in set(lengths)}
+        return chain.from_iterable(
+            zip(
+                fronts,
+                repeat(shared.middle(now_ms)),
+                self.bodies,
+                [tails[length] for length in lengths]
+                if len(tails) > 1
+                else repeat(tails[lengths[0]]),
+                self.properties,
+                strict=False,
+            )
+        )
 
 
-def prepare(body: bytes, queue: ConsumeQueue, shared: Shared) -> Batch:
+def prepare(raw: bytes, queue: ConsumeQueue, shared: Shared) -> Batch:
     """Take a batch body apart. Raises MessageIllegal for what cannot be stored."""
-    size = int.from_bytes(body[:4], "big")
-    # In this order: a batch that cannot be uniform is no reason to load numpy.
-    if size and not len(body) % size and len(body) >= UNIFORM_ROWS * size and VECTORS.ready():
-        from cometmq.store.uniform import recognise
+    more = shared.properties
+    fixed = _FRONT.size + len(shared.middle(0)) + len(queue.topic_tail) + 2
+    own_counts = not any(mark in more for mark in _MARKS)
+    uniform = recognise(raw) if own_counts else None
+    if uniform is not None:
+        flags, crcs, bodies, own, keys, tag = uniform
+        properties = _joined(own, more)
+        codes = [tag_code(str(tag, "utf-8", "replace"))] * len(own)
+    else:
+        flags, crcs, bodies, own = _taken_apart(raw)
+        properties = _joined(own, more)
+        codes, keys = _looked_up(own if own_counts else properties)
+    sizes = [fixed + len(body) + len(text) for body, text in zip(bodies, properties, strict=True)]
+    return Batch(flags, crcs, bodies, properties, sizes, codes, keys)
 
-        found = recognise(body, queue, shared)
-        if found is not None:
-            return found
-    return prepare_general(body, queue, shared)
 
-
-def prepare_general(body: bytes, queue: ConsumeQueue, shared: Shared) -> GeneralBatch:
-    """:func:`prepare` for messages of any shape."""
+def _taken_apart(
+    raw: bytes,
+) -> tuple[Sequence[int], list[int], Sequence[bytes], Sequence[bytes]]:
     try:
-        entries = split(body)
+        spans = walk(raw)
     except BadRecord as error:
         raise MessageIllegal(f"batch body: {error}") from None
-    if not entries:
+    if not spans:
         raise MessageIllegal("the batch holds no message")
-    flags, bodies, properties = map(list, zip(*entries, strict=True))
-    if shared.properties:
-        properties = [props.joined(own, shared.properties) for own in properties]
-    longest = max(map(len, properties))
+    flags = [flag for flag, _, _, _ in spans]
+    bodies = [raw[at - _LENGTH_BYTES : end] for _, at, end, _ in spans]
+    crcs = [crc32(raw[at:end]) & CRC_MASK for _, at, end, _ in spans]
+    return flags, crcs, bodies, [raw[end + 2 : stop] for _, _, end, stop in spans]
+
+
+def _joined(own: Sequence[bytes], more: bytes) -> Sequence[bytes]:
+    """Each message's properties with those of the batch. Raises MessageIllegal over the limit."""
+    separated = b"\x02" + more
+    found = (
+        [text + (separated if text and text[-1] != 2 else more) for text in own] if more else own
+    )
+    longest = max(map(len, found))
     if longest > MAX_PROPERTIES_BYTES:
         raise MessageIllegal(
             f"properties of a message with those of its batch are {longest} bytes long, the limit "
             f"is {MAX_PROPERTIES_BYTES}"
         )
-    fixed = head_of(flags_of(shared)).size + len(queue.topic_tail) + 2
-    sizes = [
-        fixed + len(own_body) + len(own) for own_body, own in zip(bodies, properties, strict=True)
-    ]
-    known: dict[bytes, int] = {}
-    found = [looked_up(own, known) for own in properties]
-    keys, codes = [names for names, _ in found], [code for _, code in found]
-    return GeneralBatch(flags, bodies, properties, sizes, codes, keys)
-
-
-def flags_of(shared: Shared) -> int:
-    """The sysFlag of every record of the batch. Raises MessageIllegal for a transaction's."""
-    if shared.sys_flag & TRANSACTION_MASK:
-        raise MessageIllegal("a batch cannot be part of a transaction")
-    return shared.sys_flag & ~0x30 | host_flags(shared.born_host, shared.store_host)
+    return found
 
 
 def rows_of(
@@ -172,6 +172,37 @@ def rows_of(
     return zip(
         repeat(queue), offsets, places, sizes, codes, repeat(now_ms), batch.keys, strict=False
     )
+
+
+def _looked_up(texts: Sequence[bytes]) -> tuple[list[int], list[tuple[str, ...]]]:
+    """The tag codes and the index keys of many messages.
+
+    From one message to the next mostly the unique key alone differs, so a message is compared with
+    the one before; what is elsewhere between ``head`` and ``tail`` is looked up.
+    """
+    known: dict[bytes, int] = {}
+    codes: list[int] = []
+    keys: list[tuple[str, ...]] = []
+    head = tail = b""
+    start = stop = code = 0
+    length = -1
+    for text in texts:
+        unique = text[start:stop]
+        if (
+            len(text) == length
+            and b"\x02" not in unique
+            and text.startswith(head)
+            and text.endswith(tail)
+        ):
+            keys.append((str(unique, "utf-8", "replace"),))
+        else:
+            names, code = looked_up(text, known)
+            keys.append(names)
+            start, stop = _span(text, _UNIQUE_MARK)
+            length = len(text) if stop > start and _KEYS_MARK not in text else -1
+            head, tail = text[:start], text[stop:]
+        codes.append(code)
+    return codes, keys
 
 
 def looked_up(properties: bytes, known: dict[bytes, int]) -> tuple[tuple[str, ...], int]:
@@ -194,14 +225,16 @@ def looked_up(properties: bytes, known: dict[bytes, int]) -> tuple[tuple[str, ..
 
 
 def _value(properties: bytes, name: bytes, mark: bytes) -> bytes:
-    at = properties.rfind(mark)
-    if at < 0:
-        return b""
-    if at == 0 or properties[at - 1] == 2:
-        start = at + len(mark)
-        stop = properties.find(b"\x02", start)
-        value = properties[start:] if stop < 0 else properties[start:stop]
-        if value:
-            return value
+    start, stop = _span(properties, mark)
     # Rare: the name ends another one, or its last value is empty.
-    return props.find(properties, name) or b""
+    return properties[start:stop] or props.find(properties, name) or b""
+
+
+def _span(properties: bytes, mark: bytes) -> tuple[int, int]:
+    """Where the value of the last pair with this name stands; nowhere when that is in doubt."""
+    at = properties.rfind(mark)
+    if at < 0 or (at and properties[at - 1] != 2):
+        return 0, 0
+    start = at + len(mark)
+    stop = properties.find(b"\x02", start)
+    return start, len(properties) if stop < 0 else stop

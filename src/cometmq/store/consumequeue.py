@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cometmq.message.record import topic_tail
-from cometmq.store.index import topic_prefix
+from cometmq.store.keyhash import topic_prefix
 from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:

@@ -292,10 +292,10 @@ class MessageStore:
         phys, size = log.position, sum(sizes)
         if phys + size + BLANK_BYTES > log.limit:
             phys = self._roll(size)
-        log.parts += batch.pack(queue, shared, phys, self._now_ms)
+        places = list(accumulate(sizes[:-1], initial=phys))
+        log.parts += batch.pack(queue, shared, places, self._now_ms)
         log.position = phys + size
         offset = queue.next_offset
-        places = list(accumulate(sizes[:-1], initial=phys))
         rows += rows_of(queue, places, batch, self._now_ms)
         queue.next_offset = offset + len(sizes)
         return offset, places

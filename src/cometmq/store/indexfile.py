@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Final
 from cometmq.store.files import zeroed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from cometmq.store.columns import Ints
     from cometmq.store.files import Files
 
 HEADER = Struct(">qqqqii")
@@ -140,14 +139,17 @@ class IndexFile:
         if self.count == 1:
             self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = 0
             return
-        from cometmq.store import columns
-
+        slot_count, used = self.slot_count, 0
         for first in range(1, self.count, _REBUILD_ROWS):
             rows = min(_REBUILD_ROWS, self.count - first)
             raw = self._files.pread(self._handle, rows * ENTRY_BYTES, self._entry_position(first))
-            self.end_phys, seconds = columns.restore_slots(slots, first, raw)
+            for number, (key_hash, _, _, _) in enumerate(ENTRY.iter_unpack(raw), first):
+                place = key_hash % slot_count
+                used += not slots[place]
+                slots[place] = number
+            _, self.end_phys, seconds, _ = ENTRY.unpack(raw[-ENTRY_BYTES:])
             self.end_ms = self.begin_ms + seconds * 1000 + 999
-        self.used_slots = columns.used(slots)
+        self.used_slots = used
 
     def _without_torn(self, end: int, below: int) -> int:
         """Take back an end that the search was misled to; see consumequeue.py."""
@@ -161,48 +163,34 @@ class IndexFile:
             end = start + right
         return end
 
-    def _begin(self, phys: int, store_ms: int) -> memoryview:
-        """The slots; a first entry gives the file its beginning."""
-        assert self._slots is not None
-        if self.count == 1:
-            self.begin_ms, self.begin_phys = store_ms, phys
-        return self._slots
-
-    def put(self, hashes: Ints, phys: Ints, store_ms: Ints) -> None:
+    def put(self, hashes: Sequence[int], phys: Sequence[int], store_ms: Sequence[int]) -> None:
         """Append entries; there must be room. ``hashes`` are not negative. Raises OSError."""
-        from cometmq.store import columns
-
-        slots, first = self._begin(int(phys[0]), int(store_ms[0])), self.count
-        found = columns.chained(slots, first, hashes, phys, store_ms, self.begin_ms)
-        self._files.pwrite(self._handle, found.raw, self._entry_position(first))
-        columns.point_slots(slots, first, found.places)
-        self._grow(len(hashes), found.fresh, int(phys[-1]), int(store_ms[-1]))
-
-    def put_rows(self, rows: list[tuple[int, int, int]]) -> None:
-        """Append (hash, physical offset, store time) rows as :meth:`put` does columns: without
-        numpy, and cheaper than it for a handful."""
-        slots, number = self._begin(*rows[0][1:]), self.count
-        begin_ms, slot_count, pack = self.begin_ms, self.slot_count, ENTRY.pack
-        newest: dict[int, int] = {}
-        entries: list[bytes] = []
-        fresh = 0
-        for key_hash, phys, store_ms in rows:
-            place = key_hash % slot_count
-            previous = newest.get(place) or slots[place]
-            seconds = min(max((store_ms - begin_ms) // 1000, 0), _MAX_SECONDS)
-            entries.append(pack(key_hash, phys, seconds, previous))
-            newest[place] = number
-            number += 1
-            fresh += not previous
-        self._files.pwrite(self._handle, b"".join(entries), self._entry_position(self.count))
-        for place, number in newest.items():
+        slots, slot_count, first = self._slots, self.slot_count, self.count
+        assert slots is not None
+        if first == 1:
+            self.begin_ms, self.begin_phys = store_ms[0], phys[0]
+        begin_ms = self.begin_ms
+        if store_ms.count(store_ms[0]) == len(hashes):
+            seconds = [(store_ms[0] - begin_ms) // 1000] * len(hashes)
+        else:
+            seconds = [(ms - begin_ms) // 1000 for ms in store_ms]
+        if min(seconds) < 0 or max(seconds) > _MAX_SECONDS:
+            seconds = [min(max(second, 0), _MAX_SECONDS) for second in seconds]
+        places = [key_hash % slot_count for key_hash in hashes]
+        previous: list[int] = []
+        for number, place in enumerate(places, first):
+            previous.append(slots[place])
             slots[place] = number
-        self._grow(len(rows), fresh, *rows[-1][1:])
-
-    def _grow(self, rows: int, fresh: int, end_phys: int, end_ms: int) -> None:
-        self.count += rows
-        self.used_slots += fresh
-        self.end_phys, self.end_ms = end_phys, end_ms
+        raw = b"".join(map(ENTRY.pack, hashes, phys, seconds, previous))
+        try:
+            self._files.pwrite(self._handle, raw, self._entry_position(first))
+        except OSError:
+            for place, number in zip(reversed(places), reversed(previous), strict=True):
+                slots[place] = number
+            raise
+        self.used_slots += previous.count(0)
+        self.count += len(places)
+        self.end_phys, self.end_ms = phys[-1], store_ms[-1]
         self.write_header()
 
     def write_header(self) -> None:

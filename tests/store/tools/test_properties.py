@@ -10,7 +10,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record, decode_one
 from cometmq.store.dispatch import code_and_keys
-from cometmq.store.index import index_hash, topic_prefix
+from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.tools import properties
 from cometmq.store.tools.properties import PADDING_BYTES, Derived, Topics, derive
