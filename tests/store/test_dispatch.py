@@ -84,9 +84,33 @@ def test_entries_are_written_after_many_rows_without_upkeep(tmp_path: Path) -> N
     queue = store.queue("t", 0)
     rows = [(queue, number, number * 100, 100, 0, 1, ()) for number in range(5_000)]
     store.dispatcher.dispatch(rows, 500_000, 0)
-    assert store.dispatcher.dirty_count == 0
     assert (tmp_path / "consumequeue" / "t" / "0" / f"{800:020d}").exists()
     assert len(queue.tail) < 5_000
+    # It keeps its place: the round that comes by finds nothing left to write.
+    assert store.dispatcher.dirty_count == 1
+    assert store.dispatcher.write(0)
+    assert store.dispatcher.complete == (500_000, 1)
+
+
+def test_the_queues_that_wait_longest_are_written_first(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    dispatcher = store.dispatcher
+    ends = [0]
+    for number in (0, 1, 0, 2):
+        put(store, "t", number)
+        store.commit()
+        ends.append(dispatcher.position)
+    assert dispatcher.complete[0] == 0
+    assert not dispatcher.write(0, 1)
+    # Queue 0 was written with its second entry, so queue 1 waits longest.
+    assert dispatcher.complete[0] == ends[1]
+    assert dispatcher.write(0, before=ends[2])
+    assert dispatcher.complete == (ends[3], store.last_ms)
+    assert dispatcher.write(0, before=ends[3])
+    assert dispatcher.dirty_count == 1
+    assert dispatcher.write(0)
+    assert dispatcher.complete[0] == ends[4]
+    store.close()
 
 
 def test_failed_writes_keep_everything_in_memory(

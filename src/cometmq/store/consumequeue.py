@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import os.path
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.message.record import topic_tail
 from cometmq.store.keyhash import topic_prefix
@@ -23,8 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TAIL_LIMIT_BYTES = 4_000
-_TAIL_KEPT_BYTES = 1_280
+#: A position of the log, and the store time of the last record before it, ms.
+Mark: TypeAlias = tuple[int, int]
+
+#: As many bytes of entries in memory are written at once, whoever waits for their turn.
+LONG_TAIL_BYTES = 20_000
+_HEAD_ENTRIES = 200
 _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
 
@@ -33,7 +36,8 @@ class ConsumeQueue:
     """One queue. Offsets count entries.
 
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
-    behind until the dispatch), ``min_offset`` is the first whose record the log still has.
+    behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
+    ``dirty`` set, the files may lack entries for records from that position of the log on.
     """
 
     __slots__ = (
@@ -62,7 +66,7 @@ class ConsumeQueue:
         self.delay_ms = delay_ms
         self.topic_tail = topic_tail(topic)
         self.topic_hash = topic_prefix(topic)
-        self.dirty = False
+        self.dirty: Mark | None = None
         self.min_offset = 0
         self._floor = 0
         self._start_at(0)
@@ -84,8 +88,7 @@ class ConsumeQueue:
         end = -1
         for base in reversed(bases):
             first = base // QUEUE_ENTRY_BYTES
-            found = self._search(first, first + per_file, lambda entry: _counts(entry, below))
-            found = self._without_torn(first, found, below)
+            found = self._end_in(first, first + per_file, below)
             if found > first:
                 end = found
                 break
@@ -100,6 +103,30 @@ class ConsumeQueue:
         self._start_at(end)
         self.min_offset = bases[0] // QUEUE_ENTRY_BYTES
         self.correct_min(log_start)
+
+    def _end_in(self, first: int, stop: int, below: int) -> int:
+        """Where the entries for records below end in the file from ``first`` to ``stop``.
+
+        Most queues are short, and reading the holes of a sparse file costs more than reading data,
+        so the search begins with the head of the file.
+        """
+        head = self._pool.read(
+            self._directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
+        )
+        count = len(head) // QUEUE_ENTRY_BYTES
+        if not count or not _counts(head[-QUEUE_ENTRY_BYTES:], below):
+            return first + _right_entries(head, below)
+        low, high = first + count, first + count * 8
+        while high < stop and _counts(self._entry(high), below):
+            low, high = high + 1, first + (high - first) * 8
+        high = min(high, stop)
+        while low < high:
+            middle = (low + high) // 2
+            if _counts(self._entry(middle), below):
+                low = middle + 1
+            else:
+                high = middle
+        return self._without_torn(first, low, below)
 
     def is_older_than(self, physical_offset: int) -> bool:
         """Whether every entry is of a record before ``physical_offset``."""
@@ -122,16 +149,6 @@ class ConsumeQueue:
 
     def _entry(self, offset: int) -> bytes:
         return self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
-
-    def _search(self, low: int, high: int, keep: Callable[[bytes], bool]) -> int:
-        """First offset in a range of files whose entry fails a test that turns false once."""
-        while low < high:
-            middle = (low + high) // 2
-            if keep(self._entry(middle)):
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def last_record_end(self) -> int:
         """Physical offset behind the last record that has an entry; 0 when none has."""
@@ -229,22 +246,18 @@ class ConsumeQueue:
             found += self.tail[: (stop - tail_offset) * QUEUE_ENTRY_BYTES]
         return found
 
-    @property
-    def is_long(self) -> bool:
-        """Whether so many entries are in memory that they should be written."""
-        return len(self.tail) > _TAIL_LIMIT_BYTES
-
     def write(self) -> None:
         """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""
+        pool, tail = self._pool, self.tail
         at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
-        if at < len(self.tail):
-            data = bytes(memoryview(self.tail)[at:])
-            self._pool.write(self._directory, self._written * QUEUE_ENTRY_BYTES, data)
+        if at < len(tail):
+            data = bytes(memoryview(tail)[at:])
+            pool.write(self._directory, self._written * QUEUE_ENTRY_BYTES, data)
             self._written = self.max_offset
-        self.dirty = False
-        if self.is_long:
-            del self.tail[:-_TAIL_KEPT_BYTES]
-            self.tail_offset = self.max_offset - _TAIL_KEPT_BYTES // QUEUE_ENTRY_BYTES
+        kept_bytes = pool.kept_bytes
+        if len(tail) > 3 * kept_bytes:
+            del tail[: len(tail) - kept_bytes]
+            self.tail_offset = self.max_offset - kept_bytes // QUEUE_ENTRY_BYTES
 
 
 def _counts(entry: bytes, below: int) -> bool:

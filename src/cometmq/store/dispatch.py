@@ -10,13 +10,14 @@ There is one way for live appends and for recovery. A row is what both know of a
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, takes_queue_slot, transaction_type
-from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.consumequeue import LONG_TAIL_BYTES, ConsumeQueue, Mark
 from cometmq.store.index import BATCH_ROWS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
 
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
 Listener: TypeAlias = Callable[[Sequence[Dispatched]], None]
 
-_WRITE_ROWS = 4096
 _UNKNOWN_DELAY_MS = 1_000
 
 
@@ -40,47 +40,62 @@ class Dispatcher:
     memory since a write failed (the next write tries again).
     """
 
-    __slots__ = ("_dirty", "_index", "_rows", "last_ms", "listeners", "position", "problem")
+    __slots__ = ("_dirty", "_index", "_mark", "last_ms", "listeners", "position", "problem")
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._dirty: list[ConsumeQueue] = []
-        self._rows = 0
+        #: Queues by the time since which their files lack entries, longest first.
+        self._dirty: deque[ConsumeQueue] = deque()
+        self._mark: Mark = (0, 0)
         self.listeners: list[Listener] = []
         self.position = 0
         self.last_ms = 0
         self.problem: OSError | None = None
 
+    def begin(self, position: int) -> None:
+        """Queue files and index hold all of the log below ``position``."""
+        self.position = position
+        self._mark = (position, 0)
+
     def dispatch(self, rows: Sequence[Dispatched], end: int, now_ms: int) -> None:
         """Dispatch rows in the order of the log, up to the physical offset ``end``."""
         pack = QUEUE_ENTRY.pack
-        dirty = self._dirty
         index = self._index
+        long: list[ConsumeQueue] = []
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
             if queue_offset == queue.max_offset:
-                queue.tail += pack(phys, size, code)
+                tail = queue.tail
+                tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
-                if not queue.dirty:
-                    queue.dirty = True
-                    dirty.append(queue)
+                if queue.dirty is None:
+                    self._soil(queue)
+                if len(tail) >= LONG_TAIL_BYTES:
+                    long.append(queue)
             elif queue_offset >= 0:
                 self._out_of_order(row)
         if rows:
             index.gather(rows)
             self.last_ms = rows[-1][5]
-            self._rows += len(rows)
         self.position = end
+        self._mark = (end, self.last_ms)
         if len(index.pending) >= BATCH_ROWS:
             self.write_index(now_ms)
-        if self._rows >= _WRITE_ROWS:
-            self._write_long()
+        if long:
+            self._write_long(set(long))
+        self._tell(rows)
+
+    def _tell(self, rows: Sequence[Dispatched]) -> None:
         for listener in self.listeners:
             try:
                 listener(rows)
             except Exception:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
+
+    def _soil(self, queue: ConsumeQueue) -> None:
+        queue.dirty = self._mark
+        self._dirty.append(queue)
 
     def _out_of_order(self, row: Dispatched) -> None:
         queue, queue_offset, phys, size, code, _, _ = row
@@ -93,46 +108,46 @@ class Dispatcher:
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
         queue.max_offset = queue_offset + 1
-        if not queue.dirty:
-            queue.dirty = True
-            self._dirty.append(queue)
+        if queue.dirty is None:
+            self._soil(queue)
 
-    def _write_long(self) -> None:
-        """Write the queues with many entries in memory; the others wait for the next round."""
-        self._rows = 0
+    def _write_long(self, queues: set[ConsumeQueue]) -> None:
+        """Write queues with many entries in memory; they keep their place among the others."""
         try:
-            for queue in self._dirty:
-                if queue.is_long:
-                    queue.write()
+            for queue in queues:
+                queue.write()
         except OSError as error:
             self._failed(error)
-        self._dirty = [queue for queue in self._dirty if queue.dirty]
 
     @property
     def dirty_count(self) -> int:
         """Queues with entries that are not in their files yet."""
         return len(self._dirty)
 
-    def write(self, now_ms: int, limit: int | None = None) -> bool:
-        """Write entries of at most ``limit`` queues, and the gathered index entries.
+    @property
+    def complete(self) -> Mark:
+        """The queue files hold the entries for all records before this."""
+        return self._dirty[0].dirty or self._mark if self._dirty else self._mark
 
-        Gives whether everything is written. After an error entries stay in memory, and
-        ``problem`` says why.
+    def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
+        """Write the entries of the queues that wait longest, and the gathered index entries.
+
+        At most ``limit`` queues, and none whose files are complete up to ``before``. Gives whether
+        none is left of those. After an error entries stay in memory, and ``problem`` says why.
         """
-        self._rows = 0
         dirty = self._dirty
-        count = len(dirty) if limit is None else min(limit, len(dirty))
-        done = 0
+        bound = self.position if before is None else before
+        left = len(dirty) if limit is None else limit
         try:
-            for queue in dirty[:count]:
-                queue.write()
-                done += 1
+            while dirty and left and self.complete[0] < bound:
+                dirty[0].write()
+                dirty.popleft().dirty = None
+                left -= 1
             self.problem = None
         except OSError as error:
             self._failed(error)
-        del dirty[:done]
         self.write_index(now_ms)
-        return self.problem is None and not dirty
+        return self.problem is None and self.complete[0] >= bound
 
     def write_index(self, now_ms: int) -> None:
         """Write the index entries gathered so far; see :meth:`write`."""
@@ -148,7 +163,7 @@ class Dispatcher:
 
     def forget(self, topic: str) -> None:
         """Drop what is still to be written for a topic that goes away."""
-        self._dirty = [queue for queue in self._dirty if queue.topic != topic]
+        self._dirty = deque(queue for queue in self._dirty if queue.topic != topic)
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

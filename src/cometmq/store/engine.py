@@ -159,6 +159,7 @@ class MessageStore:
                 queue.settle()
         self.known[topic].add(queue_id)
         self.queues[topic, queue_id] = queue
+        self.pool.share_memory(len(self.queues))
         return queue
 
     def topics(self) -> dict[str, list[int]]:

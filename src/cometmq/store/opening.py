@@ -129,7 +129,7 @@ def _queues_end(store: MessageStore) -> int:
 def _recover(store: MessageStore, start: StartingPoint) -> Scan:
     store.load_below = start.offset
     store.index.load(start.offset, clean=start.slots_valid)
-    store.dispatcher.position = start.offset
+    store.dispatcher.begin(start.offset)
     if start.stale_entries:
         store.queues.clear()
         for topic, ids in store.topics().items():

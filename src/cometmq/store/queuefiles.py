@@ -12,14 +12,20 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cometmq.store.layout import file_name, file_offset
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files
 
+_KEPT_BYTES = 1_280
+_KEPT_IN_ALL_BYTES = 32 << 20
+
 
 class QueueFiles:
-    """The files of all queues: handles in an LRU, and which of them still have to be synced."""
+    """The files of all queues: handles in an LRU, and which of them still have to be synced.
+
+    ``kept_bytes`` is how much of its written entries a queue keeps in memory.
+    """
 
     __slots__ = (
         "_files",
@@ -27,6 +33,7 @@ class QueueFiles:
         "_limit",
         "directory",
         "file_bytes",
+        "kept_bytes",
         "new_directories",
         "queue_count",
         "unsynced",
@@ -38,9 +45,15 @@ class QueueFiles:
         self._limit = limit
         self.directory = directory
         self.file_bytes = file_bytes
+        self.kept_bytes = _KEPT_BYTES
         self.queue_count = 0
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
+
+    def share_memory(self, queue_count: int) -> None:
+        """Have that many queues keep no more written entries in memory than all of them may."""
+        share = _KEPT_IN_ALL_BYTES // max(queue_count, 1)
+        self.kept_bytes = min(_KEPT_BYTES, share - share % QUEUE_ENTRY_BYTES)
 
     def _handle(self, path: str, *, create: bool) -> int:
         handle = self._handles.get(path)

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _QUEUES_A_SLICE = 64
+_QUEUES_A_ROUND = 1_024
+_ROUNDS_TO_WAIT = 30
 _LOG_SYNC_LIMIT_MS = 5_000
 _LOG_SYNC_STEP_MS = 5
 
@@ -121,23 +123,30 @@ class Upkeep:
         return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
 
     async def flush_entries(self) -> None:
-        """Write queue and index entries and note it; every now and then sync all of it."""
+        """Write queue and index entries and note it; every now and then sync all of it.
+
+        With few queues all of them are written; with many, those that wait longest: a file each
+        for a single entry would take longer than all the rest of a send.
+        """
         store = self._store
-        reached, reached_ms = store.dispatcher.position, store.dispatcher.last_ms
-        now_ms = store.clock.wall_ms()
-        while not store.dispatcher.write(now_ms, _QUEUES_A_SLICE):
-            if store.dispatcher.problem is not None:
+        dispatcher = store.dispatcher
+        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        left = max(_QUEUES_A_ROUND, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
+        while left > 0 and not dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
+            if dispatcher.problem is not None:
                 store.update_refusal()
                 return
+            left -= _QUEUES_A_SLICE
             await store.clock.sleep_ms(0)
         store.update_refusal()
         for file in store.index.full_files():
             await self._in_thread(file.write_slots)
             file.release_slots()
+        reached = dispatcher.complete
         if self._is_due(store.config.flush_consume_queue_thorough_interval):
-            await self._sync_all(reached, reached_ms)
-        elif reached != self._noted:
-            self._note(reached, clean=False, durable=False)
+            await self._sync_all(*reached)
+        elif reached[0] != self._noted:
+            self._note(reached[0], clean=False, durable=False)
 
     async def _sync_all(self, reached: int, reached_ms: int) -> None:
         store = self._store
@@ -178,7 +187,7 @@ class Upkeep:
         """Write and note everything at once, after a change that a restart must not undo."""
         store = self._store
         if store.dispatcher.write(store.clock.wall_ms()) and not store.index.full_files():
-            self._note(store.dispatcher.position, clean=False, durable=False)
+            self._note(store.dispatcher.complete[0], clean=False, durable=False)
 
     def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
         store = self._store
