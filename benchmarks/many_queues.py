@@ -34,7 +34,7 @@ from tests.compat import anchor
 
 QUEUES: Final = 10
 WIDE, NARROW = "wide-", "narrow"
-WAIT_S: Final = 900
+WAIT_S: Final = 300
 #: What the Java broker is tried with, from the most on.
 JAVA_TOPICS: Final = (10_000, 6_000, 3_000, 1_500)
 
