@@ -1,6 +1,10 @@
 """fastjson's pretty text, as a whole and entry by entry."""
 
+from collections.abc import Iterator
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cometmq.broker.prettyjson import EntryTexts, pretty
 from cometmq.protocol.bodies import DataVersion, TopicConfig
@@ -33,34 +37,64 @@ def test_everything_else_is_pretty_with_tabs() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
+def text_of(texts: EntryTexts) -> bytes:
+    return b'{\n\t"table":' + b"".join(texts.pieces()) + b"\n}"
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 200])
 def test_a_table_is_the_same_in_pieces(count: int) -> None:
+    texts = EntryTexts()
     values = {f"t{number}": TopicConfig(f"t{number}", number) for number in range(count)}
-    pieces = list(EntryTexts().pieces(values.items()))
-    assert len(pieces) == 1 + -(-count // 64)
-    text = b'{\n\t"topics":' + b"".join(pieces) + b"\n}"
+    for name, config in values.items():
+        texts.put(name, config)
+    assert len(list(texts.pieces())) == 1 + -(-count // 16)
     sorted_fields = {
         name: dict(sorted(parse_json(pretty(config)).items())) for name, config in values.items()
     }
-    assert text == pretty({"topics": sorted_fields})
+    assert text_of(texts) == pretty({"table": sorted_fields})
 
 
-def test_an_entry_is_made_again_only_when_its_value_is_another() -> None:
+@given(st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["put", "drop", "write", "alter"]))))
+def test_whatever_changes_the_text_is_that_of_now(steps: list[tuple[int, str]]) -> None:
+    texts = EntryTexts()
+    values: dict[str, dict[str, int]] = {}
+    begun: list[tuple[Iterator[bytes], bytes]] = []
+    for number, (step, what) in enumerate(steps):
+        key = f"k{step}"
+        if what == "drop":
+            values.pop(key, None)
+            texts.drop(key)
+        elif what == "write":
+            assert parse_json(text_of(texts)) == {"table": values}
+            # Another write begins now, and goes on after all that follows.
+            begun.append((texts.pieces(), text_of(texts)))
+        elif what == "put" or key not in values:
+            values[key] = {"n": number}
+            texts.put(key, values[key])
+        else:
+            values[key] = {**values[key], "n": -number}
+            texts.put(key, values[key])
+    for pieces, text in begun:
+        assert b'{\n\t"table":' + b"".join(pieces) + b"\n}" == text
+    assert parse_json(text_of(texts)) == {"table": values}
+
+
+def test_only_what_changed_is_made_again() -> None:
     class Value(dict[str, int]):
-        looked_at = 0
+        made = 0
 
         def items(self):  # type: ignore[no-untyped-def]
-            self.looked_at += 1
+            self.made += 1
             return super().items()
 
     texts = EntryTexts()
-    first, second = Value(a=1), Value(a=1)
-    for _ in range(3):
-        list(texts.pieces([("x", first)]))
-    assert first.looked_at == 1
-    list(texts.pieces([("x", second)]))
-    assert second.looked_at == 1
-    second["a"] = 2
-    assert b'"a":1' in b"".join(texts.pieces([("x", second)]))
-    texts.drop("x")
-    assert b'"a":2' in b"".join(texts.pieces([("x", second)]))
+    values = [Value(n=number) for number in range(100)]
+    for number, value in enumerate(values):
+        texts.put(str(number), value)
+    text_of(texts)
+    text_of(texts)
+    assert sum(value.made for value in values) == 100
+    values[3]["n"] = 1_000
+    texts.put("3", values[3])
+    assert b'"n":1000' in text_of(texts)
+    assert sum(value.made for value in values) == 116

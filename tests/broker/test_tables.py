@@ -99,72 +99,62 @@ async def test_changes_of_a_window_share_a_write(tmp_path: Path) -> None:
     await world.tasks.close()
 
 
-class CostlyFiles(PosixFiles):
-    """A device on which every write takes 20 ms of a virtual clock."""
+class CountingFiles(PosixFiles):
+    """A device that counts writes."""
 
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.writes = 0
 
     def datasync(self, handle: int) -> None:
-        self.clock._monotonic_ms += 20
         self.writes += 1
 
 
-class Timed:
-    """A table file on a costly device."""
-
-    def __init__(self, directory: Path) -> None:
-        self.clock = VirtualClock()
-        self.files = CostlyFiles(self.clock)
-        self.tasks = Tasks()
-        self.file = TableFile(
-            str(directory / "x.json"),
-            lambda: iter((b"{}",)),
-            clock=self.clock,
-            tasks=self.tasks,
-            files=self.files,
-        )
-
-    async def pass_time(self, duration_ms: int) -> None:
-        """Let time pass once everybody sleeps who is going to."""
-        for _ in range(5):
-            await asyncio.sleep(0)
-        self.clock.advance(duration_ms)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-
-async def test_changes_that_nobody_waits_for_are_written_once_a_window(tmp_path: Path) -> None:
-    timed = Timed(tmp_path)
-    timed.file.touch()
-    await timed.file.saved()  # nothing was written lately: at once
+async def test_a_change_that_nobody_waits_for_is_written_within_the_window(tmp_path: Path) -> None:
+    clock, files, tasks = VirtualClock(), CountingFiles(), Tasks()
+    path = str(tmp_path / "x.json")
+    file = TableFile(path, lambda: iter((b"{}",)), clock=clock, tasks=tasks, files=files)
+    file.touch()
+    await file.saved()  # at once, for somebody waits
+    await file.saved()
+    assert files.writes == 1
     for _ in range(3):
-        timed.file.touch()
-    await timed.pass_time(WINDOW_MS - 1)
-    assert timed.files.writes == 1
-    await timed.pass_time(1)
+        file.touch()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    clock.advance(WINDOW_MS - 1)
+    await asyncio.sleep(0)
+    assert files.writes == 1
+    clock.advance(1)
     async with asyncio.timeout(10):
-        while timed.files.writes < 2:
+        while files.writes < 2:
             await asyncio.sleep(0.001)
-    await timed.tasks.close()
+    file.touch()
+    await file.saved()  # also within the window
+    assert files.writes == 3
+    clock.advance(WINDOW_MS)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert files.writes == 3  # nothing was left for the window
+    await tasks.close()
 
 
-async def test_who_waits_is_served_after_a_rest_as_long_as_the_write(tmp_path: Path) -> None:
-    timed = Timed(tmp_path)
-    timed.file.touch()
-    await timed.file.saved()
-    for writes in (1, 2):
-        timed.file.touch()
-        waiting = [asyncio.create_task(timed.file.saved()) for _ in range(3)]
-        await timed.pass_time(19)
-        assert timed.files.writes == writes
-        timed.clock.advance(1)
-        await asyncio.gather(*waiting)
-        assert timed.files.writes == writes + 1
-    await timed.pass_time(WINDOW_MS)
-    assert timed.files.writes == 3  # nothing was left for the window
-    await timed.tasks.close()
+async def test_who_comes_while_a_write_is_under_way_shares_the_next(tmp_path: Path) -> None:
+    files = SlowFiles()
+    world = World(tmp_path, files)
+    world.file.touch()
+    first = asyncio.create_task(world.file.saved())
+    await asyncio.to_thread(files.entered.wait, 10)
+    late = []
+    for number in range(5):
+        world.value[str(number)] = number
+        world.file.touch()
+        late.append(asyncio.create_task(world.file.saved()))
+        await asyncio.sleep(0)
+    files.go_on.set()
+    await asyncio.gather(first, *late)
+    assert files.writes == 2
+    assert world.read() == world.value
+    await world.tasks.close()
 
 
 async def test_saved_waits_for_nothing_when_nothing_changed(tmp_path: Path) -> None:
@@ -199,6 +189,7 @@ class SlowFiles(PosixFiles):
 
     def __init__(self) -> None:
         self.writing = 0
+        self.writes = 0
         self.fails = False
         self.entered = threading.Event()
         self.go_on = threading.Event()
@@ -212,6 +203,7 @@ class SlowFiles(PosixFiles):
             raise OSError(errno.EIO, "no")
         super().pwrite(handle, data, offset)
         self.writing -= 1
+        self.writes += 1
 
 
 async def test_a_stop_in_the_middle_of_a_write_spoils_nothing(tmp_path: Path) -> None:

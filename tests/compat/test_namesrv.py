@@ -22,6 +22,7 @@ from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import BINARY, JSON, Response
 from cometmq.protocol.registerbody import body_crc32
+from tests.broker.world import open_tables
 from tests.compat.anchor import JavaCluster, fetch_jars
 from tests.namesrv.serving import Served, name_server, until
 from tests.protocol.registering import encode
@@ -216,29 +217,27 @@ async def test_bad_registrations(pair: Pair, header: h.RegisterBroker, body: byt
     await pair.look(known=0)
 
 
-async def test_our_broker_registers_with_both(pair: Pair) -> None:
-    tasks, clock = Tasks(), SystemClock()
-    remoting = Remoting(clock=clock, tasks=tasks)
-    table = TopicConfigTable(DataVersion(1, 5), TOPICS)
-    registration = Registration(
-        pair.addresses, lambda: table, remoting=remoting, clock=clock, tasks=tasks
-    )
-    await registration.start(BrokerPlace("c", "broker-a", 0, "127.0.0.1:1", "127.0.0.1:2"))
-    async with asyncio.timeout(10):
-        await until(lambda: len(registration.registered_with) == 2)
-    await pair.look(known=2)
-    table = TopicConfigTable(DataVersion(2, 5), TOPICS | {"late": TopicConfig("late", 1, 1)})
-    registration.changed()
-    for address in pair.addresses:
+async def test_our_broker_registers_with_both(pair: Pair, tmp_path: Path) -> None:
+    """All topics at first, then only those that changed."""
+    async with open_tables(tmp_path) as tables:
+        remoting = Remoting(clock=tables.clock, tasks=tables.tasks)
+        for config in TOPICS.values():
+            tables.topics.put(config)
+        registration = Registration(
+            pair.addresses, tables.topics, remoting=remoting, clock=tables.clock, tasks=tables.tasks
+        )
+        tables.topics.on_change.append(registration.changed)
+        await registration.start(BrokerPlace("c", "broker-a", 0, "127.0.0.1:1", "127.0.0.1:2"))
         async with asyncio.timeout(10):
-            while (
-                await remoting.request(
-                    address, Code.GET_ROUTEINFO_BY_TOPIC, h.Topic("late"), timeout_ms=5_000
-                )
-            ).code:
-                await asyncio.sleep(0.01)
-    await pair.look(known=3)
-    await registration.stop()
-    await pair.look(known=0)
-    await remoting.close()
-    await tasks.close()
+            await until(lambda: len(registration.registered_with) == 2)
+        await pair.look(known=2)
+        tables.topics.put(TopicConfig("late", 1, 1))
+        await registration.announced()
+        await pair.look(known=3)
+        tables.topics.put(TopicConfig("late", 2, 2))
+        tables.topics.delete("u")  # which name servers keep until they are told
+        await registration.announced()
+        await pair.look(known=3)
+        await registration.stop()
+        await pair.look(known=0)
+        await remoting.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -78,6 +79,8 @@ class ConsumerOffsets:
             )
         except msgspec.ValidationError as error:
             raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
+        for key, offsets in self._table.items():
+            self._texts.put(key, offsets)
 
     def clamp(self, store: MessageStore) -> None:
         """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
@@ -168,17 +171,17 @@ class ConsumerOffsets:
     def _drop(self, keys: list[str]) -> None:
         for key in keys:
             del self._table[key]
-            self._texts.drop(key)
             self._stale.add(key)
 
     def _encode(self) -> Iterator[bytes]:
         stale, self._stale = self._stale, set()
         for key in stale:
-            self._texts.drop(key)
-        entries = list(self._table.items())
-        yield b'{\n\t"offsetTable":'
-        yield from self._texts.pieces(entries)
-        yield b"\n}"
+            offsets = self._table.get(key)
+            if offsets is None:
+                self._texts.drop(key)
+            else:
+                self._texts.put(key, offsets)
+        return chain((b'{\n\t"offsetTable":',), self._texts.pieces(), (b"\n}",))
 
 
 class OffsetHandler:

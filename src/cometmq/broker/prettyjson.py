@@ -5,13 +5,14 @@ Tabs, no blank after a colon, integer keys in one line and without quotes, no nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-#: Entries whose text is joined, or made, in one piece.
-_PIECE_ENTRIES: Final = 64
+#: Entries whose text is made, and kept, in one piece.
+_BLOCK_ENTRIES: Final = 16
 
 
 def pretty(value: object, depth: int = 0) -> bytes:
@@ -46,39 +47,71 @@ def _pretty_map(value: Mapping[Any, object], depth: int) -> bytes:
     return b"{" + b",".join(parts) + end
 
 
-class EntryTexts:
-    """The text of every entry of a table, a map one tab in: made once a change.
+@dataclass(slots=True, eq=False)
+class _Block:
+    """Some entries that follow each other; their text, None when it has to be made."""
 
-    Values are compared by identity; who changes one in place tells it with :meth:`drop`.
+    entries: dict[str, object] = field(default_factory=dict)
+    text: bytes | None = None
+    changes: int = 0
+
+
+class EntryTexts:
+    """The text of a table's entries, a map one tab in, in the order in which they came.
+
+    It is kept in blocks of some entries: after a change little is made again, and a large table is
+    put together from few pieces.
     """
 
-    __slots__ = ("_texts",)
+    __slots__ = ("_block_of", "_blocks")
 
     def __init__(self) -> None:
-        self._texts: dict[str, tuple[object, bytes]] = {}
+        self._blocks: list[_Block] = []
+        self._block_of: dict[str, _Block] = {}
+
+    def put(self, key: str, value: object) -> None:
+        """``key`` is new, or its value changed, be it in place."""
+        block = self._block_of.get(key)
+        if block is None:
+            if not self._blocks or len(self._blocks[-1].entries) >= _BLOCK_ENTRIES:
+                self._blocks.append(_Block())
+            block = self._block_of[key] = self._blocks[-1]
+        block.entries[key] = value
+        block.text = None
+        block.changes += 1
 
     def drop(self, key: str) -> None:
-        """The value of ``key`` changed or is gone."""
-        self._texts.pop(key, None)
+        """``key`` is gone; nothing happens when it never was there."""
+        block = self._block_of.pop(key, None)
+        if block is None:
+            return
+        del block.entries[key]
+        block.text = None
+        block.changes += 1
+        if not block.entries:
+            self._blocks.remove(block)
 
-    def pieces(self, entries: Iterable[tuple[str, object]]) -> Iterator[bytes]:
-        """The map with its brackets, in pieces that take under a millisecond each."""
-        texts = self._texts
-        found: list[bytes] = []
-        opening = b"{"
-        for key, value in entries:
-            known = texts.get(key)
-            if known is None or known[0] is not value:
-                known = texts[key] = value, _entry(key, value)
-            found.append(known[1])
-            if len(found) == _PIECE_ENTRIES:
-                yield opening + b",".join(found)
-                opening = b","
-                found = []
-        if found:
-            yield opening + b",".join(found)
-            opening = b","
-        yield b"{}" if opening == b"{" else b"\n\t}"
+    def pieces(self) -> Iterator[bytes]:
+        """The map of now with its brackets, in pieces that take under a millisecond each."""
+        blocks = [
+            (block, block.changes, block.text or list(block.entries.items()))
+            for block in self._blocks
+        ]
+        return _text_of(blocks)
+
+
+def _text_of(blocks: list[tuple[_Block, int, bytes | list[tuple[str, object]]]]) -> Iterator[bytes]:
+    opening = b"{"
+    for block, changes, found in blocks:
+        if isinstance(found, bytes):
+            text = found
+        else:
+            text = b",".join([_entry(key, value) for key, value in found])
+            if block.changes == changes:
+                block.text = text
+        yield opening + text
+        opening = b","
+    yield b"\n\t}" if blocks else b"{}"
 
 
 def _entry(key: str, value: object) -> bytes:

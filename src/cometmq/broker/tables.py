@@ -9,8 +9,8 @@ A write goes draft, sync, old to .bak, draft to its name, sync of the directory.
 names always holds a whole table; if neither can be read the broker does not start, for an empty
 table would silently take all topics or offsets away.
 
-Changes of 100 ms share one write. Whoever waits for one has it written sooner: as soon as writing
-has rested for as long as it took.
+Changes of 100 ms share one write. Whoever waits for one has it written at once, or behind the write
+that is under way, together with all that came meanwhile.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class TableFile:
         self._thread: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
-        self._cost_ms = 0
 
     def read(self, *, required_key: str) -> dict[str, Any] | None:
         """The table as it was written last; None when there is none.
@@ -128,30 +127,31 @@ class TableFile:
     async def write(self) -> None:
         """Write the table now. Raises StoreError."""
         async with self._writing:
-            started_ms = self._clock.monotonic_ms()
-            waiters, self._waiters = self._waiters, []
-            self._dirty = False
-            try:
-                await self._write_in_thread(await join_in_slices(self._encode(), self._clock))
-            except OSError as error:
-                self._dirty = True
-                failure = self._failure = _explain(self.path, error)
-                log.error("table not written path=%s error=%s", self.path, error)
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_exception(failure)
-                raise failure from error
-            except BaseException:
-                self._dirty = True
-                for waiter in waiters:
-                    waiter.cancel()
-                raise
-            self._last_write_ms = self._clock.monotonic_ms()
-            self._cost_ms = self._last_write_ms - started_ms
-            self._failure = None
+            await self._write()
+
+    async def _write(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        self._dirty = False
+        try:
+            await self._write_in_thread(await join_in_slices(self._encode(), self._clock))
+        except OSError as error:
+            self._dirty = True
+            failure = self._failure = _explain(self.path, error)
+            log.error("table not written path=%s error=%s", self.path, error)
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_result(None)
+                    waiter.set_exception(failure)
+            raise failure from error
+        except BaseException:
+            self._dirty = True
+            for waiter in waiters:
+                waiter.cancel()
+            raise
+        self._last_write_ms = self._clock.monotonic_ms()
+        self._failure = None
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _write_in_thread(self, data: bytes) -> None:
         if self._thread is not None and not self._thread.done():
@@ -167,30 +167,26 @@ class TableFile:
             await self.write()
 
     async def _write_in_window(self) -> None:
-        try:
-            await self._rest(WINDOW_MS)
-        finally:
-            self._scheduled = False
-        if self._dirty:
-            await self._try_to_write()
+        while True:
+            wait_ms = self._last_write_ms + WINDOW_MS - self._clock.monotonic_ms()
+            await self._clock.sleep_ms(max(wait_ms, 0))
+            async with self._writing:
+                if self._last_write_ms + WINDOW_MS > self._clock.monotonic_ms() and self._dirty:
+                    continue  # somebody who waited had it written meanwhile, and more changed
+                self._scheduled = False
+                if self._dirty:
+                    await self._try_to_write()
+                return
 
     async def _write_soon(self) -> None:
-        try:
-            async with self._writing:
-                pass
-            await self._rest(min(self._cost_ms, WINDOW_MS))
-        finally:
+        async with self._writing:
             self._hurried = False
-        if self._waiters:
-            await self._try_to_write()
-
-    async def _rest(self, rest_ms: int) -> None:
-        wait_ms = self._last_write_ms + rest_ms - self._clock.monotonic_ms()
-        await self._clock.sleep_ms(max(wait_ms, 0))
+            if self._waiters:
+                await self._try_to_write()
 
     async def _try_to_write(self) -> None:
         try:
-            await self.write()
+            await self._write()
         except StoreError:
             return  # logged, and told to whoever waited; the next change tries again
 

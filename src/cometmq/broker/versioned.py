@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -96,15 +97,17 @@ class VersionedTable(Generic[V]):
             if adapt is not None and isinstance(fields, dict):
                 adapt(fields)
             try:
-                self._values[name] = msgspec.convert(fields, form.value_type, strict=False)
+                value = msgspec.convert(fields, form.value_type, strict=False)
             except msgspec.ValidationError as error:
                 raise StoreCorrupt(self.file.path, -1, f"{form.noun} {name!r}: {error}") from None
+            self._set(name, value)
         self.version = _read_version(found.get("dataVersion"))
         return True
 
     def add_default(self, name: str, value: V) -> None:
         """Have ``name`` in the table; that is no change, for every start does it again."""
-        self._values.setdefault(name, value)
+        if name not in self._values:
+            self._set(name, value)
 
     def put(self, name: str, value: V) -> bool:
         """Create or replace a value; False when it is so already."""
@@ -113,7 +116,7 @@ class VersionedTable(Generic[V]):
             return False
         noun = self._format.noun
         log.info("%s %s %s=%s", noun, "created" if known is None else "updated", noun, value)
-        self._values[name] = value
+        self._set(name, value)
         self._changed(name)
         return True
 
@@ -144,17 +147,19 @@ class VersionedTable(Generic[V]):
         names = list(self._changes)[len(self._changes) - count :]
         return {name: self._values[name] for name in names if name in self._values}
 
+    def _set(self, name: str, value: V) -> None:
+        self._values[name] = value
+        self._texts.put(name, value)
+
     def _changed(self, name: str) -> None:
         self.version = DataVersion(self.version.counter + 1, self._clock.wall_ms())
         self._changes.append(name)
         self.file.touch()
 
     def _encode(self) -> Iterator[bytes]:
-        entries = list(self._values.items())
-        yield b'{\n\t"dataVersion":' + pretty(self.version, 1)
-        yield b",\n\t" + msgspec.json.encode(self._format.table) + b":"
-        yield from self._texts.pieces(entries)
-        yield b"\n}"
+        head = b'{\n\t"dataVersion":' + pretty(self.version, 1)
+        key = msgspec.json.encode(self._format.table)
+        return chain((head + b",\n\t" + key + b":",), self._texts.pieces(), (b"\n}",))
 
 
 def _read_version(value: object) -> DataVersion:
