@@ -1,8 +1,7 @@
 """Running servers in this process: one event loop, stopped by SIGTERM or SIGINT.
 
 A start either reaches its ready line, or ends with one line on standard error and exit code 2.
-Collection of garbage rests while modules load; what was loaded is then frozen, so that the
-collector never walks it again.
+Collection of garbage rests while modules load; from the ready line on net/collector.py sees to it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,12 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
+from cometmq.net.collector import Collector
 from cometmq.net.runtime import loop_factory
+from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +38,9 @@ class Lifetime:
     one gives up whatever still goes on.
     """
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
+    def __init__(self, task: asyncio.Task[Any], on_ready: Callable[[], None]) -> None:
         self._task = task
+        self._on_ready = on_ready
         self._stop = asyncio.Event()
         self._ready = False
 
@@ -47,11 +51,10 @@ class Lifetime:
         self._stop.set()
 
     def announce(self, line: str) -> None:
-        """Print the ready line, and leave what was loaded so far to no collector."""
+        """Print the ready line; from now on the servers run."""
         self._ready = True
         print(line, flush=True)
-        gc.freeze()
-        gc.enable()
+        self._on_ready()
 
     async def wait(self) -> None:
         """Wait until the servers have to stop."""
@@ -124,7 +127,9 @@ def on_end_of_input(callback: Callable[[], object]) -> None:
 async def _until_signal(main: Main, *, watch_input: bool) -> None:
     task = asyncio.current_task()
     assert task is not None
-    lifetime = Lifetime(task)
+    tasks = Tasks()
+    collector = Collector(SystemClock(), Watchdog())
+    lifetime = Lifetime(task, lambda: collector.start(tasks))
     on_signals(lifetime.signalled)
     if watch_input:
         on_end_of_input(lifetime.signalled)
@@ -132,3 +137,6 @@ async def _until_signal(main: Main, *, watch_input: bool) -> None:
         await main(lifetime)
     except asyncio.CancelledError:
         log.warning("stopped before the end of its start or stop")
+    finally:
+        collector.stop()
+        await tasks.close()

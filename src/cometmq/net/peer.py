@@ -211,7 +211,7 @@ class Peer(asyncio.Protocol):
             self._pause_reading()
 
     def _refuse_stream(self, error: RemoteProtocolError) -> None:
-        log.warning("connection closed peer=%s reason=%s", self.address, error)
+        log.warning("connection closed peer=%s reason=%s", self.address, str(error))
         if isinstance(error, FrameTooLarge):
             try:
                 head = decode_head(error.codec, error.header)

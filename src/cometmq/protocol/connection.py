@@ -153,7 +153,9 @@ class Connection(Generic[T]):
         try:
             fields = decode_fields(head.code, head.ext)
         except BadRequest as error:
-            return Rejected(request_of(head, head.ext, codec, body), error)
+            # Not the one that was raised: its traceback would hold the connection in a cycle.
+            told = BadRequest(error.code, error.remark)
+            return Rejected(request_of(head, head.ext, codec, body), told)
         return request_of(head, fields, codec, body)
 
     def encode_request(
@@ -204,6 +206,7 @@ class Connection(Generic[T]):
         """The connection is gone: tokens of all requests that will not be answered."""
         tokens = [token for _, token in self._pending.values()]
         self._pending.clear()
+        self._broken = None  # its traceback holds us
         return tokens
 
     def _new_opaque(self) -> int:
