@@ -179,7 +179,7 @@ async def test_a_pull_may_commit_an_offset(tmp_path: Path) -> None:
         ({"queueId": "9"}, 1, "readQueueNums:[4]"),
         ({"queueId": "-1"}, 1, "illegal"),
         ({"subscription": " || "}, 23, "no tag"),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1, "use TAG"),
+        ({"expressionType": "LUA", "subscription": "a > 1"}, 1, "use TAG"),
         ({"consumerGroup": "unknown"}, 26, "autoCreateSubscriptionGroup"),
     ],
 )

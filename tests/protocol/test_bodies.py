@@ -27,6 +27,7 @@ EXAMPLES: list[b.Body] = [
     SUBSCRIPTION,
     b.ConsumerData("g", subscription_data_set=(SUBSCRIPTION,)),
     b.ProducerData("p"),
+    b.ClientConfigCheck(b.Subscription("t"), "c", "g"),
     b.Heartbeat("c", (b.ProducerData("p"),), (b.ConsumerData("g"),)),
     b.ConsumerIds(["c"]),
     b.QueueLockRequest("g", "c", [b.QueueKey("t", "a", 0)]),

@@ -18,6 +18,7 @@ from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import resolve
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender
+from cometmq.broker.filtering import Filters
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.members import Members
@@ -201,6 +202,7 @@ class Broker:
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
+        self.filters = Filters(config=self.config, members=self.members)
         self.send = SendHandler(
             config=self.config,
             store=self.store,
@@ -216,7 +218,7 @@ class Broker:
             store=self.store,
             topics=self.topics,
             groups=self.groups,
-            members=self.members,
+            filters=self.filters,
             offsets=self.offsets,
             stats=self.stats,
             hooks=self.consume_hooks,
@@ -228,6 +230,7 @@ class Broker:
     def _group_parts(self) -> tuple[HandlerPart, ...]:
         return (
             self.members,
+            self.filters,
             OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
             QueueLockHandler(clock=self._clock),
             SendBackHandler(

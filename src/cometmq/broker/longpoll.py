@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.core.watermark import Watermark
 
 if TYPE_CHECKING:
+    from cometmq.broker.filtering import Wanted
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
@@ -43,7 +44,7 @@ class HeldPull:
     request: Request[Any]
     queue: QueueKey
     offset: int
-    codes: frozenset[int] | None
+    wanted: Wanted
     deadline_ms: int
     key: int = -1
 

@@ -1,18 +1,19 @@
 """Pulling: check, read, answer with the stored bytes, or hold until there is something.
 
-The answer's body is sliced out of the log; nothing is decoded. Filtering compares tag codes in the
-queue entries, the client compares the tags themselves (upstream: PullMessageProcessor.java).
+The answer's body is sliced out of the log; nothing is decoded. What a pull wants is read in
+filtering.py (upstream: PullMessageProcessor.java).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.filter import tags
 from cometmq.net.router import Reply, begin_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
@@ -22,9 +23,9 @@ from cometmq.store.reader import ReadStatus
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.filtering import Filters
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import ConsumeHooks
-    from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics import TopicTable
@@ -42,7 +43,6 @@ log = logging.getLogger(__name__)
 # Bits of the pull sysFlag (upstream: PullSysFlag.java).
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
 
 #: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
 MAX_BYTES: Final = 262_144
@@ -82,7 +82,7 @@ class PullHandler:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        members: Members,
+        filters: Filters,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
         hooks: ConsumeHooks,
@@ -93,13 +93,12 @@ class PullHandler:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._members = members
+        self._filters = filters
         self._offsets = offsets
         self._stats = stats
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
-        self._filters: dict[str, tags.TagFilter] = {}
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self.longpoll = LongPoll(clock, self._serve_held, asyncio.get_running_loop().call_soon)
 
@@ -122,13 +121,13 @@ class PullHandler:
 
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
-        codes = self._codes(header)
+        wanted = self._filters.wanted(header)
         if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
         pull = HeldPull(
-            peer, request, (header.topic, header.queue_id), header.queue_offset, codes, 0
+            peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
         self._read(pull, final=False)
 
@@ -144,16 +143,21 @@ class PullHandler:
         self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
         pull.peer.reply(pull.request, Reply(code, remark=str(error)))
 
-    def _read(self, pull: HeldPull, final: bool) -> None:
-        header = pull.request.header
-        max_messages = max(1, min(header.max_msg_nums, MAX_MESSAGES))
-        read = self._store.read
+    def _find(self, pull: HeldPull) -> ReadResult:
+        wanted = pull.wanted
+        count = max(1, min(pull.request.header.max_msg_nums, MAX_MESSAGES))
         topic, queue_id = pull.queue
-        result = read(topic, queue_id, pull.offset, max_messages, MAX_BYTES, pull.codes)
+        if wanted.sql is None:
+            return self._store.read(topic, queue_id, pull.offset, count, MAX_BYTES, wanted.codes)
+        read = partial(self._store.read, topic, queue_id)
+        return read_matching(read, pull.offset, count, MAX_BYTES, wanted.sql)
+
+    def _read(self, pull: HeldPull, final: bool) -> None:
+        result = self._find(pull)
         while result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
             # What woke it does not match: it waits on behind that.
             pull.offset = result.next_offset
-            result = read(topic, queue_id, pull.offset, max_messages, MAX_BYTES, pull.codes)
+            result = self._find(pull)
         if result.status is ReadStatus.FOUND:
             if result.cold:
                 self._start_loading(pull, result)
@@ -186,11 +190,18 @@ class PullHandler:
             async with self._cold_reads:
                 if not pull.peer.closed:
                     await self._store.load(result)
-                    self._found(pull, result)
+                    self._loaded(pull, result)
         except Exception as error:  # nobody else is there to answer it
             self._fail(pull, error)
         finally:
             pull.peer.running_tasks -= 1
+
+    def _loaded(self, pull: HeldPull, result: ReadResult) -> None:
+        if pull.wanted.sql is not None:
+            keep_matching(result, pull.wanted.sql)
+            if not result.count and result.status is ReadStatus.FOUND:
+                result.status = ReadStatus.NO_MATCHED_MESSAGE
+        self._found(pull, result)
 
     def _found(self, pull: HeldPull, result: ReadResult) -> None:
         header = pull.request.header
@@ -267,42 +278,3 @@ class PullHandler:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
-
-    def _codes(self, header: PullMessage) -> frozenset[int] | None:
-        """The tag codes that the pull accepts; None for all."""
-        expression = header.subscription
-        if header.expression_type not in (None, "", "TAG"):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"filter expressions of type {header.expression_type} are not supported: use TAG",
-            )
-        if not header.sys_flag & SUBSCRIPTION:
-            return self._known_codes(header)
-        if not expression or expression == "*":
-            return None
-        found = self._filters.get(expression)
-        if found is None:
-            try:
-                found = tags.parse(expression)
-            except ValueError as error:
-                raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-            if len(self._filters) >= 10_000:
-                self._filters.clear()
-            self._filters[expression] = found
-        return found.codes or None
-
-    def _known_codes(self, header: PullMessage) -> frozenset[int] | None:
-        subscription = self._members.subscription(header.consumer_group, header.topic)
-        if subscription is None:
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {header.consumer_group} is not "
-                f"subscribed to {header.topic}, or its heartbeat did not arrive",
-            )
-        if subscription.sub_version < header.sub_version:
-            raise BadRequest(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                "the consumer's subscription not latest: its heartbeat is older than this pull",
-            )
-        # Java's hashes are signed; queue entries hold them sign-extended, as these are.
-        return frozenset(subscription.code_set) or None

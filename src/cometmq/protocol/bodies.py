@@ -135,6 +135,14 @@ class Subscription(Body, frozen=True):
     class_filter_mode: bool = False
 
 
+class ClientConfigCheck(Body, frozen=True):
+    """Request body of 46: what a client is about to subscribe to."""
+
+    subscription_data: Subscription
+    client_id: str = ""
+    group: str = ""
+
+
 class ConsumerData(Body, frozen=True):
     """One consumer group of one client."""
 

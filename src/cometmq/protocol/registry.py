@@ -78,6 +78,7 @@ _BROKER: Final = (
     CodeSpec(Code.VIEW_MESSAGE_BY_ID, h.ViewMessage, lane=Lane.TASK),
     CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True),
     CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
+    CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields),
     CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
     CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True),

@@ -1,0 +1,170 @@
+"""What a pull wants: tag codes or a SQL92 filter, from its own words or from the heartbeat.
+
+Expressions are read once and remembered. A tag is filtered by its code in the queue entry and once
+more, by its text, in the client; SQL92 is filtered here alone, on the stored record (upstream:
+PullMessageProcessor.java, ConsumerFilterManager.java, ClientManageProcessor.checkClientConfig).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import BadRequest
+from cometmq.filter import tags
+from cometmq.filter.sql92 import BadFilter, SqlFilter
+from cometmq.filter.stored import matching
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import ClientConfigCheck
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.members import Members
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import PullMessage
+
+#: Bit of the pull sysFlag: the pull carries its subscription (upstream: PullSysFlag.java).
+SUBSCRIPTION: Final = 4
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+_REMEMBERED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``codes`` of queue entries, None for all; and what the records have to match besides."""
+
+    codes: frozenset[int] | None = None
+    sql: SqlFilter | None = None
+
+
+_EVERYTHING: Final = Wanted()
+
+
+class Filters:
+    """Reads subscriptions, and serves CHECK_CLIENT_CONFIG."""
+
+    def __init__(self, *, config: BrokerConfig, members: Members) -> None:
+        self._config = config
+        self._members = members
+        self._known: dict[tuple[bool, str], Wanted] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
+
+    def check_client(self, _peer: Peer, request: Request[Any]) -> Reply:
+        """A client asks, before it starts, whether this broker can filter for it."""
+        body = parse_json(
+            request.body, ClientConfigCheck, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
+        subscription = body.subscription_data
+        self._read(subscription.expression_type, subscription.sub_string)
+        return Reply()
+
+    def wanted(self, header: PullMessage) -> Wanted:
+        """What a pull wants. Raises BadRequest (23 cannot be read, 24 and 25 not known or old)."""
+        if header.sys_flag & SUBSCRIPTION:
+            return self._read(header.expression_type, header.subscription)
+        subscription = self._members.subscription(header.consumer_group, header.topic)
+        if subscription is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {header.consumer_group} is not "
+                f"subscribed to {header.topic}, or its heartbeat did not arrive",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: its heartbeat is older than this pull",
+            )
+        if subscription.expression_type == SQL92:
+            return self._read(SQL92, subscription.sub_string)
+        # Java's hashes are signed; queue entries hold them sign-extended, as these are.
+        return Wanted(frozenset(subscription.code_set) or None)
+
+    def _read(self, kind: str | None, expression: str | None) -> Wanted:
+        is_sql = kind == SQL92
+        if not is_sql and kind not in (None, "", TAG):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"filter expressions of type {kind} are not supported: use {TAG} or {SQL92}",
+            )
+        if is_sql and not self._config.enable_property_filter:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92: set "
+                "enablePropertyFilter=true",
+            )
+        if not is_sql and (not expression or expression == tags.ALL):
+            return _EVERYTHING
+        key = (is_sql, expression or "")
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = _parse(*key)
+        return found
+
+
+def _parse(is_sql: bool, expression: str) -> Wanted:
+    try:
+        if is_sql:
+            return Wanted(sql=SqlFilter(expression))
+        return Wanted(tags.parse(expression).codes or None)
+    except (BadFilter, ValueError) as error:
+        raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def keep_matching(result: ReadResult, sql: SqlFilter) -> None:
+    """Leave in a loaded result only the messages that match; maybe none."""
+    matches = matching(result.chunks, sql.accepts)
+    result.chunks, result.count, result.size_bytes = matches
+
+
+def read_matching(
+    read: Callable[[int, int, int], ReadResult],
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    sql: SqlFilter,
+) -> ReadResult:
+    """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES.
+
+    ``read(offset, max_count, max_bytes)`` gives the messages. A cold result comes as it is, when
+    nothing was found before it: it is to be loaded, and then filtered.
+    """
+    found: ReadResult | None = None
+    scanned = 0
+    while True:
+        result = read(
+            offset,
+            max_count - (found.count if found else 0),
+            max_bytes - (found.size_bytes if found else 0),
+        )
+        if result.status is not ReadStatus.FOUND or result.cold:
+            return found or result
+        scanned += result.next_offset - offset
+        offset = result.next_offset
+        keep_matching(result, sql)
+        if found is None:
+            found = result if result.count else None
+        elif result.count and found.size_bytes + result.size_bytes > max_bytes:
+            return found  # at least one message comes always, here it is one too many
+        else:
+            found.chunks += result.chunks
+            found.count += result.count
+            found.size_bytes += result.size_bytes
+        if found is not None:
+            found.next_offset = offset
+            if found.count >= max_count or found.size_bytes >= max_bytes:
+                return found
+        if scanned >= MAX_SCANNED_ENTRIES or offset >= result.max_offset:
+            nothing = ReadStatus.NO_MATCHED_MESSAGE
+            return found or empty(nothing, offset, result.min_offset, result.max_offset)
