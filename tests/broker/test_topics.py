@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.topics import check_name, is_legal_name
+from cometmq.broker.topics import check_name
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreCorrupt
+from cometmq.message.names import is_legal_name
 from cometmq.protocol.bodies import TopicConfig
 from tests.broker.world import open_parts, open_tables
 

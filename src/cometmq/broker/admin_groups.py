@@ -6,9 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.lookup import bounds
-from cometmq.broker.topics import is_legal_name
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices, join_in_slices
+from cometmq.message.names import is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
     ConsumeOffset,

@@ -24,9 +24,9 @@ from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.prettyjson import pretty
 from cometmq.broker.tables import TableFile
-from cometmq.broker.topics import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.core.errors import MessageIllegal, StoreCorrupt, StoreError
 from cometmq.message import properties as props
+from cometmq.message.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.layout import QUEUE_ENTRY
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.topics import is_legal_name
 from cometmq.broker.versioned import TableFormat, VersionedTable
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, is_legal_name
 from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _FORMAT: Final = TableFormat(
     "subscriptionGroup.json", "subscriptionGroupTable", SubscriptionGroupConfig, "group"
 )
-SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _AT_START: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",

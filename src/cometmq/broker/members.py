@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from cometmq.broker.topics import RETRY_PREFIX, is_legal_name
 from cometmq.core.errors import BadRequest
+from cometmq.message.names import RETRY_PREFIX, is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
     ClientConnection,

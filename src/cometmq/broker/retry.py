@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
-from cometmq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth

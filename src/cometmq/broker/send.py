@@ -17,11 +17,12 @@ from collections.abc import Callable
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.topics import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX, check_name
+from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.names import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,19 @@ import msgspec
 from cometmq.broker.lookup import first_stored_ms
 from cometmq.broker.versioned import TableFormat, VersionedTable
 from cometmq.core.errors import BadRequest
+from cometmq.message.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    MAX_NAME_CHARACTERS,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    has_legal_characters,
+)
 from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.route import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -30,34 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
-DEFAULT_TOPIC: Final = "TBW102"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
-BENCHMARK_TOPIC: Final = "BenchmarkTest"
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-SYSTEM_PREFIX: Final = "rmq_sys_"
-
-FORBIDDEN_TO_SEND: Final = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        CHECK_MAX_TIME_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-    }
-)
-_ALWAYS_SYSTEM: Final = FORBIDDEN_TO_SEND | {DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
-
 _FORMAT: Final = TableFormat("topics.json", "topicConfigTable", TopicConfig, "topic")
-NAME_MAX_CHARACTERS: Final = 127
-_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 #: topicSysFlag of a topic of a unit, and of the retry topic of a unit's group.
 UNIT: Final = 1
@@ -68,21 +53,16 @@ def check_name(topic: str) -> None:
     """Raise BadRequest when ``topic`` can name no topic."""
     if not topic or topic.isspace():
         raise BadRequest(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
-    if not _NAME.fullmatch(topic):
+    if not has_legal_characters(topic):
         raise BadRequest(
             ResponseCode.SYSTEM_ERROR,
             "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
         )
-    if len(topic) > NAME_MAX_CHARACTERS:
+    if len(topic) > MAX_NAME_CHARACTERS:
         raise BadRequest(
             ResponseCode.SYSTEM_ERROR,
-            f"The specified topic is longer than topic max length {NAME_MAX_CHARACTERS}.",
+            f"The specified topic is longer than topic max length {MAX_NAME_CHARACTERS}.",
         )
-
-
-def is_legal_name(name: str) -> bool:
-    """Whether ``name`` can name a topic or a group."""
-    return len(name) <= NAME_MAX_CHARACTERS and _NAME.fullmatch(name) is not None
 
 
 class TopicTable:
@@ -110,7 +90,7 @@ class TopicTable:
         self.get = self._table.get
         self.on_change: list[Callable[[], None]] = []
         self.announced: Callable[[], Awaitable[None]] = _nobody_to_tell
-        self.system_names: frozenset[str] = _ALWAYS_SYSTEM
+        self.system_names: frozenset[str] = SYSTEM_TOPICS
 
     def __len__(self) -> int:
         return len(self._table)
@@ -186,7 +166,7 @@ class TopicTable:
         default = self.get(default_topic)
         if default is None or not default.perm & PERM_INHERIT:
             return None
-        if default_topic == DEFAULT_TOPIC and not self._config.auto_create_topic_enable:
+        if default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             return None
         queues = max(1, min(queue_nums, default.write_queue_nums))
         config = TopicConfig(
@@ -246,7 +226,7 @@ class TopicTable:
         wanted = _system_topics(self._config)
         for config in wanted:
             self._table.add_default(config.topic_name, config)
-        self.system_names = _ALWAYS_SYSTEM | {config.topic_name for config in wanted}
+        self.system_names = SYSTEM_TOPICS | {config.topic_name for config in wanted}
 
     def _ensure(self, config: TopicConfig) -> TopicConfig:
         known = self.get(config.topic_name)
@@ -303,7 +283,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
         named(f"{cluster}_REPLY_TOPIC", 1),
     ]
     if config.auto_create_topic_enable:
-        topics.insert(1, named(DEFAULT_TOPIC, config.default_topic_queue_nums, all_may))
+        topics.insert(1, named(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, all_may))
     if config.trace_topic_enable:
         topics.append(named(config.msg_trace_topic_name, 1))
     return topics
