@@ -106,8 +106,12 @@ class RunningBroker:
 
     async def connect(self) -> BrokerClient:
         client = BrokerClient(*await asyncio.open_connection("127.0.0.1", self.broker.port))
-        self._clients.append(client)
+        self.add(client)
         return client
+
+    def add(self, client: BrokerClient) -> None:
+        """Let a client end with the broker."""
+        self._clients.append(client)
 
     def close_clients(self) -> None:
         for client in self._clients:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from typing import Any
 
 import pytest
 
 from cometmq.core.errors import NotConnected, RequestTimedOut
 from cometmq.net import peer as peers
+from cometmq.net import runtime
 from cometmq.net.peer import Peer, describe_host
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode
@@ -75,6 +77,28 @@ async def test_an_oversized_frame_is_told_before_the_connection_closes() -> None
         assert (head.code, head.opaque) == (13, 3)
         assert "over the limit of 16777216" in (head.remark or "")
         assert await client.closed()
+
+
+def test_a_view_is_let_go_though_the_peer_does_not_read() -> None:
+    whole = mmap.mmap(-1, 8 << 20)
+    before_close: list[int] = []
+
+    def show(peer: Peer, request: Request[Any]) -> Reply | None:
+        with memoryview(whole) as view:
+            peer.write(view[: 7 << 20])  # one piece, more than the sockets take
+        return None
+
+    async def main() -> None:
+        async with serving({BEAT: show}) as served:
+            client = await served.connect()
+            client.send(BEAT)
+            peer = await only_peer(served)
+            await until(lambda: peer.buffered_bytes > 0)
+            whole.close()  # BufferError while somebody has a view of it
+            before_close.append(peer.buffered_bytes)
+
+    runtime.run(main())  # uvloop keeps what it cannot send, asyncio copies it
+    assert before_close[0] > 0
 
 
 async def test_a_pipelining_connection_does_not_hold_back_another() -> None:

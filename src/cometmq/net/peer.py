@@ -251,7 +251,9 @@ class Peer(asyncio.Protocol):
         if not out or transport is None or self.closed:
             out.clear()
             return
-        data = out[0] if len(out) == 1 else b"".join(out)
+        # Always a copy of views: uvloop keeps what it cannot send at once, and a view of a log file
+        # would keep its room on the disk for as long as the peer does not read.
+        data = b"".join(out)
         out.clear()
         try:
             transport.write(data)
