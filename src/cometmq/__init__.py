@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig as ClientConfig
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from cometmq.client.consumer.subscription import Subscription as Subscription
-    from cometmq.client.producer import SendResult as SendResult
-    from cometmq.client.producer import SendStatus as SendStatus
+    from cometmq.client.results import SendResult as SendResult
+    from cometmq.client.results import SendStatus as SendStatus
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
     from cometmq.core.errors import CometError as CometError
@@ -50,8 +50,8 @@ _HOMES = {
     "Message": "cometmq.message.model",
     "MessageQueue": "cometmq.message.model",
     "ReceivedMessage": "cometmq.client.consumer.received",
-    "SendResult": "cometmq.client.producer",
-    "SendStatus": "cometmq.client.producer",
+    "SendResult": "cometmq.client.results",
+    "SendStatus": "cometmq.client.results",
     "StoredMessage": "cometmq.message.model",
     "Subscription": "cometmq.client.consumer.subscription",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),

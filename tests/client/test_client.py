@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 import cometmq
+from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
-from cometmq.client.hooks import SendAttempt
-from cometmq.core.errors import MessageIllegal, SettingsError
+from cometmq.client.hooks import ConsumeAttempt, SendAttempt
+from cometmq.core.errors import CometError, MessageIllegal, SettingsError
 from cometmq.message.model import Message, MessageQueue
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
-from tests.client.shared_broker import fresh_topic, read_as_broadcast
+from tests.client.shared_broker import fresh_name, fresh_topic, read_as_broadcast
 
 #: Delay level of one second.
 ONE_SECOND = 1
@@ -138,16 +139,81 @@ async def test_one_way_and_ready_made_messages(client: Client, topic: str) -> No
 async def test_hooks(client: Client, topic: str) -> None:
     seen: list[str] = []
 
-    class Hook:
+    class Sending:
         def before(self, attempt: SendAttempt) -> None:
-            seen.append(f"before {attempt.messages[0].body!r}")
+            seen.append(f"sends {attempt.messages[0].body!r}")
 
         def after(self, attempt: SendAttempt) -> None:
-            seen.append(f"after {attempt.result is not None}")
+            seen.append(f"sent {attempt.result is not None}")
 
-    client.send_hooks.append(Hook())
+    class Consuming:
+        def before(self, attempt: ConsumeAttempt) -> None:
+            seen.append(f"works on {attempt.message.body!r}")
+
+        def after(self, attempt: ConsumeAttempt) -> None:
+            seen.append(f"{attempt.outcome} {attempt.error!r}")
+
+    def forbid(attempt: SendAttempt) -> None:
+        if attempt.messages[0].tag == "secret":
+            raise CometError("no secrets")
+
+    subscription = client.subscribe(topic, group=f"g-{topic}", start="first")
+    client.consume_hooks.append(Consuming())
+    client.send_hooks.append(Sending())
+    client.forbidden_hooks.append(forbid)
+    with pytest.raises(CometError, match="no secrets"):
+        await client.send(topic, b"0", tag="secret")
     await client.send(topic, b"1")
-    assert seen == ["before b'1'", "after True"]
+    async for message in subscription:
+        async with message.processing():
+            pass
+        break
+    assert seen == ["sends b'1'", "sent True", "works on b'1'", "Outcome.ACKNOWLEDGED None"]
+
+
+async def test_tenants_of_two_namespaces_share_names_and_nothing_else(
+    client: Client, cometmq_session_cluster: Cluster
+) -> None:
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for tenant in ("north", "south"):
+        name = fresh_name(tenant)
+        servers = cometmq_session_cluster.namesrv
+        async with Client(servers, namespace=name, rebalance_interval_ms=500) as own:
+            await Admin(own.session).create_topic(f"{name}%orders", queues=1)
+            sent = await own.send("orders", tenant.encode())
+            queue = (await own.queues("orders"))[0]
+            assert queue == sent.queue
+            assert await own.puller.max_offset(queue) == 1
+            (read,) = [each async for part in own.puller.read_range(queue, 0, 1) for each in part]
+            assert read.body == tenant.encode()
+            async for message in own.subscribe("orders", group="g", start="first"):
+                at = message.reconsume_times
+                found.setdefault(tenant, []).append((message.topic, message.body.decode(), at))
+                if at == 1:
+                    message.ack()
+                    break
+                await message.retry(ONE_SECOND)
+        raw = MessageQueue(f"{name}%orders", queue.broker_name, 0)
+        assert await client.puller.max_offset(raw) == 1
+    assert found == {
+        tenant: [("orders", tenant, 0), ("orders", tenant, 1)] for tenant in ("north", "south")
+    }
+
+
+async def test_queue_selectors_and_batches(client: Client, topic: str) -> None:
+    result = await client.send(topic, b"1", queue=lambda queues, _: queues[3])
+    assert result.queue.queue_id == 3
+    results = await client.send_batch([Message(topic, b"2"), Message(topic, b"3")], order_key="k")
+    assert [each.queue_offset for each in results][1] == results[0].queue_offset + 1
+    with pytest.raises(MessageIllegal, match="delayed"):
+        await client.send_batch([Message(topic, b"", delay_level=1)])
+
+
+async def test_recommended_settings(cometmq_session_cluster: Cluster) -> None:
+    config = cometmq.ClientConfig.recommended(cometmq_session_cluster.namesrv)
+    async with Client(config=config) as client:
+        topic = await fresh_topic(client)
+        assert (await client.send(topic, b"1")).status is cometmq.SendStatus.OK
 
 
 async def test_a_client_that_is_not_open(cometmq_session_cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from cometmq.client.config import ClientConfig, parse_name_servers
+from cometmq.client.config import ClientConfig, make_config, parse_name_servers
 from cometmq.core.errors import SettingsError
 
 
@@ -36,3 +36,20 @@ def test_defaults_are_upstreams() -> None:
     assert (config.send_timeout_ms, config.send_retries) == (3_000, 2)
     assert (config.max_queue_messages, config.max_queue_bytes) == (1_000, 100 << 20)
     assert config.offsets_dir.name == ".rocketmq_offsets"
+    assert not config.send_latency_fault
+    assert config.send_attempt_timeout_ms == 0
+
+
+def test_recommended_settings_leave_bad_brokers_alone() -> None:
+    config = ClientConfig.recommended("a:1;b:2", send_retries=5)
+    assert config.name_servers == ("a:1", "b:2")
+    assert config.send_latency_fault
+    assert 0 < config.send_attempt_timeout_ms < config.send_timeout_ms
+    assert config.send_retries == 5
+    assert not ClientConfig.recommended("a:1", send_latency_fault=False).send_latency_fault
+
+
+def test_an_unknown_setting_is_named() -> None:
+    for make in (make_config, lambda servers, them: ClientConfig.recommended(servers, **them)):
+        with pytest.raises(SettingsError, match="no_such_setting"):
+            make("a:1", {"no_such_setting": 1})

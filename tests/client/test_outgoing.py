@@ -1,4 +1,4 @@
-"""What a message becomes on the wire, the limits that stop it, and the cutting of batches."""
+"""What a message, a batch and a retried message become on the wire."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import zlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cometmq.client.config import ClientConfig
-from cometmq.client.outgoing import (
-    Packed,
-    check_topic,
-    pack_batch,
-    pack_retry,
-    pack_single,
-    plan_batches,
-)
+from cometmq.client.namespace import Namespace
+from cometmq.client.outgoing import Packed, Packer
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import Message, MessageQueue, StoredMessage
 from cometmq.protocol.codes import RequestCode
 
-CONFIG = ClientConfig(("a:1",))
 QUEUE = MessageQueue("t", "broker-a", 3)
 
 
-def single(message: Message, config: ClientConfig = CONFIG) -> Packed:
-    return pack_single(message, "KEY", config, 1234)
+def packer(namespace: str = "", **settings: Any) -> Packer:
+    return Packer(ClientConfig(("a:1",), **settings), Namespace(namespace))
+
+
+def single(message: Message, **settings: Any) -> Packed:
+    return packer(**settings).single(message, "KEY", 1234)
 
 
 def test_a_message_with_everything() -> None:
@@ -65,34 +60,8 @@ def test_large_bodies_are_compressed(size: int, compressed: bool) -> None:
 
 def test_what_compression_makes_larger_is_left_as_it_is() -> None:
     # Level 0 stores the body as it is, with some bytes round it.
-    packed = single(Message("t", b"x" * 5000), ClientConfig(("a:1",), compress_level=0))
+    packed = single(Message("t", b"x" * 5000), compress_level=0)
     assert (packed.sys_flag, packed.body) == (0, b"x" * 5000)
-
-
-@pytest.mark.parametrize(
-    ("message", "problem"),
-    [
-        (Message("", b""), "topic is empty"),
-        (Message("t" * 128, b""), "128 characters"),
-        (Message("a b", b""), "letters without accents"),
-        (Message("t\n", b""), "letters without accents"),
-        (Message("städte", b""), "letters without accents"),
-        (Message("t", b"x" * 101), "101 bytes; the limit is 100"),
-        (Message("t", b"", delay_level=-1), "negative"),
-        (Message("t", b"", keys=("a b",)), "blank"),
-        (Message("t", b"", keys=("",)), "blank"),
-        (Message("t", b"", properties={"KEYS": "x"}), "reserved"),
-        (Message("t", b"", properties={"": "x"}), "neither may be empty"),
-        (Message("t", b"", properties={"x": ""}), "neither may be empty"),
-        (Message("t", b"", properties={"x": "a\x01b"}), "control character"),
-        (Message("t", b"", tag="a\x02b"), "control character"),
-        (Message("t", b"", properties={"x": "y" * 33_000}), "limit is 32767"),
-        (Message("t", b"", properties={"x": "ü" * 17_000}), "limit is 32767"),
-    ],
-)
-def test_limits(message: Message, problem: str) -> None:
-    with pytest.raises(MessageIllegal, match=problem):
-        single(message, ClientConfig(("a:1",), max_message_bytes=100))
 
 
 def test_properties_at_the_limit_pass() -> None:
@@ -103,14 +72,9 @@ def test_properties_at_the_limit_pass() -> None:
         single(Message("t", b"", properties={"x": value + "y"}))
 
 
-@pytest.mark.parametrize("topic", ["t", "%RETRY%g", "a|b", "A-1_z", "t" * 127])
-def test_good_topics(topic: str) -> None:
-    check_topic(topic)
-
-
 def test_a_batch_carries_each_message_with_its_own_properties() -> None:
     messages = [Message("t", b"1", tag="a", flag=1), Message("t", b"2", keys=("k",), flag=2)]
-    packed = pack_batch(messages, ["K1", "K2"], CONFIG, 5)
+    packed = packer().batch(messages, ["K1", "K2"], 5)
     assert packed.code == RequestCode.SEND_BATCH_MESSAGE
     assert packed.header("g", QUEUE, 4).batch is True
     assert packed.properties == ""
@@ -122,13 +86,32 @@ def test_a_batch_carries_each_message_with_its_own_properties() -> None:
 
 
 def test_a_batch_that_need_not_wait_says_so_once() -> None:
-    packed = pack_batch([Message("t", b"", wait_store=False)] * 2, ["1", "2"], CONFIG, 5)
+    packed = packer().batch([Message("t", b"", wait_store=False)] * 2, ["1", "2"], 5)
     assert packed.properties == "WAIT\x01false"
 
 
-def test_a_batch_is_held_to_the_limits_too() -> None:
-    with pytest.raises(MessageIllegal):
-        pack_batch([Message("t", b""), Message("t", b"", keys=("a b",))], ["1", "2"], CONFIG, 5)
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([Message("t", b""), Message("t", b"", keys=("a b",))], "blank"),
+        ([Message("t", b""), Message("u", b"")], "topics 't' and 'u'"),
+        ([Message("t", b"x" * 80), Message("t", b"y" * 80)], "limit is 200: send_many splits it"),
+    ],
+)
+def test_a_batch_is_held_to_the_limits_too(messages: list[Message], problem: str) -> None:
+    with pytest.raises(MessageIllegal, match=problem):
+        packer(max_message_bytes=200).batch(messages, ["1", "2"], 5)
+
+
+def test_names_of_a_namespace() -> None:
+    message = Message("t", b"")
+    one = packer("ns").single(message, "K", 5)
+    assert (one.topic, one.messages) == ("ns%t", (message,))
+    assert properties.decode_text(one.properties)["INSTANCE_ID"] == "ns"
+    many = packer("ns").batch([message], ["K"], 5)
+    assert many.topic == "ns%t"
+    with pytest.raises(MessageIllegal, match="130 characters"):
+        packer("n" * 9).single(Message("t" * 120, b""), "K", 5)
 
 
 def stored(**properties: str) -> StoredMessage:
@@ -140,9 +123,9 @@ def stored(**properties: str) -> StoredMessage:
     )  # fmt: skip
 
 
-def retry(message: StoredMessage) -> Packed:
-    return pack_retry(
-        message, "%RETRY%g", "NEW", CONFIG, 7,
+def retry(message: StoredMessage, namespace: str = "") -> Packed:
+    return packer(namespace).retry(
+        message, "%RETRY%g", "NEW", 7,
         reconsume_times=5, max_reconsume_times=5, delay_level=7,
     )  # fmt: skip
 
@@ -169,41 +152,7 @@ def test_a_message_retried_before_keeps_its_first_origin() -> None:
     assert pairs["UNIQ_KEY"] == "NEW"
 
 
-MESSAGES = st.lists(
-    st.builds(
-        Message,
-        topic=st.sampled_from(["t", "u"]),
-        body=st.binary(max_size=300),
-        tag=st.sampled_from(["", "k", "l"]),
-        delay_level=st.sampled_from([0, 0, 0, 1]),
-        wait_store=st.booleans(),
-        properties=st.dictionaries(st.text("abcü", min_size=1), st.text("xyzü", min_size=1)),
-    ),
-    max_size=40,
-)
-
-
-@given(MESSAGES, st.integers(400, 2000))
-def test_batches_hold_every_message_once_within_the_limits(
-    messages: list[Message], limit: int
-) -> None:
-    plan = plan_batches(messages, lambda message: message.tag, limit)
-    assert sorted(at for positions, _ in plan for at in positions) == list(range(len(messages)))
-    last: dict[tuple[Any, ...], int] = {}
-    for positions, key in plan:
-        part = [messages[at] for at in positions]
-        assert {message.tag for message in part} == {key}
-        assert len({(message.topic, message.wait_store) for message in part}) == 1
-        if len(part) > 1:
-            assert not any(message.delay_level for message in part)
-            packed = pack_batch(part, ["K" * 32] * len(part), CONFIG, 0)
-            assert len(packed.body) <= limit
-        group = part[0].topic, key, part[0].wait_store
-        assert positions == sorted(positions)
-        assert last.get(group, -1) < positions[0]
-        last[group] = positions[-1]
-
-
-def test_few_batches_are_made() -> None:
-    messages = [Message("t", b"x" * 100) for _ in range(1000)]
-    assert len(plan_batches(messages, lambda _: None, 1 << 20)) == 1
+def test_a_retried_message_of_a_namespace_names_its_topic_as_brokers_do() -> None:
+    for message in (stored(), stored(RETRY_TOPIC="t"), stored(RETRY_TOPIC="ns%t")):
+        pairs = properties.decode_text(retry(message, "ns").properties)
+        assert pairs["RETRY_TOPIC"] == "ns%t"

@@ -44,10 +44,10 @@ def test_the_broker_that_failed_is_avoided_while_there_is_another() -> None:
 
 def test_brokers_with_faults_are_passed_over() -> None:
     turns, faults = RoundRobin(), FaultScores()
-    faults.report("a", 30_000, 0)
+    faults.refused("a", 0)
     for _ in range(8):
         assert turns.pick(QUEUES, faults=faults, now_ms=1).broker_name == "b"
-    faults.report("b", 600, 0)
+    faults.answered("b", 600, 0)
     assert turns.pick(QUEUES, faults=faults, now_ms=1).broker_name == "b"
     assert {turns.pick(QUEUES, faults=faults, now_ms=700_000).broker_name for _ in range(4)} == {
         "a",

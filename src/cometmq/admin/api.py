@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cometmq.client.pull import Puller
-from cometmq.client.routes import AUTO_CREATE_TOPIC
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,
@@ -25,6 +24,7 @@ from cometmq.core.errors import (
 from cometmq.core.settings import format_properties, parse_properties
 from cometmq.message.ids import decode_offset_id
 from cometmq.message.model import MessageQueue, StoredMessage, from_record
+from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.message.record import iter_decode
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import (

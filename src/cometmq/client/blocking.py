@@ -65,7 +65,7 @@ class ReceivedMessage(received.MessageView):
     __slots__ = ("_message", "_thread")
 
     def __init__(self, thread: _LoopThread, message: received.ReceivedMessage) -> None:
-        super().__init__(message._inflight, message.stored)
+        super().__init__(message.stored)
         self._thread = thread
         self._message = message
 
@@ -195,7 +195,7 @@ class Client:
 
     def __init__(
         self,
-        name_servers: str | Iterable[str],
+        name_servers: str | Iterable[str] = (),
         *,
         config: ClientConfig | None = None,
         **settings: Any,
@@ -249,6 +249,7 @@ class Client:
 
     send = _waiting(asynchronous.Client.send)
     send_oneway = _waiting(asynchronous.Client.send_oneway)
+    send_batch = _waiting(asynchronous.Client.send_batch)
     send_many = _waiting(asynchronous.Client.send_many)
     queues = _waiting(asynchronous.Client.queues)
     subscribe = _subscribing(asynchronous.Client.subscribe)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from cometmq.client.config import ClientConfig, parse_name_servers
+from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.options import Mode, Start, make_options
 from cometmq.client.consumer.subscription import Subscription
-from cometmq.client.producer import OrderKey, Producer, SendResult
+from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.session import Session
-from cometmq.core.errors import SettingsError
 from cometmq.message.model import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from cometmq.client.hooks import SendHook
+    from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
+    from cometmq.client.results import SendResult
+    from cometmq.client.selection import QueueSelector
     from cometmq.core.clock import Clock
 
 
@@ -23,23 +24,21 @@ class Client:
     """A RocketMQ client: ``async with Client("127.0.0.1:9876") as client: ...``.
 
     ``name_servers`` is one address, several parted by ``;``, or a sequence; ``settings`` are fields
-    of ClientConfig. Raises SettingsError for one that does not exist.
+    of ClientConfig, and ``config`` replaces both. Raises SettingsError for a setting that does not
+    exist.
     """
 
     def __init__(
         self,
-        name_servers: str | Iterable[str],
+        name_servers: str | Iterable[str] = (),
         *,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        if config is None:
-            try:
-                config = ClientConfig(parse_name_servers(name_servers), **settings)
-            except TypeError as error:
-                raise SettingsError(", ".join(settings), str(error)) from None
-        self.config = config
+        self.config = config or make_config(name_servers, settings)
+        #: Called round every block of work on a message; may be added to at any time.
+        self.consume_hooks: list[ConsumeHook] = []
         self._clock = clock
         self._session: Session | None = None
         self._producer: Producer | None = None
@@ -99,8 +98,13 @@ class Client:
 
     @property
     def send_hooks(self) -> list[SendHook]:
-        """Called round every attempt to send."""
+        """Called round every attempt to send; may be added to at any time."""
         return self.producer.hooks
+
+    @property
+    def forbidden_hooks(self) -> list[ForbiddenHook]:
+        """Asked before every attempt to send: what one raises ends the send."""
+        return self.producer.forbidden_hooks
 
     @overload
     async def send(
@@ -109,7 +113,7 @@ class Client:
         body: None = None,
         *,
         order_key: str | None = None,
-        queue: MessageQueue | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult: ...
     @overload
@@ -123,7 +127,7 @@ class Client:
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         order_key: str | None = None,
-        queue: MessageQueue | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult: ...
     async def send(
@@ -136,13 +140,14 @@ class Client:
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
         order_key: str | None = None,
-        queue: MessageQueue | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
         """Send a message, or a body to a topic, and wait until a broker has stored it.
 
         ``keys`` find it later, ``tag`` is what consumers filter by, messages with one
-        ``order_key`` stay in order. Raises as Producer.send.
+        ``order_key`` stay in order; ``queue`` is a queue of the topic, or a function that picks
+        one. Raises as Producer.send.
         """
         message = _message(topic, body, tag, keys, properties, delay_level)
         return await self.producer.send(
@@ -158,12 +163,26 @@ class Client:
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         order_key: str | None = None,
-        queue: MessageQueue | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
     ) -> None:
         """Send without waiting for an answer: fast, and lost without notice when a broker fails.
         Raises as Producer.send_oneway."""
         message = _message(topic, body, tag, keys, properties, 0)
         await self.producer.send_oneway(message, order_key=order_key, queue=queue)
+
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        order_key: str | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int = 0,
+    ) -> list[SendResult]:
+        """Send messages in one request: all of them are stored behind each other, or none. Raises
+        as Producer.send_batch."""
+        return await self.producer.send_batch(
+            messages, order_key=order_key, queue=queue, timeout_ms=timeout_ms
+        )
 
     async def send_many(
         self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
@@ -201,8 +220,9 @@ class Client:
             mode=mode,
             start=start,
             max_reconsume_times=max_reconsume_times,
+            namespace=self.session.namespace,
         )
-        subscription = Subscription(self.session, self.producer, options)
+        subscription = Subscription(self.session, self.producer, options, self.consume_hooks)
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
@@ -211,9 +231,13 @@ class Client:
         self, topic: str, purpose: Literal["read", "write"] = "read"
     ) -> tuple[MessageQueue, ...]:
         """The queues of a topic that may be read or written. Raises RouteNotFound."""
+        namespace = self.session.namespace
+        known_as = namespace.wrap(topic)
         if purpose == "write":
-            return await self.session.publish_queues(topic)
-        return await self.session.subscribe_queues(topic)
+            queues = await self.session.publish_queues(known_as)
+        else:
+            queues = await self.session.subscribe_queues(known_as)
+        return tuple(map(namespace.unwrap_queue, queues))
 
 
 def _message(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from cometmq.core.errors import SettingsError
 
@@ -26,7 +27,8 @@ def parse_name_servers(text: str | Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Everything that can be set on a client; the defaults are those of the Java client.
+    """Everything that can be set on a client; the defaults are those of the Java client, and
+    :meth:`recommended` has better ones.
 
     Times of one request end in ``timeout_ms``, periods in ``interval_ms``.
     """
@@ -36,6 +38,8 @@ class ClientConfig:
     instance_name: str = "DEFAULT"
     #: Replaces the generated ``ip@pid#number``; must be unique among the members of a group.
     client_id: str = ""
+    #: Topics and groups are this tenant's own: brokers know them as ``namespace%name``.
+    namespace: str = ""
     request_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
 
@@ -49,6 +53,11 @@ class ClientConfig:
     send_timeout_ms: int = 3_000
     #: Further attempts after the first, on another broker where there is one.
     send_retries: int = 2
+    #: What one attempt may take of that time when another can follow it; 0 is all of it.
+    send_attempt_timeout_ms: int = 0
+    #: Try another broker also when a message is stored, but not as safely as it should be; it is
+    #: then stored twice.
+    retry_not_stored_ok: bool = False
     compress_over_bytes: int = 4_096
     compress_level: int = 5
     max_message_bytes: int = 4 * 1024 * 1024
@@ -56,8 +65,11 @@ class ClientConfig:
     max_batch_bytes: int = 1024 * 1024
     #: Queues asked for when a topic is created by its first message.
     default_topic_queues: int = 4
-    #: Avoid brokers for a while after they were slow or failed.
+    #: Avoid brokers for a while after they were slow or failed; ask those that could not be reached
+    #: whether they are back.
     send_latency_fault: bool = False
+    probe_interval_ms: int = 3_000
+    probe_timeout_ms: int = 200
 
     pull_batch_messages: int = 32
     #: How long a broker may hold a pull that finds nothing.
@@ -82,3 +94,22 @@ class ClientConfig:
     local_retry_pause_ms: int = 5_000
     #: Where broadcasting consumers keep their offsets.
     offsets_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
+
+    @classmethod
+    def recommended(cls, name_servers: str | Iterable[str], **changes: Any) -> ClientConfig:
+        """Settings for new programs, with ``changes``: a broker that is slow, silent or away costs
+        one attempt, and is then left alone until it is well.
+
+        Raises SettingsError for a setting that does not exist.
+        """
+        settings = {"send_latency_fault": True, "send_attempt_timeout_ms": 1_500, **changes}
+        return make_config(name_servers, settings)
+
+
+def make_config(name_servers: str | Iterable[str], settings: Mapping[str, Any]) -> ClientConfig:
+    """A configuration from settings by name. Raises SettingsError for one that does not exist."""
+    known = {field.name for field in fields(ClientConfig)}
+    for name in settings:
+        if name not in known:
+            raise SettingsError(name, "the client has no such setting")
+    return ClientConfig(parse_name_servers(name_servers), **settings)

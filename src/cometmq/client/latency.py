@@ -6,7 +6,11 @@ milliseconds.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
 
 #: A failed send counts as one that took so long.
 FAILURE_LATENCY_MS: Final = 30_000
@@ -26,23 +30,61 @@ def penalty_ms(latency_ms: float) -> int:
     return next((penalty for least, penalty in _PENALTIES_MS if latency_ms >= least), 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """Until when a broker is left alone, and through which queue it could not be reached."""
+
+    until_ms: int
+    unreachable: MessageQueue | None = None
+
+
 class FaultScores:
     """Brokers by name, with the moment until which each is left alone."""
 
     __slots__ = ("_scores",)
 
     def __init__(self) -> None:
-        self._scores: dict[str, tuple[int, float]] = {}
+        self._scores: dict[str, _Score] = {}
 
-    def report(self, broker_name: str, latency_ms: float, now_ms: int) -> None:
-        """A send to the broker took ``latency_ms`` (FAILURE_LATENCY_MS when it failed)."""
-        self._scores[broker_name] = (now_ms + penalty_ms(latency_ms), latency_ms)
+    def answered(self, broker_name: str, latency_ms: float, now_ms: int) -> None:
+        """A broker took ``latency_ms`` to serve a send."""
+        penalty = penalty_ms(latency_ms)
+        if penalty:
+            self._scores[broker_name] = _Score(now_ms + penalty)
+        else:
+            self._scores.pop(broker_name, None)
+
+    def refused(self, broker_name: str, now_ms: int) -> None:
+        """A broker answered that it cannot take messages now."""
+        self._scores[broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS))
+
+    def unreachable(self, queue: MessageQueue, now_ms: int) -> None:
+        """The broker of a queue did not answer, or could not be asked."""
+        self._scores[queue.broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS), queue)
+
+    def to_probe(self, now_ms: int) -> list[MessageQueue]:
+        """A queue of each broker that is left alone because it could not be reached."""
+        return [
+            score.unreachable
+            for score in self._scores.values()
+            if score.unreachable is not None and score.until_ms > now_ms
+        ]
+
+    def is_back(self, broker_name: str) -> None:
+        """A broker that could not be reached answers again."""
+        self._scores.pop(broker_name, None)
 
     def is_available(self, broker_name: str, now_ms: int) -> bool:
         """Whether the broker may be chosen."""
         score = self._scores.get(broker_name)
-        return score is None or score[0] <= now_ms
+        return score is None or score.until_ms <= now_ms
 
     def least_bad(self, broker_names: list[str], now_ms: int) -> str:
-        """The broker to use when all of ``broker_names`` are left alone: the first to be back."""
-        return min(broker_names, key=lambda name: self._scores.get(name, (now_ms, 0.0)))
+        """The broker to use when all of ``broker_names`` are left alone: one that answers where
+        there is one, and of those the first to be back."""
+        nothing = _Score(now_ms)
+        scores = {name: self._scores.get(name, nothing) for name in broker_names}
+        return min(
+            scores,
+            key=lambda name: (scores[name].unreachable is not None, scores[name].until_ms),
+        )

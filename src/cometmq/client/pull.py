@@ -101,6 +101,7 @@ class Puller:
         heartbeats carry the subscription, so that the broker uses that one. Raises NotConnected,
         RequestTimedOut, BrokerRefused.
         """
+        queue = self._session.namespace.wrap_queue(queue)
         replica = self._session.pull_address(queue.broker_name, self._suggested.get(queue, 0))
         if replica is None:
             replica = MASTER_ID, await self._session.master_of(queue)
@@ -207,6 +208,7 @@ class Puller:
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The offset of the message stored nearest to ``timestamp_ms`` (wall time). Raises as
         :meth:`pull`."""
+        queue = self._session.namespace.wrap_queue(queue)
         header = h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
 
@@ -223,6 +225,7 @@ class Puller:
     async def _ask(
         self, code: RequestCode, queue: MessageQueue, header: h.Header | None
     ) -> Response:
+        queue = self._session.namespace.wrap_queue(queue)
         address = await self._session.master_of(queue)
         return await self._session.remoting.call(
             address,

@@ -14,9 +14,6 @@ from msgspec import structs
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.route import MASTER_ID, TopicRoute, readable, writable
 
-#: A route that exists wherever brokers create topics for their first message.
-AUTO_CREATE_TOPIC = "TBW102"
-
 Brokers = dict[str, dict[int, str]]
 
 

@@ -1,17 +1,21 @@
-"""Which queue a message goes to: in turn, or by the hash of its order key (upstream:
-TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java)."""
+"""Which queue a message goes to: in turn, by the hash of its order key, or as a function of the
+user's says (upstream: TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from cometmq.filter.tags import java_hash
 
 if TYPE_CHECKING:
     from cometmq.client.latency import FaultScores
-    from cometmq.message.model import MessageQueue
+    from cometmq.message.model import Message, MessageQueue
+
+#: Picks one of a topic's queues for a message, or for the first one of a batch. Every attempt asks
+#: it again.
+QueueSelector = Callable[[Sequence["MessageQueue"], "Message"], "MessageQueue"]
 
 
 def by_key(queues: Sequence[MessageQueue], order_key: str) -> MessageQueue:

@@ -16,8 +16,8 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cometmq.client.namespace import Namespace
 from cometmq.client.routes import (
-    AUTO_CREATE_TOPIC,
     KnownTopic,
     RouteTable,
     auto_create_route,
@@ -26,6 +26,7 @@ from cometmq.client.routes import (
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected, RouteNotFound
 from cometmq.message.ids import UniqueKeys
+from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Remoting, split_address
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
@@ -73,6 +74,7 @@ class Session:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.tasks = Tasks()
+        self.namespace = Namespace(config.namespace)
         self.ip = _own_ip(config.name_servers[0])
         self.client_id = config.client_id or f"{self.ip}@{os.getpid()}#{random.getrandbits(48)}"
         self.unique_keys = UniqueKeys(

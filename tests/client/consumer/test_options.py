@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.consumer.options import SubscribeOptions, make_options
+from cometmq.client.namespace import Namespace
 from cometmq.core.errors import MessageIllegal, SettingsError
 from cometmq.filter.tags import tag_code
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -87,3 +88,16 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(error, match=problem):
         options(changes.pop("topics", "t"), **changes)
+
+
+def test_names_of_a_namespace_are_the_brokers() -> None:
+    wanted = options({"t": "a", "u": "*"}, namespace=Namespace("ns"))
+    assert wanted.group == "ns%g"
+    assert wanted.topics == {"ns%t", "ns%u", "%RETRY%ns%g"}
+    assert wanted.filter_of("ns%t").tags == {"a"}
+
+
+def test_a_group_whose_retry_topic_would_be_too_long() -> None:
+    options(group="g" * 120)
+    with pytest.raises(MessageIllegal, match="limit is 120"):
+        options(group="g" * 121)

@@ -13,8 +13,10 @@ import pytest
 
 from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.namespace import Namespace
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
+from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.consumer.test_options import options
@@ -84,10 +86,10 @@ async def test_an_unsettled_message_holds_the_offset_back(
     async with joined(cluster) as consumer:
         first = await take(consumer)
         assert await bodies(consumer, 2) == [b"2", b"3"]
-        await consumer._offsets.persist()
+        await consumer.persist_offsets()
         assert broker.offset("g", "t") == 0
         first.ack()
-        await consumer._offsets.persist()
+        await consumer.persist_offsets()
         assert broker.offset("g", "t") == 3
 
 
@@ -163,7 +165,7 @@ async def test_a_send_back_that_fails_is_retried_here(
         await (await take(consumer)).retry()
         again = await take(consumer)
         assert (again.body, again.reconsume_times, again.stored.topic) == (b"1", 1, "t")
-        await consumer._offsets.persist()
+        await consumer.persist_offsets()
         assert broker.offset("g", "t") == 0
         again.ack()
 
@@ -282,7 +284,7 @@ async def test_queues_move_to_a_member_that_joins_and_back(
             # What the first one has in its hands is not its own any more: the second gets it too.
             assert await bodies(two, 1) == [b"a"]
             kept.ack()
-            await one._offsets.persist()
+            await one.persist_offsets()
             await eventually(lambda: broker.offset("g", "t", 3) == 1)
         await eventually(lambda: len(one.assigned("t")) == 4)
 
@@ -389,3 +391,40 @@ async def test_a_topic_that_comes_later_is_found(cluster: FakeCluster, broker: F
             cluster.create("later", 1)
             broker.put("later", 0, b"1")
             assert await bodies(consumer, 1) == [b"1"]
+
+
+async def test_users_of_a_namespace_see_their_own_names(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("ns%t", 1)
+    broker.put("ns%t", 0, b"1")
+    namespace = Namespace("ns")
+    settings = {"namespace": "ns"}
+    async with joined(cluster, settings, namespace=namespace) as consumer:
+        first = await take(consumer)
+        assert (first.topic, first.queue) == ("t", MessageQueue("t", "broker-0", 0))
+        await first.retry()
+        again = await take(consumer)
+        assert (again.topic, again.queue.topic) == ("t", "%RETRY%g")
+        again.ack()
+    back = broker.peer.received(RequestCode.CONSUMER_SEND_MSG_BACK)[0].header
+    assert (back.group, back.origin_topic) == ("ns%g", "ns%t")
+    assert broker.offset("ns%g", "ns%t") == 1
+    assert broker.heartbeats[0].consumer_data_set[0].group_name == "ns%g"
+
+
+async def test_a_late_settlement_of_a_queue_that_was_handed_over_counts_no_more(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    async with joined(cluster, {"client_id": "a"}) as one:
+        await eventually(lambda: len(one.assigned("t")) == 2)
+        fill(broker, "x", queue_id=1)
+        message = await take(one)
+        async with joined(cluster, {"client_id": "b"}) as two:
+            again = await take(two)
+            assert again.body == b"x"
+            message.ack()
+            await one.persist_offsets()
+            assert broker.offset("g", "t", 1) == 0
+            again.ack()

@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.received import MessageView, Outcome, ReceivedMessage
+from cometmq.client.hooks import ConsumeAttempt
 from cometmq.message.model import MessageQueue, StoredMessage
 from tests.client.consumer.test_inflight import message
 
@@ -22,11 +23,14 @@ class Settling:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def begin(self) -> None:
+    def begin(self, message: MessageView) -> None:
         self.calls.append("begin")
 
-    def end(self) -> None:
-        self.calls.append("end")
+    def end(
+        self, attempt: ConsumeAttempt | None, outcome: Outcome | None, error: BaseException | None
+    ) -> None:
+        assert outcome is not None
+        self.calls.append(f"end {outcome.value}" + (f" {error!r}" if error is not None else ""))
 
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
         self.calls.append("ack")
@@ -39,7 +43,7 @@ class Settling:
 
 
 def received(settling: Settling, **properties: str) -> ReceivedMessage:
-    stored = structs.replace(message(5), properties=properties, body=b"body")
+    stored = structs.replace(message(5), properties=properties, body=b"body", broker_name="a")
     return ReceivedMessage(settling, InFlight(QUEUE, 0), stored)
 
 
@@ -48,7 +52,7 @@ async def test_leaving_the_block_acknowledges() -> None:
     async with received(settling).processing() as inside:
         assert inside.body == b"body"
         assert settling.calls == ["begin"]
-    assert settling.calls == ["begin", "ack", "end"]
+    assert settling.calls == ["begin", "ack", "end acknowledged"]
 
 
 async def test_an_exception_sends_it_to_be_retried(caplog: pytest.LogCaptureFixture) -> None:
@@ -56,7 +60,7 @@ async def test_an_exception_sends_it_to_be_retried(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         async with received(settling, UNIQ_KEY="ID").processing():
             raise ValueError("bad row")
-    assert settling.calls == ["begin", "retry 0", "end"]
+    assert settling.calls == ["begin", "retry 0", "end retried ValueError('bad row')"]
     assert "message=ID attempt=1 error=ValueError('bad row')" in caplog.text
 
 
@@ -72,7 +76,7 @@ async def test_a_cancelled_block_gives_it_back() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert settling.calls == ["begin", "back", "end"]
+    assert settling.calls == ["begin", "back", "end returned CancelledError()"]
 
 
 async def test_what_the_block_decided_stands() -> None:
@@ -83,7 +87,10 @@ async def test_what_the_block_decided_stands() -> None:
     async with received(settling).processing() as inside:
         inside.ack()
         raise ValueError("after the acknowledgement")
-    assert settling.calls == ["begin", "retry 3", "end", "begin", "ack", "end"]
+    assert settling.calls == [
+        *("begin", "retry 3", "end retried"),
+        *("begin", "ack", "end acknowledged ValueError('after the acknowledgement')"),
+    ]
 
 
 async def test_cancelled_after_the_decision() -> None:
@@ -96,7 +103,7 @@ async def test_cancelled_after_the_decision() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await work()
-    assert settling.calls == ["begin", "ack", "end"]
+    assert settling.calls == ["begin", "ack", "end acknowledged CancelledError()"]
 
 
 def test_what_a_message_says() -> None:

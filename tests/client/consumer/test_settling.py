@@ -11,8 +11,9 @@ from msgspec import structs
 from cometmq.client.consumer.concurrent import SendBack
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.inflight import InFlight
-from cometmq.client.consumer.offsets import RemoteOffsets
+from cometmq.client.consumer.received import Outcome, ReceivedMessage
 from cometmq.client.consumer.settling import ConsumerSettler
+from cometmq.client.hooks import ConsumeAttempt, ConsumeHook
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.protocol.codes import RequestCode
@@ -31,7 +32,6 @@ class Hands:
     broker: FakeBroker
     inflight: InFlight
     dispatch: Dispatch
-    offsets: RemoteOffsets
     settler: ConsumerSettler
     message: StoredMessage
 
@@ -46,7 +46,9 @@ def accepting(broker: FakeBroker) -> None:
     broker.peer.on(BACK, Answer())
 
 
-async def hands(cluster: FakeCluster, session: Session, **changes: Any) -> Hands:
+async def hands(
+    cluster: FakeCluster, session: Session, *hooks: ConsumeHook, **changes: Any
+) -> Hands:
     wanted = options(**changes)
     dispatch = Dispatch(session.clock, concurrency=4, per_queue=4)
     inflight = InFlight(MessageQueue("t", "broker-0", 0), 0)
@@ -54,17 +56,14 @@ async def hands(cluster: FakeCluster, session: Session, **changes: Any) -> Hands
     dispatch.offer(inflight)
     taken = await dispatch.take()
     assert taken is not None
-    offsets = RemoteOffsets(session, "g")
-    settler = ConsumerSettler(session, wanted, offsets, dispatch, SendBack(session, wanted))
-    return Hands(cluster.brokers[0], inflight, dispatch, offsets, settler, taken[1])
+    settler = ConsumerSettler(session, wanted, dispatch, SendBack(session, wanted), hooks)
+    return Hands(cluster.brokers[0], inflight, dispatch, settler, taken[1])
 
 
-async def test_success_moves_the_offset(cluster: FakeCluster, session: Session) -> None:
+async def test_success_moves_what_may_be_committed(cluster: FakeCluster, session: Session) -> None:
     it = await hands(cluster, session)
     it.settler.succeeded(it.inflight, it.message)
-    assert it.dispatch.handed_out == 0
-    await it.offsets.persist()
-    assert it.broker.offset("g", "t") == 1
+    assert (it.dispatch.handed_out, it.inflight.committable) == (0, 1)
 
 
 async def test_a_failure_goes_to_the_broker(cluster: FakeCluster, session: Session) -> None:
@@ -85,24 +84,6 @@ async def test_what_the_broker_does_not_take_stays_here(
     again = await it.dispatch.take()
     assert again is not None
     assert (again[1].queue_offset, again[1].reconsume_times) == (0, 1)
-
-
-async def test_a_dropped_queue_counts_until_it_is_reset(
-    cluster: FakeCluster, session: Session
-) -> None:
-    it = await hands(cluster, session)
-    it.inflight.dropped = True
-    it.settler.succeeded(it.inflight, it.message)
-    await it.offsets.persist()
-    assert it.broker.offset("g", "t") == 1
-    it = await hands(cluster, session)
-    it.inflight.dropped = True
-    it.inflight.reset(-1)
-    it.offsets.forget(it.inflight.queue)
-    it.settler.succeeded(it.inflight, it.message)
-    del it.broker.offsets["g", "t", 0]
-    await it.offsets.persist()
-    assert it.broker.offset("g", "t") is None
 
 
 async def test_what_failed_of_a_dropped_queue_is_its_next_owners(
@@ -126,9 +107,47 @@ async def test_a_stuck_message_goes_back_with_its_own_level(
     assert it.dispatch.handed_out == 0
 
 
-async def test_work_is_counted(cluster: FakeCluster, session: Session) -> None:
-    it = await hands(cluster, session)
-    it.settler.begin()
-    assert it.settler.working == 1
-    it.settler.end()
+class Watching:
+    """A hook that writes down what it sees; it may be broken."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.begun: list[str] = []
+        self.ended: list[ConsumeAttempt] = []
+
+    def before(self, attempt: ConsumeAttempt) -> None:
+        self.begun.append(attempt.message.message_id)
+        if self.broken:
+            raise RuntimeError("broken hook")
+
+    def after(self, attempt: ConsumeAttempt) -> None:
+        self.ended.append(attempt)
+        if self.broken:
+            raise RuntimeError("broken hook")
+
+
+async def test_hooks_see_what_work_came_to(
+    cluster: FakeCluster, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = Watching(broken=True), Watching()
+    it = await hands(cluster, session, first, second)
+    received = ReceivedMessage(it.settler, it.inflight, it.message)
+    async with received.processing():
+        assert it.settler.working == 1
+        raise ValueError("bad row")
     assert it.settler.working == 0
+    for hook in (first, second):
+        assert hook.begun == [it.message.message_id]
+        (attempt,) = hook.ended
+        assert (attempt.group, attempt.outcome) == ("g", Outcome.RETRIED)
+        assert repr(attempt.error) == "ValueError('bad row')"
+        assert attempt.ended_ms >= attempt.started_ms > 0
+    assert caplog.text.count("hook_failed") == 2
+
+
+async def test_work_without_hooks_is_only_counted(cluster: FakeCluster, session: Session) -> None:
+    it = await hands(cluster, session)
+    received = ReceivedMessage(it.settler, it.inflight, it.message)
+    async with received.processing():
+        assert it.settler.working == 1
+    assert (it.settler.working, it.inflight.committable) == (0, 1)

@@ -11,6 +11,7 @@ from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
+from cometmq.protocol.codes import RequestCode
 from tests.client.consumer.test_options import options
 from tests.client.consumer.test_push import fill
 from tests.client.fake_broker import FakeBroker
@@ -161,3 +162,33 @@ async def test_one_that_was_never_used_can_be_closed(session: Session) -> None:
             await second.start()
         await second.close()
         assert session.members
+
+
+async def test_a_handler_that_waits_for_nothing_leaves_turns_to_others(
+    broker: FakeBroker, session: Session
+) -> None:
+    fill(broker, *map(str, range(300)))
+    given = subscription(session, concurrency=1)
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with given:
+        pulls = broker.peer.received
+        # Everything is at hand when the pull behind it is there.
+        await eventually(
+            lambda: any(pull.header.queue_offset == 300 for pull in pulls(RequestCode.PULL_MESSAGE))
+        )
+        ticking = asyncio.create_task(tick())
+        seen = []
+        async for message in given:
+            message.ack()
+            seen.append(turns)
+            if len(seen) == 300:
+                break
+        ticking.cancel()
+    assert len(set(seen)) >= 4

@@ -17,7 +17,7 @@ from cometmq.message.model import Message
 if TYPE_CHECKING:
     from cometmq.client.consumer.received import ReceivedMessage
     from cometmq.client.consumer.subscription import Subscription
-    from cometmq.client.producer import SendResult
+    from cometmq.client.results import SendResult
 
 BATCH_LINES = 256
 

@@ -36,12 +36,13 @@ class SendBack:
         self, queue: MessageQueue, message: StoredMessage, delay_level: int
     ) -> None:
         most = self._options.max_reconsume_times
+        origin = message.properties.get(props.RETRY_TOPIC) or message.topic
         header = ConsumerSendMsgBack(
             offset=message.physical_offset,
             group=self._options.group,
             delay_level=delay_level,
             origin_msg_id=message.offset_id,
-            origin_topic=message.properties.get(props.RETRY_TOPIC) or message.topic,
+            origin_topic=self._session.namespace.wrap(origin),
             unit_mode=False,
             max_reconsume_times=DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most,
         )

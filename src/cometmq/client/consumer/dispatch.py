@@ -31,12 +31,13 @@ class Dispatch:
         *,
         concurrency: int,
         per_queue: int,
-        may_give: Callable[[InFlight], bool] = lambda _: True,
+        may_give: Callable[[InFlight], bool] | None = None,
     ) -> None:
         self._clock = clock
         self._concurrency = concurrency
         self._per_queue = per_queue
         self._may_give = may_give
+        #: Queues that may have something to give; each leaves when its turn finds nothing.
         self._turns: deque[InFlight] = deque()
         self._in_turn: set[InFlight] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -50,21 +51,38 @@ class Dispatch:
 
     def offer(self, inflight: InFlight) -> None:
         """A queue may have something to give."""
-        if inflight.ready_count and inflight not in self._in_turn:
+        if inflight not in self._in_turn and inflight.ready_count:
             self._turns.append(inflight)
             self._in_turn.add(inflight)
-        self._wake()
+        if self._waiters:
+            self._wake()
+
+    def take_now(self) -> tuple[InFlight, StoredMessage] | None:
+        """The next message and its queue; None when there is none yet, too many are out, or it is
+        closed."""
+        if self._closed or self._handed_out >= self._concurrency:
+            return None
+        turns = self._turns
+        while turns:
+            inflight = turns[0]
+            message = self._take_from(inflight)
+            if message is None:
+                turns.popleft()
+                self._in_turn.discard(inflight)
+                continue
+            turns.rotate(-1)
+            self._handed_out += 1
+            if self._waiters:
+                self._wake()
+            return inflight, message
+        return None
 
     async def take(self) -> tuple[InFlight, StoredMessage] | None:
         """The next message and its queue; None when closed."""
         while not self._closed:
-            if not self._is_full():
-                found = self._next()
-                if found is not None:
-                    self._handed_out += 1
-                    if self._turns:
-                        self._wake()
-                    return found
+            found = self.take_now()
+            if found is not None:
+                return found
             await self._wait()
         return None
 
@@ -81,29 +99,22 @@ class Dispatch:
         while self._waiters:
             self._wake()
 
-    def _next(self) -> tuple[InFlight, StoredMessage] | None:
-        for _ in range(len(self._turns)):
-            inflight = self._turns.popleft()
-            self._in_turn.discard(inflight)
-            if inflight.dropped or not inflight.ready_count:
-                continue
-            if inflight.taken_count >= self._per_queue or not self._may_give(inflight):
-                continue  # offered again when a message of it is released or its lock is back
-            message = inflight.take(self._clock.monotonic_ms())
-            if message is None:
-                continue
-            if inflight.ready_count:
-                self._turns.append(inflight)
-                self._in_turn.add(inflight)
-            return inflight, message
-        return None
+    def _take_from(self, inflight: InFlight) -> StoredMessage | None:
+        """A message of a queue; with None it is offered again when one of its messages is
+        released, or when its lock is back."""
+        if inflight.dropped or inflight.taken_count >= self._per_queue:
+            return None
+        if self._may_give is not None and not self._may_give(inflight):
+            return None
+        return inflight.take(self._clock.monotonic_ms())
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
+        is_full = self._handed_out >= self._concurrency
         try:
             # With free places this waits for messages, which may take any time.
-            async with asyncio.timeout(_HINT_AFTER_S if self._is_full() else None):
+            async with asyncio.timeout(_HINT_AFTER_S if is_full else None):
                 await waiter
         except TimeoutError:
             log.warning(
@@ -114,9 +125,6 @@ class Dispatch:
         except asyncio.CancelledError:
             self._wake()  # whoever woke this waiter meant to wake somebody
             raise
-
-    def _is_full(self) -> bool:
-        return self._handed_out >= self._concurrency
 
     def _wake(self) -> None:
         while self._waiters:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from cometmq.client.outgoing import check_topic
+from cometmq.client.limits import check_group, check_topic
+from cometmq.client.namespace import Namespace
 from cometmq.core.errors import SettingsError
 from cometmq.filter import tags
+from cometmq.message.names import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerData, Subscription
-
-RETRY_PREFIX: Final = "%RETRY%"
 
 #: Where a group begins in a queue that it has never read: after everything that is there, at the
 #: oldest message, or at a moment (milliseconds since the epoch, or a datetime). A queue whose
@@ -89,16 +89,20 @@ def make_options(
     mode: Mode,
     start: Start,
     max_reconsume_times: int,
+    namespace: Namespace | None = None,
 ) -> SubscribeOptions:
     """Check what a caller asked for. ``topics`` is one topic, filtered by ``expression``, or
-    filters by topic.
+    filters by topic. Names are users' in ``namespace``; options hold the brokers'.
 
     Raises MessageIllegal for a bad topic or group name and SettingsError for the rest.
     """
-    check_topic(group)
+    namespace = namespace or Namespace()
+    group = namespace.wrap(group)
+    check_group(group)
     filters: dict[str, tags.TagFilter] = {}
     wanted = {topics: expression} if isinstance(topics, str) else topics
-    for topic, text in wanted.items():
+    for name, text in wanted.items():
+        topic = namespace.wrap(name)
         check_topic(topic)
         try:
             filters[topic] = tags.parse(text)

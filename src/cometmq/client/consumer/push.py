@@ -26,10 +26,11 @@ from cometmq.core.errors import BrokerRefused, CometError
 from cometmq.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cometmq.client.consumer.offsets import OffsetStore
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
@@ -62,7 +63,13 @@ class _Reading:
 class PushConsumer:
     """A member of ``options.group``. Start it, take messages, close it."""
 
-    def __init__(self, session: Session, producer: Producer, options: SubscribeOptions) -> None:
+    def __init__(
+        self,
+        session: Session,
+        producer: Producer,
+        options: SubscribeOptions,
+        hooks: Sequence[ConsumeHook] = (),
+    ) -> None:
         self.group = options.group
         self._session = session
         self._config = session.config
@@ -75,14 +82,14 @@ class PushConsumer:
             session.clock,
             concurrency=options.concurrency,
             per_queue=1 if options.ordered else options.concurrency,
-            may_give=self._may_give,
+            may_give=None if self._locks is None else self._is_locked,
         )
         policy = (
             RetryInPlace(session, options, producer)
             if options.ordered
             else SendBack(session, options)
         )
-        self._settler = ConsumerSettler(session, options, self._offsets, self._dispatch, policy)
+        self._settler = ConsumerSettler(session, options, self._dispatch, policy, hooks)
         self._rebalancer = Rebalancer(session, options, self)
         self._limits = Limits(
             self._config.max_queue_messages,
@@ -101,16 +108,21 @@ class PushConsumer:
         await self._session.add_member(self)
         spawn = self._session.tasks.spawn
         self._loops.append(spawn(self._rebalancer.run(), name=f"rebalance {self.group}"))
-        self._loops.append(spawn(self._persist_offsets(), name=f"offsets {self.group}"))
+        self._loops.append(spawn(self._keep_offsets(), name=f"offsets {self.group}"))
         if self._locks is not None:
             self._loops.append(spawn(self._renew_locks(), name=f"locks {self.group}"))
         elif not self._options.broadcasting and not self._options.ordered:
             self._loops.append(spawn(self._release_stuck(), name=f"stuck {self.group}"))
 
+    def take_now(self) -> ReceivedMessage | None:
+        """The next message; None when :meth:`take` would have to wait."""
+        taken = self._dispatch.take_now()
+        return None if taken is None else ReceivedMessage(self._settler, taken[0], taken[1])
+
     async def take(self) -> ReceivedMessage | None:
         """The next message; None once the consumer is closed."""
         taken = await self._dispatch.take()
-        return None if taken is None else ReceivedMessage(self._settler, *taken)
+        return None if taken is None else ReceivedMessage(self._settler, taken[0], taken[1])
 
     async def close(self) -> None:
         """Stop giving messages, wait a while for those in work, store offsets, leave the group."""
@@ -125,7 +137,7 @@ class PushConsumer:
         await self._drain(lambda: self._settler.working == 0)
         for reading in self._reading.values():
             reading.inflight.dropped = True
-            reading.inflight.reset(_NOWHERE)  # what is done later than that counts no more
+            self._finish(reading.inflight)
         await self._offsets.persist(unchanged_too=True)
         if self._locks is not None:
             for queue in list(self._reading):
@@ -184,13 +196,22 @@ class PushConsumer:
         try:
             if self._locks is not None:
                 await self._drain(lambda: inflight.taken_count == 0)
-            inflight.reset(_NOWHERE)  # what is done later than that counts no more
+            self._finish(inflight)
             await self._offsets.persist([queue])
             self._offsets.forget(queue)
             if self._locks is not None:
                 await self._locks.release(queue)
         finally:
             self._releasing.discard(queue)
+
+    def _finish(self, inflight: InFlight) -> None:
+        """Note how far a queue was consumed; what is done later than that counts no more."""
+        self._note_offset(inflight)
+        inflight.reset(_NOWHERE)
+
+    def _note_offset(self, inflight: InFlight) -> None:
+        if inflight.next_offset != _NOWHERE:
+            self._offsets.update(inflight.queue, inflight.committable)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         """Where to begin: the stored offset, else what the options say."""
@@ -262,12 +283,14 @@ class PushConsumer:
             )
             inflight.reset(result.next_offset)
         else:
-            # A broker filters by hash, which two tags can share.
-            accepts = self._options.filter_of(inflight.queue.topic).accepts
-            matching = [message for message in result.messages if accepts(message.tag)]
-            inflight.add(matching, result.next_offset)
+            messages = result.messages
+            wanted = self._options.filter_of(inflight.queue.topic)
+            if not wanted.matches_all:  # a broker filters by hash, which two tags can share
+                messages = [message for message in messages if wanted.accepts(message.tag)]
+            if namespace := self._session.namespace:
+                messages = [namespace.unwrap_message(message) for message in messages]
+            inflight.add(messages, result.next_offset)
             self._dispatch.offer(inflight)
-        self._offsets.update(inflight.queue, inflight.committable)
 
     async def _pull_failed(self, inflight: InFlight, error: CometError, before: int) -> None:
         """Wait after a failed pull, longer with each one ``before`` it: a broker that was only
@@ -282,10 +305,16 @@ class PushConsumer:
 
     # ------------------------------------------------------------------ periods
 
-    async def _persist_offsets(self) -> None:
+    async def persist_offsets(self) -> None:
+        """Store how far every queue is consumed; failures are logged."""
+        for reading in self._reading.values():
+            self._note_offset(reading.inflight)
+        await self._offsets.persist()
+
+    async def _keep_offsets(self) -> None:
         while True:
             await self._clock.sleep_ms(self._config.offset_persist_interval_ms)
-            await self._offsets.persist()
+            await self.persist_offsets()
 
     async def _renew_locks(self) -> None:
         assert self._locks is not None
@@ -323,8 +352,9 @@ class PushConsumer:
     def _is_locking(self) -> bool:
         return self._options.ordered and not self._options.broadcasting
 
-    def _may_give(self, inflight: InFlight) -> bool:
-        return self._locks is None or self._locks.held(inflight.queue)
+    def _is_locked(self, inflight: InFlight) -> bool:
+        assert self._locks is not None
+        return self._locks.held(inflight.queue)
 
     async def _drain(self, is_done: Callable[[], bool]) -> None:
         deadline_ms = self._clock.monotonic_ms() + _DRAIN_MS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from cometmq.message import properties as props
@@ -12,19 +13,30 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.hooks import ConsumeAttempt
     from cometmq.message.model import MessageQueue, StoredMessage
 
 log = logging.getLogger(__name__)
 
 
+class Outcome(Enum):
+    """What became of a message that was given."""
+
+    ACKNOWLEDGED = "acknowledged"
+    RETRIED = "retried"
+    RETURNED = "returned"
+
+
 class Settler(Protocol):
     """What happens to a message when its consumer is done with it."""
 
-    def begin(self) -> None:
-        """The consumer works on a message now."""
+    def begin(self, message: MessageView) -> ConsumeAttempt | None:
+        """The consumer works on a message now; gives what :meth:`end` is to be told."""
         ...
 
-    def end(self) -> None:
+    def end(
+        self, attempt: ConsumeAttempt | None, outcome: Outcome | None, error: BaseException | None
+    ) -> None:
         """It no longer does, whatever came of it."""
         ...
 
@@ -44,17 +56,19 @@ class Settler(Protocol):
 class MessageView:
     """What a received message says."""
 
-    __slots__ = ("_inflight", "stored", "topic")
+    __slots__ = ("stored",)
 
-    def __init__(self, inflight: InFlight, stored: StoredMessage) -> None:
-        self._inflight = inflight
+    def __init__(self, stored: StoredMessage) -> None:
         #: The message as the broker stored it.
         self.stored = stored
-        #: Where it was first sent; a retried message is stored in its group's retry topic.
-        self.topic = stored.properties.get(props.RETRY_TOPIC) or stored.topic
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.message_id} of {self.topic!r} tag {self.tag!r}>"
+
+    @property
+    def topic(self) -> str:
+        """Where it was first sent; a retried message is stored in its group's retry topic."""
+        return self.stored.properties.get(props.RETRY_TOPIC) or self.stored.topic
 
     @property
     def body(self) -> bytes:
@@ -84,7 +98,7 @@ class MessageView:
     @property
     def queue(self) -> MessageQueue:
         """The queue that it was read from."""
-        return self._inflight.queue
+        return self.stored.queue
 
     @property
     def queue_offset(self) -> int:
@@ -112,12 +126,13 @@ class ReceivedMessage(MessageView):
     :meth:`retry` or the end of :meth:`processing`, whichever comes first; later calls do
     nothing."""
 
-    __slots__ = ("_settled", "_settler")
+    __slots__ = ("_inflight", "_outcome", "_settler")
 
     def __init__(self, settler: Settler, inflight: InFlight, stored: StoredMessage) -> None:
-        super().__init__(inflight, stored)
+        self.stored = stored
+        self._inflight = inflight
         self._settler = settler
-        self._settled = False
+        self._outcome: Outcome | None = None
 
     def processing(self) -> Processing:
         """``async with message.processing():`` acknowledges the message when the block is left. An
@@ -127,34 +142,35 @@ class ReceivedMessage(MessageView):
 
     def ack(self) -> None:
         """Done: never give it again."""
-        if not self._settled:
-            self._settled = True
+        if self._outcome is None:
+            self._outcome = Outcome.ACKNOWLEDGED
             self._settler.succeeded(self._inflight, self.stored)
 
     async def retry(self, delay_level: int = 0) -> None:
         """Give it again later: after the time of ``delay_level``, or one that grows with its
         attempts when 0. After its last attempt it becomes a dead letter; a negative level makes
         it one at once."""
-        if not self._settled:
-            self._settled = True
+        if self._outcome is None:
+            self._outcome = Outcome.RETRIED
             await self._settler.failed(self._inflight, self.stored, delay_level)
 
     def _give_back(self) -> None:
-        if not self._settled:
-            self._settled = True
+        if self._outcome is None:
+            self._outcome = Outcome.RETURNED
             self._settler.returned(self._inflight, self.stored)
 
 
 class Processing:
     """The block in which a message is worked on; see ReceivedMessage.processing."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_attempt", "_message")
 
     def __init__(self, message: ReceivedMessage) -> None:
         self._message = message
+        self._attempt: ConsumeAttempt | None = None
 
     async def __aenter__(self) -> ReceivedMessage:
-        self._message._settler.begin()
+        self._attempt = self._message._settler.begin(self._message)
         return self._message
 
     async def __aexit__(
@@ -182,4 +198,4 @@ class Processing:
             await message.retry()
             return True
         finally:
-            message._settler.end()
+            message._settler.end(self._attempt, message._outcome, error)

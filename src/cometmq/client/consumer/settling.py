@@ -1,23 +1,26 @@
-"""What becomes of a message that its consumer is done with: committed, retried, or sent away.
+"""What becomes of a message that its consumer is done with: settled, given again, or sent away.
 
 The rules here hold for every way of consuming; a FailurePolicy says what differs when a message
-failed. Of a queue that was dropped, messages count until it is reset: whoever drops it stores its
-offset after that.
+failed. What is settled moves the queue's committable offset (inflight.py), which the consumer
+stores.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.client.consumer.options import RETRY_PREFIX
+from cometmq.client.hooks import ConsumeAttempt, run_after, run_before
 from cometmq.core.errors import ClientError
+from cometmq.message.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.dispatch import Dispatch
     from cometmq.client.consumer.inflight import InFlight
-    from cometmq.client.consumer.offsets import OffsetStore
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.received import MessageView, Outcome
+    from cometmq.client.hooks import ConsumeHook
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
 
@@ -52,26 +55,39 @@ class ConsumerSettler:
         self,
         session: Session,
         options: SubscribeOptions,
-        offsets: OffsetStore,
         dispatch: Dispatch,
         policy: FailurePolicy,
+        hooks: Sequence[ConsumeHook] = (),
     ) -> None:
         #: Messages that somebody works on.
         self.working = 0
         self._session = session
         self._options = options
-        self._offsets = offsets
         self._dispatch = dispatch
         self._policy = policy
+        self._hooks = hooks
 
-    def begin(self) -> None:
+    def begin(self, message: MessageView) -> ConsumeAttempt | None:
         self.working += 1
+        if not self._hooks:
+            return None
+        group = self._session.namespace.unwrap(self._options.group)
+        attempt = ConsumeAttempt(message, group, self._session.clock.wall_ms())
+        run_before(self._hooks, attempt)
+        return attempt
 
-    def end(self) -> None:
+    def end(
+        self, attempt: ConsumeAttempt | None, outcome: Outcome | None, error: BaseException | None
+    ) -> None:
         self.working -= 1
+        if attempt is not None:
+            attempt.ended_ms = self._session.clock.wall_ms()
+            attempt.outcome = outcome
+            attempt.error = error
+            run_after(self._hooks, attempt)
 
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
-        self._done(inflight, message)
+        inflight.settle(message)
         self._dispatch.release(inflight)
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:
@@ -85,7 +101,7 @@ class ConsumerSettler:
             elif self._policy.is_final(message, delay_level) and await self._sent_away(
                 inflight, message, delay_level
             ):
-                self._done(inflight, message)
+                inflight.settle(message)
             else:
                 retry = self._retry_here(inflight, message)
                 self._session.tasks.spawn(retry, name=f"retry {message.message_id}")
@@ -100,7 +116,7 @@ class ConsumerSettler:
             message.message_id,
         )
         if await self._sent_away(inflight, message, _STUCK_LEVEL):
-            self._done(inflight, message)
+            inflight.settle(message)
 
     async def _sent_away(
         self, inflight: InFlight, message: StoredMessage, delay_level: int
@@ -114,10 +130,6 @@ class ConsumerSettler:
             log.warning("send_back_failed message=%s error=%s", message.message_id, error)
             return False
         return True
-
-    def _done(self, inflight: InFlight, message: StoredMessage) -> None:
-        if inflight.settle(message):
-            self._offsets.update(inflight.queue, inflight.committable)
 
     async def _retry_here(self, inflight: InFlight, message: StoredMessage) -> None:
         await self._session.clock.sleep_ms(self._policy.pause_ms)

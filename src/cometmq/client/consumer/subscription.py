@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
+
+#: A handler that waits for nothing would hold the loop as long as messages are at hand.
+_MESSAGES_A_TURN: Final = 64
 
 #: A coroutine function; a plain one holds up the loop, so it should not take long.
 Handler = Callable[[ReceivedMessage], Awaitable[Any] | None]
@@ -27,11 +31,18 @@ class Subscription:
     context manager, or :meth:`close` it, to leave the group before the client closes.
     """
 
-    def __init__(self, session: Session, producer: Producer, options: SubscribeOptions) -> None:
+    def __init__(
+        self,
+        session: Session,
+        producer: Producer,
+        options: SubscribeOptions,
+        hooks: Sequence[ConsumeHook] = (),
+    ) -> None:
         self.options = options
         self.closed = False
         self._session = session
-        self._consumer = PushConsumer(session, producer, options)
+        self._consumer = PushConsumer(session, producer, options, hooks)
+        self._in_a_row = 0
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -46,8 +57,15 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if self._starting is None or not self._starting.done():
-            await self.start()
+        if self._in_a_row == _MESSAGES_A_TURN:
+            self._in_a_row = 0
+            await self._session.clock.sleep_ms(0)
+        message = self._consumer.take_now()
+        if message is not None:
+            self._in_a_row += 1
+            return message
+        self._in_a_row = 0
+        await self.start()
         message = await self._consumer.take()
         if message is None:
             raise StopAsyncIteration

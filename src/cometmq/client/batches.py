@@ -1,0 +1,57 @@
+"""Many messages as few batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.limits import goes_alone
+
+if TYPE_CHECKING:
+    from cometmq.message.model import Message
+
+#: Lengths of an entry, and the properties that every message gets.
+_OVERHEAD_BYTES: Final = 22 + 128
+
+
+def plan_batches(
+    messages: Sequence[Message],
+    order_key: Callable[[Message], str | None],
+    max_batch_bytes: int,
+) -> list[tuple[list[int], str | None]]:
+    """Which messages may leave together: positions in ``messages``, and their order key.
+
+    One topic, one ``wait_store`` and one order key a batch, at most ``max_batch_bytes`` each; what
+    may be in no batch goes alone. Messages of one topic and key keep their order.
+    """
+    plan: list[tuple[list[int], str | None]] = []
+    open_batches: dict[tuple[str, str | None, bool], tuple[list[int], int]] = {}
+    for at, message in enumerate(messages):
+        key = order_key(message)
+        group = (message.topic, key, message.wait_store)
+        size = _estimate_bytes(message)
+        alone = goes_alone(message)
+        positions, filled = open_batches.get(group, ([], 0))
+        if alone or not positions or filled + size > max_batch_bytes:
+            positions, filled = [], 0
+            plan.append((positions, key))
+        positions.append(at)
+        if alone:
+            open_batches.pop(group, None)
+        else:
+            open_batches[group] = (positions, filled + size)
+    return plan
+
+
+def _estimate_bytes(message: Message) -> int:
+    """Upper bound of an entry's size, without encoding its properties."""
+    size = _OVERHEAD_BYTES + len(message.body) + _text_bytes(message.tag)
+    for key in message.keys:
+        size += _text_bytes(key) + 1
+    for name, value in message.properties.items():
+        size += _text_bytes(name) + _text_bytes(value) + 2
+    return size
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else 4 * len(text)

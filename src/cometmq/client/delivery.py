@@ -1,0 +1,231 @@
+"""Carries packed requests to brokers: which queue, how many attempts, within what time, who is
+told.
+
+An attempt that failed is followed by one on another broker where there is one. With an order key,
+a queue or a selector of the user's, every attempt follows that (upstream:
+DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.java).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.hooks import ForbiddenHook, SendAttempt, SendHook, run_after, run_before
+from cometmq.client.latency import FaultScores
+from cometmq.client.probing import Prober
+from cometmq.client.results import SendResult, SendStatus, read_results
+from cometmq.client.selection import RoundRobin, by_key
+from cometmq.core.errors import (
+    BrokerRefused,
+    ClientError,
+    MessageIllegal,
+    NotConnected,
+    RequestTimedOut,
+)
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.client.outgoing import Packed
+    from cometmq.client.selection import QueueSelector
+    from cometmq.client.session import Session
+
+log = logging.getLogger(__name__)
+
+#: Refusals after which another broker may take the message; any other is final.
+RETRY_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+#: Pause before the same broker is asked again, for each attempt made.
+_SAME_BROKER_PAUSE_MS: Final = 100
+
+
+class Delivery:
+    """Delivers for one producer group. Hooks may be added at any time."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self.hooks: list[SendHook] = []
+        self.forbidden_hooks: list[ForbiddenHook] = []
+        self._session = session
+        self._config = session.config
+        self._clock = session.clock
+        self._group = group
+        self._round_robin = RoundRobin()
+        self._faults = FaultScores() if session.config.send_latency_fault else None
+        self._prober = None if self._faults is None else Prober(session, self._faults)
+
+    async def send(
+        self,
+        packed: Packed,
+        order_key: str | None,
+        queue: MessageQueue | QueueSelector | None,
+        timeout_ms: int,
+    ) -> list[SendResult]:
+        """Send until a broker has stored the request's messages; gives a result for each.
+
+        Raises RouteNotFound, and the last attempt's error when all failed.
+        """
+        self._session.add_producer(self._group)
+        budget_ms = timeout_ms or self._config.send_timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + budget_ms
+        attempts = self._config.send_retries + 1
+        last: str | None = None
+        error: ClientError | None = None
+        stored: list[SendResult] | None = None
+        for number in range(1, attempts + 1):
+            chosen = await self._choose(packed, order_key, queue, last)
+            if chosen.broker_name == last:
+                await self._clock.sleep_ms(_SAME_BROKER_PAUSE_MS * (number - 1))
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            if number < attempts and self._config.send_attempt_timeout_ms:
+                left_ms = min(left_ms, self._config.send_attempt_timeout_ms)
+            last = chosen.broker_name
+            try:
+                stored = await self._attempt(packed, chosen, number, left_ms)
+            except (BrokerRefused, NotConnected, RequestTimedOut) as failure:
+                if stored is None and _is_final(failure):
+                    raise
+                error = failure
+                log.warning("send_failed topic=%s attempt=%d error=%s", packed.topic, number, error)
+                await self._refresh(packed.topic, deadline_ms)
+                continue
+            if stored[0].status is SendStatus.OK or not self._config.retry_not_stored_ok:
+                return stored
+            log.warning("send_not_safe topic=%s status=%s", packed.topic, stored[0].status.name)
+        if stored is not None:
+            return stored
+        raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
+
+    async def send_oneway(
+        self, packed: Packed, order_key: str | None, queue: MessageQueue | QueueSelector | None
+    ) -> None:
+        """Send once and wait for no answer. Raises RouteNotFound and NotConnected."""
+        chosen = await self._choose(packed, order_key, queue, None)
+        await self._attempt(packed, chosen, 1, self._config.send_timeout_ms, oneway=True)
+
+    # ------------------------------------------------------------------ one attempt
+
+    async def _attempt(
+        self,
+        packed: Packed,
+        queue: MessageQueue,
+        number: int,
+        timeout_ms: int,
+        *,
+        oneway: bool = False,
+    ) -> list[SendResult]:
+        address = self._session.master_address(queue.broker_name)
+        if address is None:
+            address = await self._session.master_of(queue)
+        if not self.hooks and not self.forbidden_hooks and self._faults is None:
+            return await self._request(packed, queue, address, timeout_ms, oneway)
+        attempt = SendAttempt(
+            packed.messages,
+            packed.unique_keys,
+            self._session.namespace.unwrap(self._group),
+            self._session.namespace.unwrap_queue(queue),
+            address,
+            number,
+            oneway,
+            self._clock.wall_ms(),
+        )
+        for forbids in list(self.forbidden_hooks):
+            forbids(attempt)
+        run_before(self.hooks, attempt)
+        begun_ms = self._clock.monotonic_ms()
+        try:
+            results = await self._request(packed, queue, address, timeout_ms, oneway)
+            attempt.result = results[0] if results else None
+            return results
+        except BaseException as error:
+            attempt.error = error
+            raise
+        finally:
+            attempt.ended_ms = self._clock.wall_ms()
+            run_after(self.hooks, attempt)
+            self._score(queue, begun_ms, attempt.error)
+
+    async def _request(
+        self, packed: Packed, queue: MessageQueue, address: str, timeout_ms: int, oneway: bool
+    ) -> list[SendResult]:
+        remoting = self._session.remoting
+        header = packed.header(self._group, queue, self._config.default_topic_queues)
+        if oneway:
+            await remoting.oneway(address, packed.code, header, packed.body, timeout_ms=timeout_ms)
+            return []
+        response = await remoting.request(
+            address, packed.code, header, packed.body, timeout_ms=timeout_ms
+        )
+        return read_results(address, packed, self._session.namespace.unwrap_queue(queue), response)
+
+    def _score(self, queue: MessageQueue, begun_ms: int, error: BaseException | None) -> None:
+        if self._faults is None or self._prober is None:
+            return
+        name, now_ms = queue.broker_name, self._clock.monotonic_ms()
+        if isinstance(error, NotConnected | RequestTimedOut):
+            self._faults.unreachable(queue, now_ms)
+            self._prober.wake()
+        elif isinstance(error, BrokerRefused) and not _is_final(error):
+            self._faults.refused(name, now_ms)
+        elif error is None or isinstance(error, BrokerRefused):
+            # It answered; a message that no broker takes is not this one's fault.
+            self._faults.answered(name, now_ms - begun_ms, now_ms)
+
+    async def _refresh(self, topic: str, deadline_ms: int) -> None:
+        """Ask where the topic lives now, as long as the send has time."""
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0, left_ms) / 1000):
+                await self._session.refresh(topic)
+
+    # ------------------------------------------------------------------ which queue
+
+    async def _choose(
+        self,
+        packed: Packed,
+        order_key: str | None,
+        queue: MessageQueue | QueueSelector | None,
+        avoid_broker: str | None,
+    ) -> MessageQueue:
+        if isinstance(queue, MessageQueue):
+            return self._session.namespace.wrap_queue(queue)
+        queues: Sequence[MessageQueue] = self._session.known_publish_queues(packed.topic)
+        if not queues:
+            queues = await self._session.publish_queues(packed.topic)
+        if queue is not None:
+            return self._selected(packed, queues, queue)
+        if order_key is not None:
+            return by_key(queues, order_key)
+        now_ms = 0 if self._faults is None else self._clock.monotonic_ms()
+        return self._round_robin.pick(
+            queues, avoid_broker=avoid_broker, faults=self._faults, now_ms=now_ms
+        )
+
+    def _selected(
+        self, packed: Packed, queues: Sequence[MessageQueue], select: QueueSelector
+    ) -> MessageQueue:
+        namespace = self._session.namespace
+        shown = [namespace.unwrap_queue(queue) for queue in queues]
+        chosen = select(shown, packed.messages[0])
+        if chosen not in shown:
+            raise MessageIllegal(f"the queue selector gave {chosen!r}, none of the topic's queues")
+        return namespace.wrap_queue(chosen)
+
+
+def _is_final(error: ClientError) -> bool:
+    return isinstance(error, BrokerRefused) and error.code not in RETRY_CODES

@@ -1,0 +1,112 @@
+"""What may be sent and subscribed to: names, sizes, properties, batches. Every refusal says which
+limit is broken and what would be right (upstream: Validators.java, MessageBatch.java)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import MessageIllegal
+from cometmq.message import names, properties
+
+if TYPE_CHECKING:
+    from cometmq.message.model import Message
+
+_LEGAL: Final = "letters without accents, digits and the signs %|_-"
+
+
+@lru_cache(maxsize=4096)
+def check_topic(topic: str) -> None:
+    """Raises MessageIllegal for a name that no broker takes."""
+    _check_name("topic", topic, names.MAX_NAME_CHARACTERS)
+
+
+def check_group(group: str) -> None:
+    """Raises MessageIllegal for a consumer group whose retry topic no broker takes."""
+    _check_name("group", group, names.MAX_GROUP_CHARACTERS)
+
+
+def check_producer_group(group: str) -> None:
+    """Raises MessageIllegal for a name that no broker takes."""
+    _check_name("producer group", group, names.MAX_PRODUCER_GROUP_CHARACTERS)
+
+
+def _check_name(kind: str, name: str, limit: int) -> None:
+    if not name:
+        raise MessageIllegal(f"the {kind} is empty: name one")
+    if len(name) > limit:
+        raise MessageIllegal(
+            f"{kind} {name!r} has {len(name)} characters; the limit is {limit}"
+            + (", its namespace included" if "%" in name else "")
+        )
+    if not names.has_legal_characters(name):
+        raise MessageIllegal(f"{kind} {name!r} may only hold {_LEGAL}")
+
+
+@lru_cache(maxsize=4096)
+def check_target(topic: str) -> None:
+    """Raises MessageIllegal for a topic that clients may not send to."""
+    check_topic(topic)
+    if topic in names.FORBIDDEN_TO_SEND:
+        raise MessageIllegal(f"topic {topic!r} is the brokers' own: nobody may send to it")
+
+
+def check_message(message: Message, max_message_bytes: int) -> None:
+    """Raises MessageIllegal, saying which limit a message breaks; its topic is not looked at."""
+    if len(message.body) > max_message_bytes:
+        raise MessageIllegal(
+            f"the body has {len(message.body)} bytes; the limit is {max_message_bytes} "
+            "(max_message_bytes of the client, maxMessageSize of the broker)"
+        )
+    if message.delay_level < 0:
+        raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
+    for key in message.keys:
+        if key.split() != [key]:
+            raise MessageIllegal(f"key {key!r} is empty or holds a blank, which parts keys")
+    for name, value in message.properties.items():
+        _check_property(name, value)
+    if message.tag:
+        _check_property("tag", message.tag)
+
+
+def _check_property(name: str, value: str) -> None:
+    if name in properties.RESERVED:
+        raise MessageIllegal(f"property name {name!r} is reserved: choose another")
+    if not name or not value:
+        raise MessageIllegal(f"property {name!r} = {value!r}: neither may be empty")
+    if any(sign in name or sign in value for sign in "\x01\x02"):
+        raise MessageIllegal(f"property {name!r} holds a control character that parts properties")
+
+
+def check_property_size(text: str) -> str:
+    """A property text that is not too long. Raises MessageIllegal."""
+    # A character is at most four bytes, so short texts need not be encoded to be measured.
+    if len(text) * 4 > properties.MAX_SIZE_BYTES:
+        size = len(text.encode("utf-8", "replace"))
+        if size > properties.MAX_SIZE_BYTES:
+            raise MessageIllegal(
+                f"the properties have {size} bytes; the limit is {properties.MAX_SIZE_BYTES}"
+            )
+    return text
+
+
+def goes_alone(message: Message) -> bool:
+    """Whether a message may be in no batch: it is delayed, or bound for a retry topic."""
+    return message.delay_level != 0 or message.topic.startswith(names.RETRY_PREFIX)
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raises MessageIllegal, saying why messages cannot be one batch."""
+    first = messages[0]
+    for message in messages:
+        if message.topic != first.topic:
+            problem = f"topics {first.topic!r} and {message.topic!r}"
+        elif message.wait_store != first.wait_store:
+            problem = "messages that wait to be stored and others that do not"
+        elif goes_alone(message):
+            what = "a delayed message" if message.delay_level else "a message for a retry topic"
+            problem = f"{what}, which must go alone"
+        else:
+            continue
+        raise MessageIllegal(f"a batch cannot hold {problem}: send_many makes batches of its own")

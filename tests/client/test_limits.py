@@ -1,0 +1,89 @@
+"""What stops a message before it leaves, and that it is said why."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.client.config import ClientConfig
+from cometmq.client.limits import (
+    check_batch,
+    check_group,
+    check_producer_group,
+    check_target,
+    check_topic,
+)
+from cometmq.client.namespace import Namespace
+from cometmq.client.outgoing import Packer
+from cometmq.core.errors import MessageIllegal
+from cometmq.message.model import Message
+from cometmq.message.names import FORBIDDEN_TO_SEND
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        (Message("", b""), "topic is empty"),
+        (Message("t" * 128, b""), "128 characters"),
+        (Message("a b", b""), "letters without accents"),
+        (Message("t\n", b""), "letters without accents"),
+        (Message("städte", b""), "letters without accents"),
+        (Message("t", b"x" * 101), "101 bytes; the limit is 100"),
+        (Message("t", b"", delay_level=-1), "negative"),
+        (Message("t", b"", keys=("a b",)), "blank"),
+        (Message("t", b"", keys=("",)), "blank"),
+        (Message("t", b"", properties={"KEYS": "x"}), "reserved"),
+        (Message("t", b"", properties={"": "x"}), "neither may be empty"),
+        (Message("t", b"", properties={"x": ""}), "neither may be empty"),
+        (Message("t", b"", properties={"x": "a\x01b"}), "control character"),
+        (Message("t", b"", tag="a\x02b"), "control character"),
+        (Message("t", b"", properties={"x": "y" * 33_000}), "limit is 32767"),
+        (Message("t", b"", properties={"x": "ü" * 17_000}), "limit is 32767"),
+    ],
+)
+def test_limits(message: Message, problem: str) -> None:
+    with pytest.raises(MessageIllegal, match=problem):
+        Packer(ClientConfig(("a:1",), max_message_bytes=100), Namespace()).single(message, "K", 5)
+
+
+@pytest.mark.parametrize("topic", ["t", "%RETRY%g", "a|b", "A-1_z", "t" * 127])
+def test_good_topics(topic: str) -> None:
+    check_topic(topic)
+
+
+def test_group_names_leave_room_for_the_retry_topic() -> None:
+    check_group("g" * 120)
+    with pytest.raises(MessageIllegal, match=r"group .ggg.* has 121 characters; the limit is 120$"):
+        check_group("g" * 121)
+    with pytest.raises(MessageIllegal, match="namespace included"):
+        check_group("ns%" + "g" * 120)
+    with pytest.raises(MessageIllegal, match="group is empty"):
+        check_group("")
+    check_producer_group("g" * 255)
+    with pytest.raises(MessageIllegal, match=r"producer group .* limit is 255"):
+        check_producer_group("g" * 256)
+
+
+@pytest.mark.parametrize("topic", sorted(FORBIDDEN_TO_SEND))
+def test_the_brokers_own_topics_take_no_messages(topic: str) -> None:
+    check_topic(topic)
+    with pytest.raises(MessageIllegal, match="brokers' own"):
+        check_target(topic)
+
+
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        (Message("u", b""), "topics 't' and 'u'"),
+        (Message("t", b"", wait_store=False), "others that do not"),
+        (Message("t", b"", delay_level=1), "a delayed message"),
+    ],
+)
+def test_messages_that_cannot_be_one_batch(second: Message, problem: str) -> None:
+    with pytest.raises(MessageIllegal, match=f"{problem}.*send_many"):
+        check_batch([Message("t", b""), second])
+
+
+def test_messages_for_a_retry_topic_are_in_no_batch() -> None:
+    with pytest.raises(MessageIllegal, match="a message for a retry topic"):
+        check_batch([Message("%RETRY%g", b"")] * 2)
+    check_batch([Message("%DLQ%g", b"")] * 2)
