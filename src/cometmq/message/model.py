@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from cometmq.message.record import Record
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
+class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
     """One queue of a topic on one broker set (the order is Java's: topic, broker, id)."""
 
     topic: str
@@ -25,8 +23,7 @@ class MessageQueue:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """A message to send. ``delay_level`` 0 sends at once; ``properties`` are the user's own."""
 
     topic: str
@@ -36,7 +33,7 @@ class Message:
     flag: int = 0
     delay_level: int = 0
     wait_store: bool = True
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = {}
 
     def to_properties(self) -> dict[str, str]:
         """All properties as the wire has them, reserved names included, without a unique key."""

@@ -55,8 +55,8 @@ _HEADS = (HEAD, _HEAD_BORN_V6, _HEAD_STORE_V6, _HEAD_BOTH_V6)
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 
 _PROPERTIES_LENGTH = Struct(">H")
-_SYS_FLAG = Struct(">i")
 SYS_FLAG_POSITION = 36
+_HOST_BITS_POSITION = SYS_FLAG_POSITION + 3
 
 FIXED_BYTES = HEAD.size + 3
 """Size of a record with IPv4 hosts and empty body, topic and properties."""
@@ -165,48 +165,41 @@ def decode_one(
     end = len(buffer) if limit is None else limit
     if end - position < FIXED_BYTES:
         raise BadRecord(position, f"{end - position} bytes left, a record has at least 91")
-    size, magic = PREFIX.unpack_from(buffer, position)
+    head = _HEADS[(buffer[position + _HOST_BITS_POSITION] & _HOST_BITS) >> 4]
+    body_at = position + head.size
+    if body_at > end:
+        raise BadRecord(position, f"{end - position} bytes left, its hosts alone need more")
+    (
+        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
+        born_host, store_ms, store_host, reconsume_times, prepared_offset, body_bytes,
+    ) = head.unpack_from(buffer, position)  # fmt: skip
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise BadRecord(position, f"magic is {magic:#010x}")
     stop = position + size
     if size < FIXED_BYTES or stop > end:
         raise BadRecord(position, f"size is {size}, {end - position} bytes are there")
-    head = head_of(_SYS_FLAG.unpack_from(buffer, position + SYS_FLAG_POSITION)[0])
-    body_at = position + head.size
-    if body_at > stop:
-        raise BadRecord(position, f"size is {size}, its hosts alone need more")
-    (
-        _, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
-        born_host, store_ms, store_host, reconsume_times, prepared_offset, body_bytes,
-    ) = head.unpack_from(buffer, position)  # fmt: skip
-    body, topic, properties = _variable_parts(buffer, position, body_at, stop, body_bytes, magic)
+    topic_at = body_at + body_bytes
+    if body_bytes < 0 or topic_at + 3 > stop:
+        raise BadRecord(position, f"body length is {body_bytes}")
+    topic_bytes, name_at = buffer[topic_at], topic_at + 1
+    if magic == MAGIC_V2:
+        topic_bytes, name_at = topic_bytes << 8 | buffer[name_at], name_at + 1
+    length_at = name_at + topic_bytes
+    properties_at = length_at + 2
+    if properties_at > stop:
+        raise BadRecord(position, f"topic length is {topic_bytes}")
+    properties_bytes = buffer[length_at] << 8 | buffer[length_at + 1]
+    if properties_at + properties_bytes != stop:
+        raise BadRecord(position, f"properties length is {properties_bytes}")
+    body = bytes(buffer[body_at:topic_at])
     if check_crc and not verify(body, body_crc):
         raise BadRecord(position, f"body CRC differs from the stored {body_crc:#010x}")
+    topic = str(buffer[name_at:length_at], "utf-8", "replace")
     return Record(
         size, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
-        born_host, store_ms, store_host, reconsume_times, prepared_offset, body, topic, properties,
+        born_host, store_ms, store_host, reconsume_times, prepared_offset, body, topic,
+        bytes(buffer[properties_at:stop]),
     )  # fmt: skip
-
-
-def _variable_parts(
-    buffer: Buffer, position: int, body_at: int, stop: int, body_bytes: int, magic: int
-) -> tuple[bytes, str, bytes]:
-    topic_at = body_at + body_bytes
-    length_bytes = 1 if magic == MAGIC_V1 else 2
-    if body_bytes < 0 or topic_at + length_bytes + 2 > stop:
-        raise BadRecord(position, f"body length is {body_bytes}")
-    topic_bytes = int.from_bytes(buffer[topic_at : topic_at + length_bytes], "big")
-    length_at = topic_at + length_bytes + topic_bytes
-    if length_at + 2 > stop:
-        raise BadRecord(position, f"topic length is {topic_bytes}")
-    (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(buffer, length_at)
-    if length_at + 2 + properties_bytes != stop:
-        raise BadRecord(position, f"properties length is {properties_bytes}")
-    return (
-        bytes(buffer[body_at:topic_at]),
-        str(buffer[topic_at + length_bytes : length_at], "utf-8", "replace"),
-        bytes(buffer[length_at + 2 : stop]),
-    )
 
 
 def iter_decode(
@@ -217,10 +210,11 @@ def iter_decode(
     With ``base``, the physical offset of the buffer's first byte, each record must carry the
     offset at which it stands. Raises BadRecord at the first bytes that are no record.
     """
-    view = memoryview(buffer)
-    position, end = 0, len(view)
+    # Slices of bytes are what is wanted in the end; those of anything larger are views first.
+    buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
+    position, end = 0, len(buffer)
     while position < end:
-        record = decode_one(view, position, end, check_crc=check_crc)
+        record = decode_one(buffer, position, end, check_crc=check_crc)
         if base is not None and record.physical_offset != base + position:
             raise BadRecord(position, f"it carries physical offset {record.physical_offset}")
         yield record

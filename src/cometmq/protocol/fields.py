@@ -38,10 +38,10 @@ def truth(value: Flag) -> bool:
 
 def stringify(value: object) -> str:
     """A JSON value as the text that a Java client would have sent for it."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
     return str(value)
 
 
@@ -50,10 +50,11 @@ def to_ext(header: Struct | None) -> dict[str, str]:
     if header is None:
         return {}
     ext: dict[str, str] = {}
-    for name, wire_name in _names(type(header)):
-        value = getattr(header, name)
-        if value is not None:
-            ext[wire_name] = stringify(value)
+    for name, value in zip(_wire_names(type(header)), structs.astuple(header), strict=True):
+        if type(value) is str:
+            ext[name] = value
+        elif value is not None:
+            ext[name] = stringify(value)
     return ext
 
 
@@ -77,8 +78,8 @@ def from_ext(cls: type[S], ext: Mapping[str, str]) -> S:
 
 
 @cache
-def _names(cls: type[Struct]) -> tuple[tuple[str, str], ...]:
-    return tuple((info.name, info.encode_name) for info in structs.fields(cls))
+def _wire_names(cls: type[Struct]) -> tuple[str, ...]:
+    return tuple(info.encode_name for info in structs.fields(cls))
 
 
 _Reader = tuple[str, str, Callable[[str], int] | None, bool]

@@ -90,7 +90,7 @@ class RawHead(Struct, rename={"ext": "extFields"}):
 
 
 _raw_decoder: Final = msgspec.json.Decoder(RawHead, strict=False)
-_encode_json: Final = msgspec.json.encode
+_encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Head(Struct, gc=False, rename={"ext": "extFields"}):
@@ -179,6 +179,25 @@ def _text(header: bytes, at: int, size: int) -> tuple[str | None, int]:
     return (header[at:end].decode() if size else None), end
 
 
+class _JsonHead(
+    Struct,
+    gc=False,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"ext": "extFields", "codec": "serializeTypeCurrentRPC"},
+):
+    """What a JSON header says, in the order in which it is written."""
+
+    code: int
+    ext: Mapping[str, str] | None = None
+    flag: int
+    language: str
+    opaque: int
+    remark: str | None = None
+    codec: str
+    version: int
+
+
 def encode_head(
     *,
     code: int,
@@ -198,17 +217,18 @@ def encode_head(
     if codec == BINARY:
         header = _encode_binary(code, opaque, flag, ext, remark, version, language)
     else:
-        fields: dict[str, object] = {"code": code}
-        if ext or flag & FLAG_RESPONSE:
-            fields["extFields"] = ext
-        fields["flag"] = flag
-        fields["language"] = language.name
-        fields["opaque"] = opaque
-        if remark is not None:
-            fields["remark"] = remark
-        fields["serializeTypeCurrentRPC"] = "JSON"
-        fields["version"] = version
-        header = _encode_json(fields)
+        header = _encode_json(
+            _JsonHead(
+                code=code,
+                ext=ext if ext or flag & FLAG_RESPONSE else None,
+                flag=flag,
+                language=language.name,
+                opaque=opaque,
+                remark=remark,
+                codec="JSON",
+                version=version,
+            )
+        )
     return _LENGTHS.pack(4 + len(header) + body_bytes, codec << 24 | len(header)) + header
 
 
