@@ -12,16 +12,15 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.registry import REGISTRY, Side
 from scripts.wire_page import BEGIN, END, PAGE, code_table, replace_table
 
-#: Known by name only: what comes with transactions and with request-reply. May only shrink.
+#: Known by name only: what comes with transactions. May only shrink.
 NOT_YET = {
     RequestCode.END_TRANSACTION,
     RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 NAME_SERVER = {*range(100, 107), 205, 206, 216, 219, 224, 304, 322, 327}
 BROKER = {
     *(10, 310, 320, 11, 12, 14, 15, 17, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38),
-    *(41, 42, 46, 200, 201, 202, 203, 208, 215, 300, 305),
+    *(41, 42, 46, 200, 201, 202, 203, 208, 215, 300, 305, 324, 325),
 }
 CLIENT = {40}
 

@@ -27,6 +27,7 @@ from cometmq.broker.pull import PullHandler
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
+from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
@@ -233,6 +234,14 @@ class Broker:
             self.filters,
             OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
             QueueLockHandler(clock=self._clock),
+            ReplyHandler(
+                config=self.config,
+                appender=self.appender,
+                topics=self.topics,
+                members=self.members,
+                clock=self._clock,
+                store_address=_join(resolve(self.config.broker_ip1), self.port),
+            ),
             SendBackHandler(
                 config=self.config,
                 store=self.store,

@@ -59,6 +59,7 @@ class BrokerConfig:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     long_polling_enable: bool = True
     enable_property_filter: bool = True
+    store_reply_message_enable: bool = True
     short_polling_time_mills: int = 1_000
     region_id: str = "DefaultRegion"
     trace_on: bool = True

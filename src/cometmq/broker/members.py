@@ -78,6 +78,12 @@ class MemberTable(Generic[Channel]):
         self.consumers: dict[str, Group[Channel]] = {}
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+        #: The channel of each client that produces, as its last heartbeat came.
+        self._producers_by_id: dict[str, Channel] = {}
+
+    def producer(self, client_id: str) -> Channel | None:
+        """Where a client that produces is connected."""
+        return self._producers_by_id.get(client_id)
 
     def add_consumer(self, channel: Channel, data: ConsumerData, member: Member) -> bool:
         """A heartbeat of a consumer; True when members or subscriptions of its group changed."""
@@ -96,6 +102,7 @@ class MemberTable(Generic[Channel]):
     def add_producer(self, channel: Channel, group: str, member: Member) -> None:
         """A heartbeat of a producer."""
         self.producers.setdefault(group, {})[channel] = member
+        self._producers_by_id[member.client_id] = channel
         self._groups_of.setdefault(channel, set()).add((group, False))
 
     def remove_consumer(self, channel: Channel, group: str) -> bool:
@@ -112,10 +119,14 @@ class MemberTable(Generic[Channel]):
         """Take a producer out; True when it was there."""
         self._forget(channel, group, is_consumer=False)
         known = self.producers.get(group)
-        if known is None or known.pop(channel, None) is None:
+        member = None if known is None else known.pop(channel, None)
+        if known is None or member is None:
             return False
         if not known:
             del self.producers[group]
+        is_left = any(not is_consumer for _, is_consumer in self._groups_of.get(channel, ()))
+        if not is_left and self._producers_by_id.get(member.client_id) is channel:
+            del self._producers_by_id[member.client_id]
         return True
 
     def remove_channel(self, channel: Channel) -> list[str]:
@@ -315,6 +326,10 @@ class Members:
     def group(self, name: str) -> Group[Peer] | None:
         """The online consumers of a group."""
         return self.table.consumers.get(name)
+
+    def producer(self, client_id: str) -> Peer | None:
+        """Where a client that produces is connected."""
+        return self.table.producer(client_id)
 
     def groups_of(self, topic: str) -> list[str]:
         """Online groups that subscribe to a topic."""

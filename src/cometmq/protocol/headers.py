@@ -90,6 +90,26 @@ class SendMessageResponse(Header):
     trace_on: Flag = field(default=None, name="TRACE_ON")
 
 
+class PushReply(Header):
+    """Code 326: an answer on its way to the client that asked. Hosts are "ip:port" (upstream:
+    ReplyMessageRequestHeader.java)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: Flag = None
+
+
 class ConsumerSendMsgBack(Header):
     """Code 36."""
 

@@ -94,6 +94,8 @@ _BROKER: Final = (
     CodeSpec(Code.DELETE_TOPIC_IN_BROKER, h.Topic, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
+    CodeSpec(Code.SEND_REPLY_MESSAGE, h.SendMessage, h.SendMessageResponse, lane=Lane.TASK),
+    CodeSpec(Code.SEND_REPLY_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse, lane=Lane.TASK),
 )
 
 _NS: Final = Side.NAMESRV
@@ -147,6 +149,7 @@ _CLIENT: Final = (
     CodeSpec(Code.GET_CONSUMER_STATUS_FROM_CLIENT, h.GetConsumerStatus, side=Side.CLIENT),
     CodeSpec(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, side=Side.CLIENT),
     CodeSpec(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, side=Side.CLIENT),
+    CodeSpec(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, h.PushReply, side=Side.CLIENT),
 )
 
 REGISTRY: Final[dict[int, CodeSpec]] = {spec.code: spec for spec in (*_BROKER, *_NAMESRV, *_CLIENT)}
