@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ PROPERTIES = (
 )
 
 
-def reply_fields(**changes: str) -> dict[str, str]:
+def reply_fields(**changes: str) -> dict[str, Any]:
     return send_fields(b=REPLY_TOPIC, e="0", i=PROPERTIES) | changes
 
 
@@ -71,7 +72,7 @@ async def test_an_answer_need_not_be_stored(tmp_path: Path) -> None:
         assert running.broker.store.find_queue(REPLY_TOPIC, 0) is None
 
 
-def v1_fields() -> dict[str, str]:
+def v1_fields() -> dict[str, Any]:
     return {
         "producerGroup": "repliers", "topic": REPLY_TOPIC, "defaultTopic": "TBW102",
         "defaultTopicQueueNums": "4", "queueId": "-1", "sysFlag": "0",

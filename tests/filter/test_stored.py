@@ -1,6 +1,6 @@
 """Filtering stored records."""
 
-from cometmq.filter.stored import matching, stored_properties
+from cometmq.filter.stored import Matches, matching, stored_properties
 from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack
 
 HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
@@ -36,4 +36,4 @@ def test_what_matches_is_joined_and_counted() -> None:
 
 
 def test_nothing_matches() -> None:
-    assert matching([memoryview(record(b""))], lambda _raw: False) == ([], 0, 0)
+    assert matching([memoryview(record(b""))], lambda _raw: False) == Matches([], 0, 0)

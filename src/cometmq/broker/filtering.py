@@ -125,7 +125,8 @@ def _parse(is_sql: bool, expression: str) -> Wanted:
 def keep_matching(result: ReadResult, sql: SqlFilter) -> None:
     """Leave in a loaded result only the messages that match; maybe none."""
     matches = matching(result.chunks, sql.accepts)
-    result.chunks, result.count, result.size_bytes = matches
+    result.chunks, result.count = matches.chunks, matches.count
+    result.size_bytes = matches.size_bytes
 
 
 def read_matching(

@@ -6,8 +6,8 @@ Only lengths are read until the properties are reached; what matches is given as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
 
 from cometmq.message.record import MAGIC_V2, PREFIX, SYS_FLAG_POSITION, head_of
 
@@ -15,7 +15,8 @@ _SYS_FLAG = Struct(">i")
 _LENGTH = Struct(">i")
 
 
-class Matches(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Matches:
     """The records that match, joined where they touch."""
 
     chunks: list[memoryview]
