@@ -1,0 +1,1 @@
+"""Tests of the disks that fail and the threads that wait."""
