@@ -30,6 +30,7 @@ from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer
 from cometmq.net.router import Handler, Reply
 from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import Header
 from cometmq.store.config import StoreConfig
@@ -218,7 +219,7 @@ async def open_parts(
     store = MessageStore.open(store_config, clock)
     store.store_host = STORE_HOST
     async with open_tables(directory / "config", config, clock) as tables:
-        appender = Appender(store, clock=clock, store_host=STORE_HOST)
+        appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
         levels = DelayLevels(config.message_delay_level)
         delivery = DelayDelivery(
             place,

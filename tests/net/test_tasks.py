@@ -9,13 +9,20 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.net.tasks import RESTART_MS, Tasks
+from cometmq.net.watchdog import Watchdog
 
 
-async def test_a_failure_is_logged_under_its_name(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture(params=[None, Watchdog()], ids=["unwatched", "watched"])
+def tasks(request: pytest.FixtureRequest) -> Tasks:
+    return Tasks(request.param)
+
+
+async def test_a_failure_is_logged_under_its_name(
+    tasks: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail() -> None:
         raise ValueError("broken")
 
-    tasks = Tasks()
     with caplog.at_level(logging.ERROR):
         task = tasks.spawn(fail(), name="fragile")
         with pytest.raises(ValueError, match="broken"):
@@ -26,8 +33,7 @@ async def test_a_failure_is_logged_under_its_name(caplog: pytest.LogCaptureFixtu
     assert len(tasks) == 0
 
 
-async def test_close_cancels_and_awaits_all_also_those_started_meanwhile() -> None:
-    tasks = Tasks()
+async def test_close_cancels_and_awaits_all_also_those_started_meanwhile(tasks: Tasks) -> None:
     ended: list[str] = []
 
     async def last() -> None:
@@ -50,9 +56,7 @@ async def test_close_cancels_and_awaits_all_also_those_started_meanwhile() -> No
     assert len(tasks) == 0
 
 
-async def test_a_task_may_close_its_own_owner() -> None:
-    tasks = Tasks()
-
+async def test_a_task_may_close_its_own_owner(tasks: Tasks) -> None:
     async def stop() -> str:
         await tasks.close()
         return "stopped"
@@ -60,8 +64,8 @@ async def test_a_task_may_close_its_own_owner() -> None:
     assert await tasks.spawn(stop(), name="stop") == "stopped"
 
 
-async def test_a_kept_task_starts_again_after_a_failure_until_it_ends() -> None:
-    tasks, clock = Tasks(), VirtualClock()
+async def test_a_kept_task_starts_again_after_a_failure_until_it_ends(tasks: Tasks) -> None:
+    clock = VirtualClock()
     rounds: list[int] = []
 
     async def work() -> None:
@@ -76,3 +80,30 @@ async def test_a_kept_task_starts_again_after_a_failure_until_it_ends() -> None:
     await asyncio.sleep(0)
     assert rounds == [0, 1, 2]
     assert len(tasks) == 0
+
+
+async def test_the_watchdog_hears_of_the_step_that_was_long() -> None:
+    clock = VirtualClock()
+    watchdog = Watchdog(clock)
+
+    async def work() -> str:
+        clock.advance(10)
+        await asyncio.sleep(0)
+        clock.advance(15)
+        await asyncio.sleep(0)
+        clock.advance(30)
+        return "done"
+
+    assert await Tasks(watchdog).spawn(work(), name="QUERY_MESSAGE") == "done"
+    assert watchdog.stalls == {"QUERY_MESSAGE": 1}
+    assert watchdog.longest_ns == 30_000_000
+
+
+async def test_a_task_of_a_closed_owner_never_starts(tasks: Tasks) -> None:
+    async def work() -> None:
+        raise AssertionError("it started")
+
+    await tasks.close()
+    task = tasks.spawn(work(), name="late")
+    await asyncio.wait([task])
+    assert task.cancelled()

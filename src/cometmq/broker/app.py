@@ -38,6 +38,7 @@ from cometmq.net.lookout import Lookout
 from cometmq.net.router import Router
 from cometmq.net.server import Server, reserve
 from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 from cometmq.store.engine import MessageStore
 
@@ -85,7 +86,8 @@ class Broker:
         self._store_config = store_config
         self._clock = clock
         self._files = files
-        self._tasks = Tasks()
+        self.watchdog = Watchdog(clock)
+        self._tasks = Tasks(self.watchdog)
         self.stats = BrokerStats(clock)
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
@@ -149,7 +151,11 @@ class Broker:
         self.offsets = ConsumerOffsets(
             directory, config=config, clock=clock, tasks=tasks, files=self._files
         )
-        self.appender = Appender(self.store, clock=clock, store_host=self.store.store_host)
+        flusher = self.store.flusher
+        flusher.on_synced = self.watchdog.watched("synced", flusher.on_synced)
+        self.appender = Appender(
+            self.store, clock=clock, store_host=self.store.store_host, watchdog=self.watchdog
+        )
         self.levels = DelayLevels(config.message_delay_level)
         self.delay = DelayDelivery(
             directory,
@@ -179,7 +185,9 @@ class Broker:
             remote_admin=config.remote_admin_enable,
         )
         self.lookout = self._make_lookout()
-        self.server = Server(self.router, clock=clock, tasks=tasks, lookout=self.lookout)
+        self.server = Server(
+            self.router, clock=clock, tasks=tasks, watchdog=self.watchdog, lookout=self.lookout
+        )
         self.store.listeners.append(self._dispatched)
 
     def _make_lookout(self) -> Lookout | None:
@@ -225,6 +233,7 @@ class Broker:
             hooks=self.consume_hooks,
             clock=self._clock,
             tasks=self._tasks,
+            watchdog=self.watchdog,
         )
         return self.send, self.pull
 

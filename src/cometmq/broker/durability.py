@@ -28,6 +28,7 @@ from cometmq.store.config import FlushDiskType
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
+    from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.store.engine import MessageStore
 
@@ -85,7 +86,9 @@ class Appender:
     """The one door to the store's append. ``answer_sends`` writes the answers of client sends:
     it gets the sends, a response code and a remark."""
 
-    def __init__(self, store: MessageStore, *, clock: Clock, store_host: bytes) -> None:
+    def __init__(
+        self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
+    ) -> None:
         self._store = store
         self._clock = clock
         self._store_host = store_host
@@ -95,6 +98,7 @@ class Appender:
         self._turn = Turn()
         self._unsynced = Turn()
         self._due = False
+        self._end_turn = watchdog.watched("commit", self._end_of_turn)
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
@@ -166,7 +170,7 @@ class Appender:
     def _schedule(self) -> None:
         if not self._due:
             self._due = True
-            self._loop.call_soon(self._end_of_turn)
+            self._loop.call_soon(self._end_turn)
 
     def _end_of_turn(self) -> None:
         self._due = False

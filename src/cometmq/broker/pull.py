@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
+    from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import PullMessage
     from cometmq.store.engine import MessageStore
@@ -88,6 +89,7 @@ class PullHandler:
         hooks: ConsumeHooks,
         clock: Clock,
         tasks: Tasks,
+        watchdog: Watchdog,
     ) -> None:
         self._config = config
         self._store = store
@@ -100,7 +102,10 @@ class PullHandler:
         self._clock = clock
         self._tasks = tasks
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
-        self.longpoll = LongPoll(clock, self._serve_held, asyncio.get_running_loop().call_soon)
+        soon = asyncio.get_running_loop().call_soon
+        self.longpoll = LongPoll(
+            clock, self._serve_held, lambda serve: soon(watchdog.watched("held pulls", serve))
+        )
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""

@@ -14,6 +14,7 @@ from cometmq.net.peer import Peer
 from cometmq.net.router import Router
 from cometmq.net.server import Server
 from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class NameServer:
         self.routes = RouteTable(expiry_ms=config.broker_expiry_ms)
         self.kv = KvTables(Path(config.kv_config_path).expanduser())
         self._clock = clock
-        self._tasks = Tasks()
+        self.watchdog = Watchdog(clock)
+        self._tasks = Tasks(self.watchdog)
         routes = RouteHandlers(
             self.routes, self.kv, clock=clock, order_message_enable=config.order_message_enable
         )
@@ -42,7 +44,7 @@ class NameServer:
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
         )
-        self.server = Server(self.router, clock=clock, tasks=self._tasks)
+        self.server = Server(self.router, clock=clock, tasks=self._tasks, watchdog=self.watchdog)
 
     async def start(self) -> int:
         """Read the key-value file and listen; gives the bound port.

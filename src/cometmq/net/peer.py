@@ -142,11 +142,13 @@ class Peer(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_exception(NotConnected(self.address, "the connection was closed"))
         callbacks, self.on_close = self.on_close, []
+        begin_ns = self._clock.monotonic_ns()
         for callback in callbacks:
             try:
                 callback(self)
             except Exception:
                 log.exception("close callback failed peer=%s", self.address)
+        self._watchdog.turn("connection lost", self._clock.monotonic_ns() - begin_ns)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -230,14 +232,19 @@ class Peer(asyncio.Protocol):
         self._out.append(data)
         if not self._in_turn and not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_alone)
 
     def write_all(self, data: Iterable[bytes | memoryview]) -> None:
         """Queue several pieces as :meth:`write` does one."""
         self._out += data
         if not self._in_turn and not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_alone)
+
+    def _flush_alone(self) -> None:
+        begin_ns = self._clock.monotonic_ns()
+        self.flush()
+        self._watchdog.turn("flush", self._clock.monotonic_ns() - begin_ns)
 
     def push(self, data: bytes) -> None:
         """Queue bytes for a :meth:`flush` that the caller will do itself."""

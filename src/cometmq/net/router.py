@@ -169,7 +169,7 @@ class Router:
             )
         begin_task(peer)
         name = REGISTRY[request.code].code.name
-        self._tasks.spawn(self._run(peer, request, handler), name=f"{name} {peer.address}")
+        self._tasks.spawn(self._run(peer, request, handler), name=name)
 
     async def _run(self, peer: Peer, request: Request[Any], handler: TaskHandler) -> None:
         try:

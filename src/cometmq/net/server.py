@@ -59,7 +59,7 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._scanning = False
         self._max_peers = max_connections()
-        self.watchdog = watchdog or Watchdog()
+        self.watchdog = watchdog or Watchdog(clock)
         self.peers: set[Peer] = set()
 
     async def listen(self, host: str, port: int) -> int:

@@ -2,18 +2,19 @@
 
 A task that nobody awaits loses its exception and may be collected while it runs. Every task here
 has a name, is held until it ends, reports its failure in one log line, and is cancelled and awaited
-when its owner closes.
+when its owner closes. A watchdog is told how long each of its steps held the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.net.watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -24,11 +25,12 @@ RESTART_MS: Final = 1_000
 
 
 class Tasks:
-    """The tasks of one owner."""
+    """The tasks of one owner; ``watchdog`` hears of their long steps, by the tasks' names."""
 
-    __slots__ = ("_closed", "_running")
+    __slots__ = ("_closed", "_running", "_watchdog")
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -40,6 +42,8 @@ class Tasks:
 
         After :meth:`close` the coroutine is not started and the task is a cancelled one.
         """
+        if self._watchdog is not None:
+            coro = _Watched(coro, name, self._watchdog)
         task = asyncio.create_task(coro, name=name)
         if self._closed:
             task.cancel()
@@ -67,6 +71,34 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed name=%s error=%r", task.get_name(), error, exc_info=error)
+
+
+class _Watched(Coroutine[Any, Any, T]):
+    """A coroutine whose steps are timed."""
+
+    __slots__ = ("_coro", "_name", "_watchdog")
+
+    def __init__(self, coro: Coroutine[Any, Any, T], name: str, watchdog: Watchdog) -> None:
+        self._coro = coro
+        self._name = name
+        self._watchdog = watchdog
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._coro.__await__()
+
+    def send(self, value: Any, /) -> Any:
+        now_ns = self._watchdog.clock.monotonic_ns
+        begin_ns = now_ns()
+        try:
+            return self._coro.send(value)
+        finally:
+            self._watchdog.turn(self._name, now_ns() - begin_ns)
+
+    def throw(self, *error: Any) -> Any:
+        return self._coro.throw(*error)
+
+    def close(self) -> None:
+        self._coro.close()
 
 
 async def _kept(make: Callable[[], Coroutine[Any, Any, None]], name: str, clock: Clock) -> None:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, ParamSpec
+
+from cometmq.core.clock import SystemClock
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+
+P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
 #: A turn over this is a stall that other connections feel.
 STALL_NS: Final = 20_000_000
+#: Handlers that are counted apart: tasks may be named after what they work on.
+HANDLERS_MAX: Final = 200
 
 
 class Watchdog:
     """Counts loop turns over 20 ms by the handler that took them."""
 
-    __slots__ = ("longest_ns", "stalls")
+    __slots__ = ("clock", "longest_ns", "stalls")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
         self.stalls: Counter[str] = Counter()
         self.longest_ns = 0
 
@@ -26,5 +37,19 @@ class Watchdog:
         if took_ns > self.longest_ns:
             self.longest_ns = took_ns
         if took_ns > STALL_NS:
-            self.stalls[handler] += 1
+            known = handler in self.stalls or len(self.stalls) < HANDLERS_MAX
+            self.stalls[handler if known else "others"] += 1
             log.warning("loop stalled handler=%s took_ms=%d", handler, took_ns // 1_000_000)
+
+    def watched(self, handler: str, callback: Callable[P, None]) -> Callable[P, None]:
+        """``callback``, each call of it reported as a turn of ``handler``."""
+        now_ns, turn = self.clock.monotonic_ns, self.turn
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> None:
+            begin_ns = now_ns()
+            try:
+                callback(*args, **kwargs)
+            finally:
+                turn(handler, now_ns() - begin_ns)
+
+        return run

@@ -62,11 +62,11 @@ class Flusher:
         "_clock",
         "_log",
         "_on_failed",
-        "_on_synced",
         "_syncing",
         "_thread",
         "inline_count",
         "latency",
+        "on_synced",
         "threaded_count",
     )
 
@@ -80,7 +80,7 @@ class Flusher:
     ) -> None:
         self._log = log
         self._clock = clock
-        self._on_synced = on_synced
+        self.on_synced = on_synced
         self._on_failed = on_failed
         self._thread = thread
         self.latency = Latency()
@@ -115,7 +115,7 @@ class Flusher:
             self._on_failed(error)
             return
         self.latency.add(duration_ns)
-        self._on_synced(target)
+        self.on_synced(target)
 
     def sync_in_thread(self) -> None:
         """Sync without holding the loop, whatever the device's speed."""
@@ -148,7 +148,7 @@ class Flusher:
             self._on_failed(error)
             return
         self.latency.add(done.result())
-        self._on_synced(target)
+        self.on_synced(target)
         if again and self._log.durable < self._log.written:
             self._start_thread()
 
