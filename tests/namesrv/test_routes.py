@@ -1,5 +1,6 @@
 """The route table: what each registration, expiry and administration leaves behind."""
 
+import gc
 import json
 from typing import Any
 
@@ -267,6 +268,13 @@ def test_equal_queues_and_names_are_there_once(routes: RouteTable) -> None:
     first, second = routes.layouts(many), routes.layouts(again)
     assert len({id(layout) for layout in [*first.values(), *second.values()]}) == 1
     assert [*map(id, first)] == [*map(id, second)]
+
+
+def test_the_garbage_collector_passes_large_tables_over(routes: RouteTable) -> None:
+    routes.register(header(), body("t", "u"), "x", 0)
+    routes.register(header(), body("v", version=2), "x", 0)
+    routes.wipe_write_perm("broker-a")
+    assert [gc.is_tracked(broker.topics) for broker in routes._brokers.values()] == [False]
 
 
 def test_texts_of_ever_other_queues_do_not_pile_up(

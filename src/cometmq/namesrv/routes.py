@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from cometmq.protocol.bodies import ClusterBroker, ClusterInfo, DataVersion, TopicConfig, TopicList
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData
@@ -35,10 +37,9 @@ class Registered:
     master_addr: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QueueLayout:
+class QueueLayout(Struct, frozen=True, eq=False, gc=False):
     """How a topic's queues are on some broker, and the text of that in a route behind the broker's
-    name."""
+    name. The garbage collector looks neither at it nor at the tables that hold nothing else."""
 
     perm: int
     read_queue_nums: int
