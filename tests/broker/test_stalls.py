@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,10 +10,15 @@ from cometmq.net.peer import Peer
 from cometmq.net.watchdog import STALL_NS
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
-from cometmq.store.dispatch import Dispatched
 from tests.broker.serving import PULL, pull_fields, running_broker
 
 LONG_S: Final = STALL_NS * 1.5 / 1e9
+
+
+def hold_the_loop(*_: object) -> None:
+    end_s = time.monotonic() + LONG_S
+    while time.monotonic() < end_s:
+        pass
 
 
 class SlowHook:
@@ -28,16 +32,12 @@ class SlowHook:
 
     def after(self, peer: Peer, request: Request[Any], *_: int) -> None:
         if request.code == self.code:
-            time.sleep(LONG_S)
-
-
-def slow_listener(_rows: Sequence[Dispatched]) -> None:
-    time.sleep(LONG_S)
+            hold_the_loop()
 
 
 async def test_a_long_commit_is_named(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
-        running.broker.store.listeners.append(slow_listener)
+        running.broker.store.listeners.append(hold_the_loop)
         client = await running.connect()
         await client.send()
         assert running.broker.watchdog.stalls["commit"] >= 1
@@ -45,7 +45,7 @@ async def test_a_long_commit_is_named(tmp_path: Path) -> None:
 
 async def test_long_work_behind_a_thread_s_sync_is_named(tmp_path: Path) -> None:
     async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as running:
-        running.broker.store.listeners.append(slow_listener)
+        running.broker.store.listeners.append(hold_the_loop)
         client = await running.connect()
         await client.send()
         assert running.broker.store.flusher.threaded_count == 1
@@ -88,7 +88,7 @@ async def test_a_long_farewell_is_named(tmp_path: Path) -> None:
         for client in (leaving, staying):
             await client.ask(RequestCode.GET_MAX_OFFSET, topic="t", queueId="1")
         for peer in running.broker.server.peers:
-            peer.on_close.append(lambda _peer: time.sleep(LONG_S))
+            peer.on_close.append(hold_the_loop)
         leaving.writer.close()
         while len(running.broker.server.peers) == 2:
             await staying.ask(RequestCode.GET_MAX_OFFSET, topic="t", queueId="1")
