@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,13 @@ from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.results import SendStatus
 from cometmq.core.errors import BrokerRefused, RouteNotFound
+from cometmq.message.flags import Compression, compression
 from cometmq.message.model import Message, MessageQueue
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all, read_as_broadcast
 from tests.compat.conftest import Target
+from tests.compat.driver import Driver
 
 ONE_SECOND_LEVEL = 1
 
@@ -200,6 +203,65 @@ async def test_admin_operations(client: Client, target: Target, topic: str) -> N
     await admin.delete_topic(topic)
     with pytest.raises(RouteNotFound):
         await admin.topic_route(topic)
+
+
+async def test_a_batch_is_stored_as_a_whole(client: Client, topic: str) -> None:
+    messages = [Message(topic, b"%d" % at, keys=(f"k{at}",), wait_store=False) for at in range(50)]
+    results = await client.send_batch(messages, queue=lambda queues, _: queues[2])
+    assert {each.queue.queue_id for each in results} == {2}
+    assert [each.queue_offset for each in results] == list(range(50))
+    found = {message.keys: message for message in await read_all(client, topic, 50)}
+    assert {keys: message.body for keys, message in found.items()} == {
+        (f"k{at}",): b"%d" % at for at in range(50)
+    }
+
+
+@pytest.mark.parametrize("packing", ["ZLIB", "LZ4", "ZSTD"])
+async def test_bodies_that_java_packed(
+    client: Client, driver: Driver, target: Target, topic: str, packing: str
+) -> None:
+    arguments = {"group": f"{packing}-{topic}", "packing": packing, "size": 50_000, "prefix": "p-"}
+    await asyncio.to_thread(driver.send, target.namesrv, topic, **arguments)
+    (message,) = await read_all(client, topic, 1)
+    assert message.body == b"p-0".ljust(50_000, b"x")
+    assert message.stored.size_bytes < 5_000
+    assert compression(message.stored.sys_flag) is Compression[packing]
+
+
+async def test_tenants_of_a_namespace_in_both_languages(
+    client: Client, driver: Driver, target: Target
+) -> None:
+    namespace, topic = fresh_name("tenant"), fresh_name()
+    await Admin(client.session).create_topic(f"{namespace}%{topic}", queues=1)
+    arguments = {"group": fresh_name("p"), "namespace": namespace, "prefix": "java-"}
+    (sent,) = await asyncio.to_thread(driver.send, target.namesrv, topic, **arguments)
+    settings: dict[str, Any] = {"namespace": namespace, "send_timeout_ms": 10_000}
+    async with Client(target.namesrv, **settings) as tenant:
+        ours = await tenant.send(topic, b"ours")
+        assert (ours.queue.topic, ours.queue_offset) == (topic, 1)
+        given = tenant.subscribe(topic, group="g", start="first")
+        found: list[tuple[str, bytes, str, int]] = []
+        async with asyncio.timeout(60):
+            async for message in given:
+                space = message.properties["INSTANCE_ID"]
+                found.append((message.topic, message.body, space, message.reconsume_times))
+                if message.reconsume_times == 0:
+                    await message.retry(ONE_SECOND_LEVEL)
+                else:
+                    message.ack()
+                if len(found) == 4:
+                    break
+        await given.close()
+    assert sorted(found) == [
+        (topic, body, namespace, times) for body in (b"java-0", b"ours") for times in (0, 1)
+    ]
+    raw = await asyncio.to_thread(
+        driver.ask, "pullAll", namesrv=target.namesrv, topic=f"{namespace}%{topic}"
+    )
+    assert isinstance(raw, dict)
+    assert isinstance(raw["messages"], list)
+    assert len(raw["messages"]) == 2
+    assert sent["queueOffset"] == 0
 
 
 async def test_what_the_broker_refuses_is_told(client: Client, target: Target, topic: str) -> None:

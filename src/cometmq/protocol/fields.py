@@ -53,6 +53,8 @@ def to_ext(header: Struct | None) -> dict[str, str]:
     for name, value in zip(_wire_names(type(header)), structs.astuple(header), strict=True):
         if type(value) is str:
             ext[name] = value
+        elif type(value) is int:
+            ext[name] = str(value)
         elif value is not None:
             ext[name] = stringify(value)
     return ext

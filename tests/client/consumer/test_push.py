@@ -79,6 +79,23 @@ async def test_messages_old_and_new_are_consumed_and_committed(
     assert consumer.group not in broker.members or not broker.members["g"]
 
 
+async def test_pulls_tell_how_far_the_group_is_when_there_is_something_new(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    fill(broker, "1")
+    async with joined(cluster, {"offset_persist_interval_ms": 60_000}) as consumer:
+        assert await bodies(consumer, 1) == [b"1"]
+        fill(broker, "2")
+        assert await bodies(consumer, 1) == [b"2"]
+        await eventually(lambda: len(broker.peer.received(PULL)) >= 4)
+    told = [
+        (pull.header.sys_flag & 1, pull.header.commit_offset)
+        for pull in broker.peer.received(PULL)
+        if pull.header.topic == "t"
+    ]
+    assert told == [(0, -1), (0, -1), (1, 1)]
+
+
 async def test_an_unsettled_message_holds_the_offset_back(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:

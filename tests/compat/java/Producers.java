@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -18,7 +19,10 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Producers {
     private final Map<String, DefaultMQProducer> started = new HashMap<>();
 
-    /** send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue, properties. */
+    /**
+     * send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue,
+     * properties, and for a new group namespace and packing (ZLIB, LZ4, ZSTD).
+     */
     Object send(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command);
         List<Message> messages = messages(command);
@@ -56,7 +60,10 @@ final class Producers {
         String group = command.getString("group");
         DefaultMQProducer producer = started.get(namesrv + group);
         if (producer == null) {
+            // The constructor reads it, and there is no other way to say so.
+            System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, command.getOrDefault("packing", "ZLIB").toString());
             producer = new DefaultMQProducer(group);
+            producer.setNamespace(command.getString("namespace"));
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("producer" + started.size() + System.nanoTime());
             producer.setSendMsgTimeout(10_000);

@@ -231,6 +231,7 @@ class PushConsumer:
         """Read one queue until it is dropped."""
         queue = inflight.queue
         epoch = self._locks.epoch(queue) if self._locks is not None else 0
+        told = inflight.committable
         failures = 0
         while not inflight.dropped:
             if inflight.is_full(self._limits):
@@ -245,8 +246,11 @@ class PushConsumer:
                         # Somebody else may have read the queue in between.
                         epoch = self._locks.epoch(queue)
                         inflight.reset(await self._first_offset(queue))
-                asked = inflight.next_offset
-                result = await self._pull_once(inflight)
+                        told = inflight.committable
+                asked, done = inflight.next_offset, inflight.committable
+                # An offset that says nothing new could overtake a newer one in the broker.
+                result = await self._pull_once(inflight, None if done == told else done)
+                told = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
                 failures = 0
@@ -254,7 +258,7 @@ class PushConsumer:
                 await self._pull_failed(inflight, error, failures)
                 failures += 1
 
-    async def _pull_once(self, inflight: InFlight) -> PullResult:
+    async def _pull_once(self, inflight: InFlight, commit_offset: int | None) -> PullResult:
         queue = inflight.queue
         wanted = self._options.filter_of(queue.topic)
         return await self._puller.pull(
@@ -264,7 +268,7 @@ class PushConsumer:
             max_messages=self._config.pull_batch_messages,
             subscription=wanted.expression,
             sub_version=self._options.version,
-            commit_offset=None if self._options.broadcasting else inflight.committable,
+            commit_offset=None if self._options.broadcasting else commit_offset,
             suspend_ms=self._config.pull_suspend_ms,
             subscription_known=True,
         )
