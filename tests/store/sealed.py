@@ -20,7 +20,6 @@ def seal_all(store: MessageStore) -> list[int]:
         if file.end <= store.log.written and file.seals is None:
             sums = sums_of(Path(file.path).read_bytes())
             store.seals.add(Seal(file.base, file.size_bytes, store.last_ms, sums))
-            store.seals.bases.add(file.base)
             file.seal(store.seals, proven=True)
             done.append(file.base)
     return done

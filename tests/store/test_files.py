@@ -9,6 +9,7 @@ import pytest
 
 from cometmq.store.files import (
     PosixFiles,
+    ReadOnlyFiles,
     make_durable_directory,
     read_file,
     write_file_atomically,
@@ -145,3 +146,54 @@ def test_a_folder_above_that_may_not_be_read_is_no_hindrance(tmp_path: Path) -> 
 
     make_durable_directory(Unreadable(), str(tmp_path / "a"))
     assert (tmp_path / "a").is_dir()
+
+
+def test_reading_only(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    (tmp_path / "lock").write_bytes(b"abc")
+    files = ReadOnlyFiles()
+    handle = files.open(path)
+    assert files.pread(handle, 3, 0) == b"abc"
+    for change in (
+        lambda: files.pwrite(handle, b"x", 0),
+        lambda: files.resize(handle, 9),
+        lambda: files.allocate(handle, 9),
+        lambda: files.open(str(tmp_path / "new"), create=True),
+        lambda: files.make_directory(str(tmp_path / "new")),
+        lambda: files.rename(path, str(tmp_path / "new")),
+        lambda: files.unlink(path),
+        lambda: files.remove_tree(str(tmp_path)),
+        lambda: files.lock(path),
+    ):
+        with pytest.raises(OSError, match=r"reading only|Bad file|Invalid"):
+            change()
+    files.close(handle)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
+    assert (tmp_path / "lock").read_bytes() == b"abc"
+
+
+def test_who_holds_a_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    files, reader = PosixFiles(), ReadOnlyFiles()
+    assert reader.lock_holder(path) == 0
+    ours = files.lock(path)
+    assert reader.lock_holder(path) == -1
+    files.close(ours)
+    assert reader.lock_holder(path) == 0
+    # As a Java broker locks it: bound to the process.
+    script = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert reader.lock_holder(path) == other.pid
+        assert other.stdin is not None
+        other.stdin.close()
+    assert reader.lock_holder(path) == 0

@@ -97,8 +97,9 @@ def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
     seals = Seals(files, str(tmp_path))
     file = LogFile.create(files, str(tmp_path), 0, 4_096)
     seals.attach([file])
-    assert file.seals is seals
+    assert Path(seals.path(0)).exists()
+    assert not file.is_proven(0, 1)
     file.write(0, b"x")
-    assert file.seals is None
     assert not Path(seals.path(0)).exists()
+    assert file.is_proven(0, 1)
     file.close()

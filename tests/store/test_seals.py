@@ -1,6 +1,7 @@
 """Seals: their bytes, and which of them count."""
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_every_flipped_byte_and_every_other_length_is_noticed() -> None:
 def test_a_seal_of_another_version_is_said_so() -> None:
     raw = bytearray(encode(SEAL))
     raw[5] = 2
-    raw[-4:] = seals_module.crc32(raw[:-4]).to_bytes(4, "big")
+    raw[-4:] = crc32(raw[:-4]).to_bytes(4, "big")
     with pytest.raises(StoreCorrupt, match="version"):
         decode(bytes(raw), "p", SEAL.base)
 

@@ -277,6 +277,49 @@ class PosixFiles:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
 
 
+class ReadOnlyFiles(PosixFiles):
+    """Files of somebody else: nothing is ever written, made, moved or locked."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create:
+            raise _refused(path)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def make_directory(self, path: str) -> None:
+        raise _refused(path)
+
+    def rename(self, source: str, target: str) -> None:
+        raise _refused(source)
+
+    def unlink(self, path: str) -> None:
+        raise _refused(path)
+
+    def remove_tree(self, path: str) -> None:
+        raise _refused(path)
+
+    def lock(self, path: str) -> int:
+        raise _refused(path)
+
+    def lock_holder(self, path: str) -> int:
+        """Who holds the lock on a file: 0 nobody, -1 a broker of ours, else a process's number."""
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            return 0
+        try:
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, holder = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_OFD_GETLK, request))
+        finally:
+            os.close(handle)
+        return 0 if kind == fcntl.F_UNLCK else int(holder)
+
+
+def _refused(path: str) -> OSError:
+    return OSError(errno.EROFS, "opened for reading only", path)
+
+
 def zeroed_memory(size_bytes: int) -> memoryview:
     """Zeros of this process alone; a page takes memory once it is written to."""
     return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]

@@ -64,6 +64,9 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
     store = MessageStore(config, clock, files, CommitLog(segments), pool, Index(files, config))
     _find_queues(store)
     positions = read_positions(files, root)
+    if positions is None:
+        store.seals.doubt()
+    store.seals.attach(segments.files)
     start = starting_point(
         segments,
         positions,
@@ -74,6 +77,7 @@ def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStor
         lambda: _queues_end(store),
     )
     scan = _recover(store, start)
+    store.seals.keep(segments, scan.position)
     if crashed:
         _write_again(store, positions, scan.position)
     if crashed or scan.torn:

@@ -35,6 +35,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+import msgspec
+
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import read_file, write_file_atomically
 from cometmq.store.layout import file_name, file_offset
@@ -73,6 +75,23 @@ class Seal:
         """Whether ``data`` is what block number ``block`` was."""
         at = block * _CRC.size
         return crc32(data) == int.from_bytes(self.sums[at : at + _CRC.size], "big")
+
+    def differing(self, sums: bytes) -> list[int]:
+        """The blocks whose CRC is another one in ``sums``."""
+        pairs = zip(_CRC.iter_unpack(self.sums), _CRC.iter_unpack(sums), strict=True)
+        return [block for block, (was, found) in enumerate(pairs) if was != found]
+
+
+class FileSums(msgspec.Struct, frozen=True):
+    """A full log file as a child process read it (tools/sums.py).
+
+    ``problem`` says why the file should not be sealed, and is empty when every record is right.
+    From ``late_from`` on every record was stored after the time that was asked for; -1 with none.
+    """
+
+    sums: bytes
+    problem: str
+    late_from: int
 
 
 def block_count(size_bytes: int) -> int:
@@ -172,17 +191,24 @@ class Seals:
         return None if raw is None else decode(raw, path, base)
 
     def add(self, seal: Seal) -> None:
-        """Write a seal durably; a thread may do it. It counts once ``bases`` has it."""
+        """Write a seal durably, in place of one in doubt; a thread may do it. Raises OSError."""
         self._make_directory(self.directory)
         write_file_atomically(self._files, self.path(seal.base), encode(seal), durable=True)
+        if seal.base in self.doubted:
+            self._files.unlink(self.path(seal.base, doubted=True))
+            self.doubted.discard(seal.base)
+        self.bases.add(seal.base)
 
     def _make_directory(self, directory: str) -> None:
         if not self._files.exists(directory):
             self._files.make_directory(directory)
             self._files.sync_directory(os.path.dirname(directory))
 
-    def forget(self, bases: Iterable[int]) -> None:
-        """Take seals away, durably. Raises OSError; then the log files must stay as they are."""
+    def forget(self, bases: Iterable[int], *, durable: bool = True) -> None:
+        """Take seals away. Raises OSError; then the log files must stay as they are.
+
+        Where those are gone already it need not be durable.
+        """
         gone = set(bases) & (self.bases | self.doubted)
         if not gone:
             return
@@ -190,9 +216,10 @@ class Seals:
             self._loaded.pop(base, None)
             self._files.unlink(self.path(base))
             self._files.unlink(self.path(base, doubted=True))
-        self._files.sync_directory(self.directory)
-        if gone & self.doubted:
-            self._files.sync_directory(os.path.join(self.directory, DOUBTED))
+        if durable:
+            self._files.sync_directory(self.directory)
+            if gone & self.doubted:
+                self._files.sync_directory(os.path.join(self.directory, DOUBTED))
         self.bases -= gone
         self.doubted -= gone
 
@@ -232,7 +259,7 @@ class Seals:
         self._loaded.clear()
 
     def confirm(self, base: int) -> None:
-        """A doubted seal holds: it counts again. Raises OSError."""
+        """A doubted seal counts again; a thread may do it. Raises OSError."""
         self._files.rename(self.path(base, doubted=True), self.path(base))
         self._files.sync_directory(self.directory)
         self.doubted.discard(base)

@@ -22,6 +22,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.retention import LogAge, plan
+from cometmq.store.sealing import Sealer
 
 if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
+_SEAL_INTERVAL_MS = 5_000
 _QUEUES_A_SLICE = 64
 _QUEUES_A_ROUND = 1_024
 _ROUNDS_TO_WAIT = 30
@@ -73,6 +75,7 @@ class Upkeep:
             ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
             ("store-disk", _DISK_INTERVAL_MS, self.check_disk),
+            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store).seal_full_files),
         ]
         for name, interval_ms, work in rounds:
             tasks.spawn(self._repeat(interval_ms, work), name=name)
@@ -226,7 +229,8 @@ class Upkeep:
     async def _drop(self, count: int) -> None:
         store = self._store
         for _ in range(count):
-            store.log.segments.drop_first()
+            file = store.log.segments.drop_first()
+            store.seals.forget([file.base], durable=False)
         log_start = store.log.segments.start
         store.index.drop_before(log_start)
         for number, queue in enumerate(list(store.queues.values()), 1):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from cometmq.message.record import BLANK, MAGIC_BLANK, MAGIC_V1
+from cometmq.message.record import BLANK, MAGIC_BLANK, MAGIC_V1, Record
 from cometmq.store.tools import walk
 from cometmq.store.tools.walk import find_places, is_blank, next_record
 from tests.store.tools.logs import PLAIN, packed
@@ -76,7 +76,7 @@ def test_a_size_that_is_too_small_or_leads_astray_ends_the_walk() -> None:
 def test_a_body_that_looks_like_a_record_misleads_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "_SEED_BYTES", 512)
     inner = bytes(100)
-    records = []
+    records: list[Record] = []
     for number in range(200):
         # The body holds a record that carries the physical offset of where it stands.
         start = len(packed(records))

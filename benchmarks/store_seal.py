@@ -1,0 +1,135 @@
+"""Sealing a log file beside a busy loop: on the loop in slices, in a thread, in a child process.
+
+A loop that answers one request after the other (8 us of work each, as many as come) is timed while
+a log file of 256 MiB with small records is read, checked and summed. Prints one JSON line a case:
+how long the file took, and how late the loop's turns were meanwhile.
+Run: ``.venv/bin/python -m benchmarks.store_seal``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from zlib import crc32
+
+import uvloop
+
+from benchmarks.store_verify import write_store
+from cometmq.store.files import PosixFiles
+from cometmq.store.sealing import sums_by_child
+from cometmq.store.seals import BLOCK_BYTES
+from cometmq.store.tools.sums import read_sums
+
+FILE_BYTES = 256 << 20
+WORK_NS = 8_000
+
+Case = Callable[[str], Awaitable[object]]
+
+
+async def nothing(_path: str) -> None:
+    """The loop alone, for two seconds."""
+    await asyncio.sleep(2)
+
+
+async def slices(path: str) -> None:
+    """A block in each turn of the loop; blocks only, no records."""
+    handle = os.open(path, os.O_RDONLY)
+    buffer = bytearray(BLOCK_BYTES)
+    for offset in range(0, FILE_BYTES, BLOCK_BYTES):
+        os.preadv(handle, [buffer], offset)
+        crc32(buffer)
+        await asyncio.sleep(0)
+    os.close(handle)
+
+
+def blocks(path: str) -> None:
+    """Sums of blocks alone: each call lets go of the interpreter."""
+    handle = os.open(path, os.O_RDONLY)
+    buffer = bytearray(BLOCK_BYTES)
+    for offset in range(0, FILE_BYTES, BLOCK_BYTES):
+        os.preadv(handle, [buffer], offset)
+        crc32(buffer)
+    os.close(handle)
+
+
+async def thread_of_blocks(path: str) -> None:
+    """The same in a thread."""
+    await asyncio.to_thread(blocks, path)
+
+
+async def thread_of_records(path: str) -> None:
+    """Blocks and records in a thread."""
+    await asyncio.to_thread(read_sums, PosixFiles(), path, 0, FILE_BYTES, 0)
+
+
+async def child(path: str) -> None:
+    """Blocks and records in a child process, as the broker does it."""
+    await sums_by_child(path, 0, FILE_BYTES, 0)
+
+
+@contextlib.asynccontextmanager
+async def busy_loop(late_ns: list[int]) -> AsyncIterator[None]:
+    """Turns with a little work in each; how much longer than it they took goes to ``late_ns``."""
+    done = asyncio.Event()
+
+    async def turns() -> None:
+        before = time.perf_counter_ns()
+        while not done.is_set():
+            until = time.perf_counter_ns() + WORK_NS
+            while time.perf_counter_ns() < until:
+                pass
+            await asyncio.sleep(0)
+            now = time.perf_counter_ns()
+            late_ns.append(now - before - WORK_NS)
+            before = now
+
+    task = asyncio.create_task(turns())
+    try:
+        yield
+    finally:
+        done.set()
+        await task
+
+
+async def measure(name: str, case: Case, path: str) -> None:
+    late_ns: list[int] = []
+    async with busy_loop(late_ns):
+        begun = time.perf_counter()
+        await case(path)
+        seconds = time.perf_counter() - begun
+    late_ns.sort()
+    print(
+        json.dumps(
+            {
+                "case": name,
+                "seconds": round(seconds, 2),
+                "turns": len(late_ns),
+                "late_p50_us": late_ns[len(late_ns) // 2] // 1000,
+                "late_p99_us": late_ns[len(late_ns) * 99 // 100] // 1000,
+                "late_max_us": late_ns[-1] // 1000,
+            }
+        )
+    )
+
+
+def main() -> None:
+    """Measure every case, each twice."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_store(root, FILE_BYTES, FILE_BYTES, 128)
+        path = str(root / "commitlog" / f"{0:020d}")
+        cases: list[Case] = [nothing, slices, thread_of_blocks, thread_of_records, child]
+        for _ in range(2):
+            for case in cases:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(measure(case.__name__, case, path))
+
+
+if __name__ == "__main__":
+    main()

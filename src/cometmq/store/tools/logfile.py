@@ -1,0 +1,223 @@
+"""One log file from end to end, in pieces: its records by the column, its gaps, its end.
+
+Whoever walks decides nothing: what is no record between two records is a :class:`Gap`, whether that
+is damage or the torn end of a crash depends on what else is known of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+
+from cometmq.message.record import CRC_MASK, FIXED_BYTES, MAGIC_BLANK
+from cometmq.store.seals import BLOCK_BYTES, sums_of
+from cometmq.store.tools.properties import PADDING_BYTES
+from cometmq.store.tools.records import Columns, read_columns
+from cometmq.store.tools.walk import Bytes, find_places, is_blank, next_record
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Files
+
+PIECE_BYTES = 256 * BLOCK_BYTES
+_LENGTHS = "the lengths inside do not add up to its size"
+_CUT_OFF = "it is cut off by the end of the file"
+_BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes of the log that are no record and no blank; physical offsets.
+
+    ``open`` says that no record follows it in its file.
+    """
+
+    start: int
+    stop: int
+    problem: str
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole records of the log: ``raw`` begins at physical offset ``base``.
+
+    The buffer is used again for the next chunk.
+    """
+
+    raw: Bytes
+    base: int
+    columns: Columns
+
+    def bad_bodies(self) -> list[int]:
+        """The rows whose body has not the CRC that its record carries."""
+        view = self.raw.data
+        columns = self.columns
+        bad: list[int] = []
+        for row, (at, size, crc) in enumerate(
+            zip(
+                columns.body_at.tolist(),
+                columns.body_bytes.tolist(),
+                columns.crcs.tolist(),
+                strict=True,
+            )
+        ):
+            if crc and crc32(view[at : at + size]) & CRC_MASK != crc:
+                bad.append(row)
+        return bad
+
+
+@dataclass(slots=True)
+class LogWalk:
+    """Walks the log file at ``path``, which begins at physical offset ``base``.
+
+    When it is done, ``end`` is behind the last record, ``closed`` says that the file is full (a
+    blank or its end follows), ``gaps`` has what is neither, and ``sums``, when they are wanted, the
+    CRC of each block.
+    """
+
+    files: Files
+    path: str
+    base: int
+    size_bytes: int
+    wants_sums: bool = False
+    piece_bytes: int = PIECE_BYTES
+    end: int = -1
+    closed: bool = False
+    gaps: list[Gap] = field(default_factory=list)
+    sums: bytearray = field(default_factory=bytearray)
+    _buffer: bytearray = field(default_factory=bytearray)
+    _lost: int = -1
+    _lost_stop: int = -1
+    _problem: str = ""
+
+    def __iter__(self) -> Iterator[Chunk]:
+        handle = self.files.open(self.path)
+        try:
+            yield from self._pieces(handle)
+        finally:
+            self.files.close(handle)
+
+    @property
+    def _file_end(self) -> int:
+        return self.base + self.size_bytes
+
+    def _pieces(self, handle: int) -> Iterator[Chunk]:
+        position = start = self.base
+        kept = 0
+        for offset in range(0, self.size_bytes, self.piece_bytes):
+            count = min(self.piece_bytes, self.size_bytes - offset)
+            if not self.wants_sums and (self.closed or self._is_empty(handle, offset, count)):
+                start, kept = start + kept + count, 0
+                position = start
+                continue
+            self._make_room(kept + count)
+            new = memoryview(self._buffer)[kept : kept + count]
+            if self.files.read_into(handle, new, offset) < count:
+                new[:] = bytes(count)
+            if self.wants_sums:
+                self.sums += sums_of(new)
+            if self.closed:
+                continue
+            filled = kept + count
+            position = yield from self._records(start, filled, position)
+            kept = min(filled, start + filled - position)
+            self._buffer[:kept] = self._buffer[filled - kept : filled]
+            start = start + filled - kept
+        self._finish(position)
+
+    def _is_empty(self, handle: int, offset: int, count: int) -> bool:
+        """Whether nothing was ever written there, behind what is no record already."""
+        return self._lost >= 0 and self.files.next_data(handle, offset) >= offset + count
+
+    def _make_room(self, size: int) -> None:
+        if len(self._buffer) < size + PADDING_BYTES:
+            longer = bytearray(size + PADDING_BYTES)
+            longer[: len(self._buffer)] = self._buffer
+            self._buffer = longer
+
+    def _records(self, start: int, filled: int, position: int) -> Generator[Chunk, None, int]:
+        """Chunks from ``position`` on; gives where the next piece has to go on.
+
+        The buffer has ``filled`` bytes from physical offset ``start`` on.
+        """
+        view = memoryview(self._buffer)[:filled]
+        raw = np.frombuffer(self._buffer, np.uint8)[: filled + PADDING_BYTES]
+        is_last = start + filled == self._file_end
+        while position < start + filled:
+            if self._lost >= 0:
+                position = self._search(view, start, position)
+                if self._lost >= 0:
+                    return position
+            places = find_places(view, start, position - start)
+            columns = read_columns(raw[:filled], places.starts, start)
+            if len(columns):
+                yield Chunk(raw, start, columns)
+            position, problem = start + places.stop, places.problem
+            if len(columns) < len(places.starts):
+                position, problem = start + int(places.starts[len(columns)]), _LENGTHS
+            if self._is_closed(view, start, position):
+                return position
+            if not problem and not is_last and self._may_go_on(view, position - start):
+                return position
+            self._lost, self._problem = position, problem or _CUT_OFF
+            self._lost_stop = position + (view[position - start] != 0)
+            position += 1
+        return position
+
+    def _is_closed(self, view: memoryview, start: int, position: int) -> bool:
+        room = self._file_end - position
+        if room == 0 or is_blank(view, position - start, room):
+            self.end, self.closed = position, True
+        return self.closed
+
+    def _may_go_on(self, view: memoryview, place: int) -> bool:
+        """Whether what stands at a place may be the beginning of a record that ends later.
+
+        A damaged size must not have half of a file read into memory.
+        """
+        left = len(view) - place
+        if left < FIXED_BYTES:
+            return True
+        size = int.from_bytes(view[place : place + 4], "big")
+        return size <= self.piece_bytes or _is_of_one_piece(view, place, size)
+
+    def _search(self, view: memoryview, start: int, position: int) -> int:
+        """Look for the next record or the blank behind what was lost; gives where to go on."""
+        data = bytes(view[position - start :])
+        place = next_record(data, position, 0)
+        blank = self._find_blank(data, position)
+        found = min((at for at in (place, blank) if at >= 0), default=-1)
+        nonzero = len(data.rstrip(b"\0")) if found < 0 else found
+        if nonzero:
+            self._lost_stop = position + nonzero
+        if found < 0:
+            # A record may begin in the last bytes and be seen whole with the next piece.
+            return max(position, start + len(view) - FIXED_BYTES + 1)
+        self.gaps.append(Gap(self._lost, position + found, self._problem, False))
+        self._lost = -1
+        return position + found
+
+    def _find_blank(self, data: bytes, position: int) -> int:
+        at = data.find(_BLANK_MAGIC, 4)
+        while at >= 0:
+            if is_blank(data, at - 4, self._file_end - position - at + 4):
+                return at - 4
+            at = data.find(_BLANK_MAGIC, at + 1)
+        return -1
+
+    def _finish(self, position: int) -> None:
+        if self._lost >= 0:
+            self.end = self._lost
+            if self._lost_stop > self._lost:
+                self.gaps.append(Gap(self._lost, self._lost_stop, self._problem, True))
+        elif not self.closed:
+            self.end = position
+
+
+def _is_of_one_piece(view: memoryview, place: int, size: int) -> bool:
+    body_bytes = int.from_bytes(view[place + 84 : place + 88], "big", signed=True)
+    return 0 <= size - body_bytes <= 0x20000
