@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.broker.admin_broker import format_duration, format_size
 from cometmq.broker.config import BrokerConfig
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, StoreCorrupt
 from cometmq.core.settings import parse_properties
 from cometmq.protocol.bodies import DataVersion, KvTable
 from cometmq.protocol.codes import RequestCode as Code
@@ -53,6 +53,17 @@ async def test_every_key_that_tools_read_is_there(tmp_path: Path) -> None:
         assert found["brokerVersionDesc"] == "V4_9_7"
         assert found["earliestMessageTimeStamp"] == "-1"
         assert 0 <= float(found["commitLogDiskRatio"]) <= 1
+
+
+async def test_a_damaged_first_record_hides_no_other_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def damaged(_offset: int) -> None:
+        raise StoreCorrupt("file", 0, "flipped")
+
+    async with open_parts(tmp_path) as parts:
+        monkeypatch.setattr(parts.store, "fetch_at", damaged)
+        assert (await state(parts))["earliestMessageTimeStamp"] == "-1"
 
 
 async def test_the_state_follows_the_traffic(tmp_path: Path) -> None:

@@ -195,6 +195,35 @@ async def test_what_cannot_be_delivered_does_not_hold_the_others(
         assert caplog.text.count("delayed message dropped") == 3
 
 
+async def test_damage_holds_a_level_up_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"first")
+        await park(parts, 1, b"behind damage")
+        await park(parts, 2, b"other level")
+        bad = QUEUE_ENTRY.unpack(parts.store.queue(SCHEDULE, 0).read(1, 1))[0]
+        fetch = parts.store.fetch_at
+
+        async def fetch_at(offset: int) -> memoryview | None:
+            if offset == bad:
+                raise StoreCorrupt("file", bad, "flipped")
+            return await fetch(offset)
+
+        monkeypatch.setattr(parts.store, "fetch_at", fetch_at)
+        clock.advance(5_000)
+        assert await parts.delivery.deliver_due() == 2
+        assert await parts.delivery.deliver_due() == 0
+        assert [record.body for record in parts.read("t", 3)] == [b"first", b"other level"]
+        assert "file at offset" in caplog.text
+        # Brought back by an operator, it is delivered.
+        monkeypatch.undo()
+        clock.advance(60_000)
+        assert await parts.delivery.deliver_due() == 1
+        assert parts.read("t", 3)[-1].body == b"behind damage"
+
+
 async def test_the_loop_delivers_within_100_ms(tmp_path: Path) -> None:
     config = BrokerConfig(message_delay_level="1s")
     async with open_parts(tmp_path, config) as parts:

@@ -14,6 +14,8 @@ from cometmq.message.record import iter_decode
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
+from cometmq.store.files import PosixFiles
+from cometmq.store.seals import Seal, Seals, sums_of
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
 
 HELD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "10000"}
@@ -251,3 +253,38 @@ async def test_cold_messages_are_read_off_the_loop(tmp_path: Path) -> None:
         head, records = await client.pull()
         assert head.code == 0
         assert [record.body for record in records] == [str(n).encode() for n in range(8)]
+
+
+def seal_and_damage(root: Path, at: int) -> Path:
+    """Seal the first log file, as upkeep does some time after it is full; then a bit flips."""
+    path = root / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    Seals(PosixFiles(), str(root)).add(Seal(0, len(raw), 1 << 60, sums_of(raw)))
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    return path
+
+
+async def test_damage_in_a_sealed_file_is_answered_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        for number in range(14):
+            assert (await client.send(b"%d" % number + bytes(100_000))).code == 0
+    path = seal_and_damage(tmp_path, 200_000)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        head, records = await client.pull(0)
+        # What lies before the damage is served.
+        assert (head.code, [record.queue_offset for record in records]) == (0, [0])
+        assert head.ext["nextBeginOffset"] == "1"
+        for _ in range(2):
+            head, _ = await client.pull(1)
+            assert head.code == 1
+            assert f"{path} at offset 196608" in head.remark
+        head, records = await client.pull(3)
+        assert head.code == 0
+        assert records[0].queue_offset == 3
+    assert caplog.text.count("log_block_damaged") == 1
+    assert "pull failed" not in caplog.text

@@ -12,7 +12,7 @@ import msgspec
 
 from cometmq.broker.config import change
 from cometmq.broker.lookup import find_record
-from cometmq.core.errors import BadRequest, SettingsError
+from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt
 from cometmq.core.settings import format_properties, parse_properties, to_properties
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import DataVersion, KvTable
@@ -168,7 +168,10 @@ class BrokerAdmin:
         }
 
     async def _earliest_ms(self) -> int:
-        first = await find_record(self._store, self._store.log.segments.start)
+        try:
+            first = await find_record(self._store, self._store.log.segments.start)
+        except StoreCorrupt:
+            return -1
         return -1 if first is None else first.store_ms
 
     async def _about_disk(self) -> Mapping[str, str]:

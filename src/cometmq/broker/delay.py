@@ -217,7 +217,12 @@ class DelayDelivery:
         for physical, _, due_ms in QUEUE_ENTRY.iter_unpack(queue.read(position, BATCH)):
             if now_ms < due_ms <= horizon_ms:
                 break
-            records.append(await self._restore(physical, level, position + len(records)))
+            try:
+                records.append(await self._restore(physical, level, position + len(records)))
+            except StoreCorrupt as error:
+                # Passed over it would be lost: an operator may still bring it back.
+                self._rest(level, error)
+                break
         if not records:
             return 0
         puts = [self._appender.put(record) for record in records if record is not None]
@@ -246,10 +251,14 @@ class DelayDelivery:
             if isinstance(outcome, MessageIllegal):
                 log.error("delayed message dropped level=%d reason=%s", level, outcome)
             elif isinstance(outcome, BaseException):
-                log.error("delayed delivery failed level=%d reason=%r", level, outcome)
-                self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
+                self._rest(level, outcome)
                 return passed
         return len(records)
+
+    def _rest(self, level: int, reason: BaseException) -> None:
+        """Leave a level alone for a while."""
+        log.error("delayed delivery failed level=%d reason=%r", level, reason)
+        self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
 
     async def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:
         """The message as it goes to its real topic; None when there is nothing to deliver."""

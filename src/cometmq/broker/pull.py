@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.core.errors import BadRequest, CometError
+from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.net.router import Reply, begin_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
@@ -143,7 +143,8 @@ class PullHandler:
             self._fail(pull, error)
 
     def _fail(self, pull: HeldPull, error: Exception) -> None:
-        log.error("pull failed queue=%s peer=%s error=%r", pull.queue, pull.peer.address, error)
+        if not isinstance(error, StoreCorrupt):  # the store has said that once, for everybody
+            log.error("pull failed queue=%s peer=%s error=%r", pull.queue, pull.peer.address, error)
         code = error.code if isinstance(error, CometError) else ResponseCode.SYSTEM_ERROR
         self._hooks.after_pull(pull.peer, pull.request, code, 0, 0)
         pull.peer.reply(pull.request, Reply(code, remark=str(error)))
