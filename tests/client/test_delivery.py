@@ -255,6 +255,11 @@ async def test_a_function_picks_the_queue(cluster: FakeCluster, producer: Produc
     await eventually(lambda: len(cluster.brokers[1].stored("t")) == 6)
 
 
+async def test_a_queue_of_a_broker_that_nobody_knows(producer: Producer) -> None:
+    with pytest.raises(NotConnected, match="no route names a master"):
+        await producer.send(Message("t", b""), queue=MessageQueue("t", "nowhere", 0))
+
+
 async def test_a_function_that_picks_nothing_known(producer: Producer) -> None:
     with pytest.raises(MessageIllegal, match="none of the topic's queues"):
         await producer.send(Message("t", b""), queue=lambda *_: MessageQueue("u", "broker-0", 0))

@@ -129,6 +129,15 @@ async def test_what_is_no_batch_is_refused_or_split(
         assert len(await producer.send_many(messages)) == len(messages)
 
 
+async def test_nothing_of_many_is_sent_when_one_is_illegal(
+    cluster: FakeCluster, producer: Producer
+) -> None:
+    cluster.create("u", 1)
+    with pytest.raises(MessageIllegal, match="blank"):
+        await producer.send_many([Message("t", b"good"), Message("u", b"bad", keys=("a b",))])
+    assert not any(broker.peer.received(SEND) for broker in cluster.brokers)
+
+
 async def test_a_namespace_is_the_clients_own_affair(cluster: FakeCluster) -> None:
     cluster.create("ns%t", 1)
     async with open_session(cluster, namespace="ns", producer_group="p") as session:

@@ -97,6 +97,25 @@ def test_cut_or_mutated_bytes_are_refused_or_stay_inside(
         decode_one(pack(record)[:cut])
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "problem"),
+    [
+        (4, b"\x00", "magic is"),
+        (layout.HEAD.size - 4, b"\x7f", "body length is"),
+        (layout.HEAD.size - 4, b"\x80", "body length is"),
+        (layout.HEAD.size + 4, b"\xff", "topic length is 255"),
+        (layout.HEAD.size + 4 + 6, b"\x01", "properties length is"),
+        (layout.SYS_FLAG_POSITION + 3, b"\x30", "its hosts alone need more"),
+        (0, b"\x01", "size is"),
+    ],
+)
+def test_what_is_wrong_is_said(place: int, value: bytes, problem: str) -> None:
+    raw = bytearray(pack(SMALL))
+    raw[place : place + 1] = value
+    with pytest.raises(BadRecord, match=problem):
+        decode_one(raw)
+
+
 @given(st.binary(max_size=400))
 def test_garbage_behind_a_right_head_is_refused(junk: bytes) -> None:
     raw = struct.pack(">II", len(junk) + 8, layout.MAGIC_V1) + junk

@@ -81,9 +81,17 @@ class Packer:
         self._config = config
         self._namespace = namespace
 
+    def check(self, message: Message) -> str:
+        """The brokers' name of the topic of a message that may be sent. Raises MessageIllegal for
+        another one; that its properties are too long is only seen when it is packed."""
+        topic = self._namespace.wrap(message.topic)
+        check_target(topic)
+        check_message(message, self._config.max_message_bytes)
+        return topic
+
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
         """A request for one message. Raises MessageIllegal."""
-        topic = self._check(message)
+        topic = self.check(message)
         body, sys_flag = self._maybe_compress(message.body)
         return Packed(
             topic,
@@ -105,7 +113,7 @@ class Packer:
         entries: list[tuple[int, bytes, bytes]] = []
         topic = ""
         for message, key in zip(messages, unique_keys, strict=True):
-            topic = self._check(message)
+            topic = self.check(message)
             pairs = self._pairs(message, key)
             del pairs[properties.WAIT]
             text = check_property_size(properties.encode_text(pairs))
@@ -164,13 +172,6 @@ class Packer:
             reconsume_times,
             max_reconsume_times,
         )
-
-    def _check(self, message: Message) -> str:
-        """The brokers' name of the topic of a message that may be sent."""
-        topic = self._namespace.wrap(message.topic)
-        check_target(topic)
-        check_message(message, self._config.max_message_bytes)
-        return topic
 
     def _pairs(self, message: Message, unique_key: str) -> dict[str, str]:
         pairs = message.to_properties()

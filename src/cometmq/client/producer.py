@@ -104,10 +104,13 @@ class Producer:
         """Send messages in batches, as few as the limits allow; results in the given order.
 
         Messages of one topic and one order key (a text for all, or a function of each message) stay
-        in order; delayed ones go alone. Raises as :meth:`send`; what was sent before the failing
-        batch stays sent.
+        in order; delayed ones go alone. Raises as :meth:`send`: MessageIllegal before anything is
+        sent, unless properties are too long; else what was sent before the failing batch stays
+        sent.
         """
         given = list(messages)
+        for message in given:
+            self._packer.check(message)
         results: list[SendResult | None] = [None] * len(given)
         for positions, key in plan_batches(
             given, _key_function(order_key), self._config.max_batch_bytes

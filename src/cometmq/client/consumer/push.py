@@ -274,8 +274,6 @@ class PushConsumer:
         )
 
     def _take_in(self, inflight: InFlight, result: PullResult) -> None:
-        if inflight.dropped:
-            return
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "offset_moved queue=%s from=%d to=%d min=%d max=%d",
