@@ -282,7 +282,7 @@ async def test_damage_in_a_sealed_file_is_answered_by_name(
         for _ in range(2):
             head, _ = await client.pull(1)
             assert head.code == 1
-            assert f"{path} at offset 196608" in head.remark
+            assert f"{path} at offset 196608" in str(head.remark)
         head, records = await client.pull(3)
         assert head.code == 0
         assert records[0].queue_offset == 3
