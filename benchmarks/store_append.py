@@ -15,6 +15,7 @@ from functools import partial
 from cometmq.core.clock import SystemClock
 from cometmq.message import batch, properties
 from cometmq.message.ids import UniqueKeys, pack_host
+from cometmq.store.batching import Shared
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
 
@@ -51,7 +52,7 @@ def append_ticks(store: MessageStore, ready: list[tuple[bytes, tuple[str, ...]]]
 def append_batches(store: MessageStore, bodies: list[bytes]) -> int:
     queue = store.queue("batch", 0)
     for body in bodies:
-        store.append_batch(queue, body, b"WAIT\x01true", sys_flag=0, born_ms=1, born_host=HOST)
+        store.append_batch(queue, body, Shared(0, 1, HOST, HOST, 0, b"WAIT\x01true"))
         store.commit()
     return TICK * len(bodies)
 

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 from cometmq.broker.stats import BrokerStats, Counter
 from cometmq.core.clock import VirtualClock
+from cometmq.store.dispatch import Growth
 
 
 class Queue:
@@ -11,15 +12,15 @@ class Queue:
         self.topic = topic
 
 
-def rows(*sizes: tuple[Queue, int]) -> Any:
-    return [(queue, 0, 0, size, 0, 0, ()) for queue, size in sizes]
+def grown(*growths: tuple[Queue, int, int]) -> Any:
+    return {queue: Growth(count, size_bytes) for queue, count, size_bytes in growths}
 
 
 def test_a_dispatch_is_counted_by_topic() -> None:
     stats = BrokerStats(VirtualClock())
     a, b = Queue("a"), Queue("b")
-    stats.on_dispatch(rows((a, 1), (a, 2), (b, 10), (a, 4)))
-    stats.on_dispatch([])
+    stats.on_dispatch(grown((a, 1, 3), (b, 1, 10), (Queue("a"), 2, 4)))
+    stats.on_dispatch({})
     assert stats.puts == 4
     assert (stats.topics["a"].count, stats.topics["a"].size_bytes) == (3, 7)
     assert (stats.topics["b"].count, stats.topics["b"].size_bytes) == (1, 10)
@@ -48,7 +49,7 @@ def test_rates_cover_their_windows() -> None:
     assert stats.rates("puts") == "0 0 0"
     queue = cast("Any", Queue("t"))
     for _ in range(60):
-        stats.on_dispatch(rows(*[(queue, 1)] * 10))
+        stats.on_dispatch(grown((queue, 10, 10)))
         clock.advance(1_000)
         stats.sample()
     assert stats.rates("puts") == "10 10 10"
@@ -90,14 +91,14 @@ def test_a_counter_keeps_a_bounded_past() -> None:
 def test_days_begin_at_midnight() -> None:
     clock = VirtualClock()
     stats = BrokerStats(clock)
-    stats.on_dispatch(rows((Queue("t"), 1)))
+    stats.on_dispatch(grown((Queue("t"), 1, 1)))
     stats.on_pull("g", "t", 3, 1)
     stats.sample()
     assert stats.days.puts_today == 0
     clock.advance(86_400_000)
     stats.sample()
     assert (stats.days.puts_today, stats.days.gets_today) == (1, 3)
-    stats.on_dispatch(rows((Queue("t"), 1)))
+    stats.on_dispatch(grown((Queue("t"), 1, 1)))
     clock.advance(86_400_000)
     stats.sample()
     assert (stats.days.puts_yesterday, stats.days.puts_today) == (1, 2)

@@ -19,7 +19,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
 from tests.compat import anchor
 from tests.compat.driver import Driver, Json
-from tests.store.stores import BORN, STORE_HOST, assert_consistent, copied, put
+from tests.store.stores import STORE_HOST, assert_consistent, copied, put, shared
 
 TOPIC = "ours-then-theirs"
 QUEUES = 3
@@ -76,7 +76,7 @@ def fill(store: MessageStore) -> None:
             (0, body_of(number), props.encode({"UNIQ_KEY": f"K{number}"})) for number in numbers
         )
         queue = store.queue(TOPIC, 0)
-        store.append_batch(queue, raw, b"WAIT\x01true", sys_flag=0, born_ms=1, born_host=BORN)
+        store.append_batch(queue, raw, shared(store, b"WAIT\x01true"))
     store.commit()
 
 

@@ -11,6 +11,7 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, iter_decode
+from cometmq.store.batching import Shared
 from cometmq.store.config import StoreConfig
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import row_of
@@ -74,6 +75,11 @@ def put(
         tag_code=tag_code(tag),
         keys=keys,
     )
+
+
+def shared(store: MessageStore, properties: bytes = b"") -> Shared:
+    """What the messages of a batch have in common."""
+    return Shared(0, 1, BORN, store.store_host, 0, properties)
 
 
 def fill(

@@ -12,18 +12,17 @@ from cometmq.message import batch
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import iter_decode
-from cometmq.store import batching
-from cometmq.store.batching import Shared, looked_up, prepare, rows_of
+from cometmq.store.batching import Shared, looked_up, prepare
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import row_of
+from cometmq.store.dispatch import Dispatched, row_of
 from cometmq.store.files import PosixFiles
 from cometmq.store.queuefiles import QueueFiles
+from cometmq.store.runs import run_of
 from tests.store.stores import BORN, STORE_HOST
 
 Entries = list[tuple[int, bytes, bytes]]
 
 QUEUE = ConsumeQueue(QueueFiles(PosixFiles(), "nowhere", 400), "topic", 3)
-QUEUE.next_offset = 41
 
 
 def shared(properties: bytes = b"", sys_flag: int = 0) -> Shared:
@@ -41,13 +40,15 @@ entries = st.lists(
 )
 
 
-def check(found: batching.Batch, many: Entries, common: Shared) -> None:
+def check(raw: bytes, many: Entries, common: Shared) -> None:
     """The batch packs to records that say what was given, and its rows are what recovery reads."""
+    found, end = prepare(raw, QUEUE, common)
+    assert end == len(raw)
     places = list(accumulate(found.sizes[:-1], initial=1000))
-    raw = b"".join(found.pack(QUEUE, common, places, 77))
-    records = list(iter_decode(raw, 1000))
+    packed = b"".join(found.pack(QUEUE, common, 41, places, 77))
+    records = list(iter_decode(packed, 1000))
     assert [record.size_bytes for record in records] == found.sizes
-    rows = list(rows_of(QUEUE, places, found, 77))
+    rows = list(run_of(QUEUE, 41, places, found, 77).rows())
     assert rows == [row_of(record, QUEUE, ()) for record in records]
     for number, (record, (flag, body, own)) in enumerate(zip(records, many, strict=True)):
         assert (record.flag, record.body, record.queue_offset) == (flag, body, 41 + number)
@@ -59,7 +60,7 @@ def check(found: batching.Batch, many: Entries, common: Shared) -> None:
 
 @given(entries, texts)
 def test_any_batch(many: Entries, common: bytes) -> None:
-    check(prepare(batch.pack(many), QUEUE, shared(common)), many, shared(common))
+    check(batch.pack(many), many, shared(common))
 
 
 @given(texts)
@@ -86,3 +87,19 @@ def test_a_number_that_does_not_fit() -> None:
     common = shared()._replace(born_ms=1 << 70)
     with pytest.raises(MessageIllegal, match="does not fit"):
         prepare(batch.pack([(0, b"", b"")]), QUEUE, common)
+
+
+@given(entries, st.integers(1, 5))
+def test_a_batch_may_be_taken_apart_in_pieces(many: Entries, limit: int) -> None:
+    raw, position, first = batch.pack(many), 0, 41
+    (whole, _), found = prepare(raw, QUEUE, shared()), b""
+    rows: list[Dispatched] = []
+    while position < len(raw):
+        piece, position = prepare(raw, QUEUE, shared(), position, limit)
+        places = list(accumulate(piece.sizes[:-1], initial=len(found)))
+        found += b"".join(piece.pack(QUEUE, shared(), first, places, 5))
+        rows += run_of(QUEUE, first, places, piece, 5).rows()
+        first += len(piece.flags)
+    places = list(accumulate(whole.sizes[:-1], initial=0))
+    assert found == b"".join(whole.pack(QUEUE, shared(), 41, places, 5))
+    assert rows == list(run_of(QUEUE, 41, places, whole, 5).rows())

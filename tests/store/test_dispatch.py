@@ -1,7 +1,7 @@
 """From records to rows, and from rows to queues and index."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import Dispatched, delay_of, row_of
+from cometmq.store.dispatch import Dispatched, Growth, delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
@@ -73,7 +73,7 @@ def test_a_row_is_never_dispatched_twice(tmp_path: Path) -> None:
     fill(store, 5, queues=1)
     queue = store.queue("t", 0)
     before = entries_of(queue)
-    rows = [(queue, number, 1, 1, 1, 1, ()) for number in range(5)]
+    rows: list[Dispatched] = [(queue, number, 1, 1, 1, 1, ()) for number in range(5)]
     store.dispatcher.dispatch(rows, store.written_offset, 0)
     assert entries_of(queue) == before
     store.close()
@@ -82,7 +82,9 @@ def test_a_row_is_never_dispatched_twice(tmp_path: Path) -> None:
 def test_entries_are_written_after_many_rows_without_upkeep(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 22)
     queue = store.queue("t", 0)
-    rows = [(queue, number, number * 100, 100, 0, 1, ()) for number in range(5_000)]
+    rows: list[Dispatched] = [
+        (queue, number, number * 100, 100, 0, 1, ()) for number in range(5_000)
+    ]
     store.dispatcher.dispatch(rows, 500_000, 0)
     assert (tmp_path / "consumequeue" / "t" / "0" / f"{800:020d}").exists()
     assert len(queue.tail) < 5_000
@@ -164,12 +166,44 @@ def test_a_failing_listener_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptu
     store = opened(tmp_path)
     seen: list[int] = []
 
-    def broken(rows: Sequence[Dispatched]) -> None:
-        raise ValueError(len(rows))
+    def broken(grown: Mapping[ConsumeQueue, Growth]) -> None:
+        raise ValueError(len(grown))
 
     store.listeners.append(broken)
-    store.listeners.append(lambda rows: seen.append(len(rows)))
+    store.listeners.append(lambda grown: seen.extend(each.count for each in grown.values()))
     fill(store, 3)
-    assert seen == [3]
+    assert seen == [1, 1, 1]
     assert "dispatch_listener_failed" in caplog.text
+    store.close()
+
+
+def test_entries_of_delayed_messages_are_in_the_file_after_their_turn(tmp_path: Path) -> None:
+    """A Java broker that takes over after a crash would deliver at once what lacks its entry."""
+    store = opened(tmp_path)
+    put(store, SCHEDULE_TOPIC, 2, more={"DELAY": "3"})
+    put(store, "t", 0)
+    for turn in range(1, 4):
+        put(store, SCHEDULE_TOPIC, 1, more={"DELAY": "2"})
+        store.commit()
+        for queue_id, count in ((1, turn), (2, 1)):
+            queue = store.queue(SCHEDULE_TOPIC, queue_id)
+            file = tmp_path / "consumequeue" / SCHEDULE_TOPIC / str(queue_id) / f"{0:020d}"
+            raw = file.read_bytes()
+            assert raw[: 20 * count] == bytes(queue.read(0, count))
+            assert not any(raw[20 * count :])
+    assert not (tmp_path / "consumequeue" / "t").exists()
+    store.close()
+
+
+def test_a_delayed_message_whose_entry_cannot_be_written_refuses_the_next(tmp_path: Path) -> None:
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    put(store, SCHEDULE_TOPIC, 1, more={"DELAY": "2"})
+    store.log.commit()
+    files.failing["pwrite"] = errno.ENOSPC
+    store.commit()
+    assert store.dispatcher.problem is not None
+    files.failing.clear()
+    assert store.dispatcher.write(0)
+    assert len(assert_consistent(store)) == 1
     store.close()

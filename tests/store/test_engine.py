@@ -26,6 +26,7 @@ from tests.store.stores import (
     log_of,
     opened,
     put,
+    shared,
 )
 
 
@@ -60,9 +61,7 @@ def test_a_committed_batch_is_one_run_of_offsets(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store)
     body = batch.pack([(0, b"x%d" % number, b"K\x01v") for number in range(5)])
-    first, places = store.append_batch(
-        store.queue("t", 0), body, b"WAIT\x01true", sys_flag=0, born_ms=1, born_host=BORN
-    )
+    first, places = store.append_batch(store.queue("t", 0), body, shared(store, b"WAIT\x01true"))
     store.commit()
     assert first == 1
     records = log_of(store)
@@ -138,9 +137,11 @@ def test_what_cannot_be_stored_is_refused_and_burns_nothing(tmp_path: Path) -> N
 
 def test_listeners_get_each_turn_once(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    turns: list[list[tuple[str, int, int]]] = []
+    turns: list[dict[tuple[str, int], int]] = []
     store.listeners.append(
-        lambda rows: turns.append([(row[0].topic, row[0].queue_id, row[1]) for row in rows])
+        lambda grown: turns.append(
+            {(queue.topic, queue.queue_id): growth.count for queue, growth in grown.items()}
+        )
     )
     put(store)
     put(store, "u", 3)
@@ -148,7 +149,7 @@ def test_listeners_get_each_turn_once(tmp_path: Path) -> None:
     store.commit()
     put(store)
     store.commit()
-    assert turns == [[("t", 0, 0), ("u", 3, 0)], [("t", 0, 1)]]
+    assert turns == [{("t", 0): 1, ("u", 3): 1}, {("t", 0): 1}]
     store.close()
 
 

@@ -19,7 +19,6 @@ from cometmq.store import checkpoint
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import Buffer, PosixFiles
 from tests.store.stores import (
-    BORN,
     assert_consistent,
     bodies,
     copied,
@@ -27,6 +26,7 @@ from tests.store.stores import (
     log_of,
     opened,
     put,
+    shared,
 )
 
 
@@ -313,7 +313,7 @@ class Life:
         texts = [b"UNIQ_KEY\x01b%d.%d" % (self.step, number) for number in range(size)]
         raw = batch.pack([(0, body, text) for body, text in zip(many, texts, strict=True)])
         queue = self.store.queue("t", queue_id)
-        self.store.append_batch(queue, raw, b"", sys_flag=0, born_ms=1, born_host=BORN)
+        self.store.append_batch(queue, raw, shared(self.store))
         self.pending += [(queue_id, body) for body in many]
 
     def commit(self, *_: int) -> None:

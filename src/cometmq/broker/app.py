@@ -44,13 +44,14 @@ from cometmq.store.engine import MessageStore
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.router import Handler
     from cometmq.store.config import StoreConfig
-    from cometmq.store.dispatch import Dispatched
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.dispatch import Growth
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
@@ -316,14 +317,11 @@ class Broker:
             ha_server_addr=_join(config.broker_ip2 or config.broker_ip1, config.ha_listen_port),
         )
 
-    def _dispatched(self, rows: Sequence[Dispatched]) -> None:
-        self.stats.on_dispatch(rows)
+    def _dispatched(self, grown: Mapping[ConsumeQueue, Growth]) -> None:
+        self.stats.on_dispatch(grown)
         if self.pull.longpoll.count:
             self.pull.longpoll.wake(
-                [
-                    ((queue.topic, queue.queue_id), queue.max_offset)
-                    for queue in {row[0] for row in rows}
-                ]
+                [((queue.topic, queue.queue_id), queue.max_offset) for queue in grown]
             )
 
 

@@ -29,6 +29,7 @@ from cometmq.protocol.fields import truth
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.route import writable
+from cometmq.store.batching import Shared
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -165,17 +166,20 @@ class SendHandler:
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
         if len(request.body) > self._config.max_message_size:
             raise MessageIllegal(_body_too_long(len(request.body), self._config.max_message_size))
-        shared = _without_wait(header.properties or "").encode("utf-8", "replace")
+        properties_of_all = _without_wait(header.properties or "").encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
         queue_offset, physical_offsets = store.append_batch(
             store.queue(topic, queue_id),
             request.body,
-            props.joined(shared, self._cluster_property),
-            sys_flag=header.sys_flag,
-            born_ms=header.born_timestamp,
-            born_host=peer.host_bytes,
-            reconsume_times=header.reconsume_times or 0,
+            Shared(
+                header.sys_flag,
+                header.born_timestamp,
+                peer.host_bytes,
+                store.store_host,
+                header.reconsume_times or 0,
+                props.joined(properties_of_all, self._cluster_property),
+            ),
         )
         request.body = b""
         self._appender.add_send(

@@ -8,14 +8,15 @@ sample of the totals is taken each second, and rates are differences between two
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.store.dispatch import Dispatched
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.dispatch import Growth
 
 SAMPLE_INTERVAL_MS: Final = 1_000
 WINDOWS_S: Final = (10, 60, 600)
@@ -96,20 +97,10 @@ class BrokerStats:
 
     # ------------------------------------------------------------------------------------- counting
 
-    def on_dispatch(self, rows: Sequence[Dispatched]) -> None:
+    def on_dispatch(self, grown: Mapping[ConsumeQueue, Growth]) -> None:
         """Messages became visible; a listener of the store."""
-        count = size_bytes = 0
-        last = rows[0][0] if rows else None
-        for row in rows:
-            if row[0] is not last:
-                assert last is not None
-                self._put(last.topic, count, size_bytes)
-                last = row[0]
-                count = size_bytes = 0
-            count += 1
-            size_bytes += row[3]
-        if last is not None:
-            self._put(last.topic, count, size_bytes)
+        for queue, growth in grown.items():
+            self._put(queue.topic, growth.count, growth.size_bytes)
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull found messages."""

@@ -24,6 +24,8 @@ _ENTRY_READ = Struct(">i8xii")
 _LENGTH = Struct(">H")
 ENTRY_BYTES = _ENTRY.size
 """What stands before a body."""
+MANY = 1 << 31
+"""More messages than any body holds."""
 _FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
 
 
@@ -54,7 +56,7 @@ def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def walk(raw: bytes, position: int = 0, limit: int = 1 << 31) -> list[tuple[int, int, int, int]]:
+def walk(raw: bytes, position: int = 0, limit: int = MANY) -> list[tuple[int, int, int, int]]:
     """Where the messages of a batch body lie, from ``position`` on and at most ``limit`` of them:
 
     (flag, begin of the body, its end, end of the entry); the properties begin two bytes behind the
@@ -78,6 +80,18 @@ def walk(raw: bytes, position: int = 0, limit: int = 1 << 31) -> list[tuple[int,
         position = stop
         limit -= 1
     return found
+
+
+def has_more_than(raw: bytes, count: int) -> bool:
+    """Whether a batch body may hold more than ``count`` messages; reads no more than it must."""
+    position, end = 0, len(raw)
+    while end - position > count * _FIXED_BYTES:
+        size = int.from_bytes(raw[position : position + 4], "big")
+        if size < _FIXED_BYTES or not count:
+            return True
+        position += size
+        count -= 1
+    return False
 
 
 def split(raw: bytes) -> list[BatchEntry]:

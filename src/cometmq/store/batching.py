@@ -16,7 +16,7 @@ from zlib import crc32
 from cometmq.core.errors import MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.batch import walk
+from cometmq.message.batch import MANY, walk
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.record import (
     CRC_MASK,
@@ -26,13 +26,12 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.store.uniform import recognise
+from cometmq.store.uniform import Uniform, recognise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cometmq.store.consumequeue import ConsumeQueue
-    from cometmq.store.dispatch import Dispatched
 
 _FRONT = Struct(">IIIiiqq")
 _LENGTH_BYTES = 4
@@ -76,66 +75,91 @@ class Shared(NamedTuple):
 class Batch(NamedTuple):
     """Checked messages of a batch, column by column.
 
-    ``bodies`` begin with their length, ``properties`` are joined with the batch's own; ``sizes``
-    are those of the records.
+    ``bodies`` begin with their length, ``suffix`` follows the ``properties`` of each, ``sizes`` are
+    those of the records. ``keys`` are of all messages, ``key_counts`` say how many of each; with
+    None each has one.
     """
 
     flags: Sequence[int]
     crcs: list[int]
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
+    suffix: bytes
     sizes: list[int]
     codes: list[int]
-    keys: list[tuple[str, ...]]
+    keys: list[str]
+    key_counts: list[int] | None
 
     def pack(
-        self, queue: ConsumeQueue, shared: Shared, places: Sequence[int], now_ms: int
+        self,
+        queue: ConsumeQueue,
+        shared: Shared,
+        first_offset: int,
+        places: Sequence[int],
+        now_ms: int,
     ) -> Iterator[bytes]:
         """The records' bytes, in pieces; ``places`` are their physical offsets."""
         fronts = map(
             _FRONT.pack, self.sizes, repeat(MAGIC_V1), self.crcs, repeat(queue.queue_id),
-            self.flags, count(queue.next_offset), places,
+            self.flags, count(first_offset), places,
         )  # fmt: skip
-        topic = queue.topic_tail
+        topic, suffix = queue.topic_tail, self.suffix
         lengths = list(map(len, self.properties))
-        tails = {length: topic + length.to_bytes(2, "big") for length in set(lengths)}
-        return chain.from_iterable(
-            zip(
-                fronts,
-                repeat(shared.middle(now_ms)),
-                self.bodies,
-                [tails[length] for length in lengths]
-                if len(tails) > 1
-                else repeat(tails[lengths[0]]),
-                self.properties,
-                strict=False,
-            )
-        )
+        tails = {
+            length: topic + (length + len(suffix)).to_bytes(2, "big") for length in set(lengths)
+        }
+        pieces = zip(
+            fronts, repeat(shared.middle(now_ms)), self.bodies,
+            [tails[length] for length in lengths] if len(tails) > 1 else repeat(tails[lengths[0]]),
+            self.properties, repeat(suffix), strict=False,
+        )  # fmt: skip
+        return chain.from_iterable(pieces)
 
 
-def prepare(raw: bytes, queue: ConsumeQueue, shared: Shared) -> Batch:
-    """Take a batch body apart. Raises MessageIllegal for what cannot be stored."""
-    more = shared.properties
-    fixed = _FRONT.size + len(shared.middle(0)) + len(queue.topic_tail) + 2
-    own_counts = not any(mark in more for mark in _MARKS)
-    uniform = recognise(raw) if own_counts else None
-    if uniform is not None:
-        flags, crcs, bodies, own, keys, tag = uniform
-        properties = _joined(own, more)
-        codes = [tag_code(str(tag, "utf-8", "replace"))] * len(own)
-    else:
-        flags, crcs, bodies, own = _taken_apart(raw)
-        properties = _joined(own, more)
-        codes, keys = _looked_up(own if own_counts else properties)
-    sizes = [fixed + len(body) + len(text) for body, text in zip(bodies, properties, strict=True)]
-    return Batch(flags, crcs, bodies, properties, sizes, codes, keys)
+def prepare(
+    raw: bytes, queue: ConsumeQueue, shared: Shared, position: int = 0, limit: int = MANY
+) -> tuple[Batch, int]:
+    """Take a batch body apart, from ``position`` on and at most ``limit`` messages of it.
+
+    Gives them, and where the next one begins. Raises MessageIllegal for what cannot be stored.
+    """
+    fixed_bytes = _FRONT.size + len(shared.middle(0)) + len(queue.topic_tail) + 2
+    own_counts = not any(mark in shared.properties for mark in _MARKS)
+    if own_counts:
+        size = int.from_bytes(raw[position : position + 4], "big")
+        part = raw[position : position + limit * size]
+        uniform = recognise(part)
+        if uniform is not None:
+            return _uniform_batch(uniform, shared.properties, fixed_bytes), position + len(part)
+    flags, crcs, bodies, own, position = _taken_apart(raw, position, limit)
+    properties = _joined(own, shared.properties)
+    codes, names = _looked_up(own if own_counts else properties)
+    sizes = [
+        fixed_bytes + len(body) + len(text) for body, text in zip(bodies, properties, strict=True)
+    ]
+    counts = list(map(len, names))
+    keys = list(chain.from_iterable(names))
+    batch = Batch(flags, crcs, bodies, properties, b"", sizes, codes, keys, counts)
+    return batch, position
+
+
+def _uniform_batch(uniform: Uniform, more: bytes, fixed_bytes: int) -> Batch:
+    flags, crcs, bodies, properties, keys, tag = uniform
+    suffix = b"\x02" + more if more else b""
+    length = len(properties[0]) + len(suffix)
+    _check_length(length)
+    rows = len(flags)
+    sizes = [fixed_bytes + len(bodies[0]) + length] * rows
+    codes = [tag_code(str(tag, "utf-8", "replace"))] * rows
+    counts = None if keys else [0] * rows
+    return Batch(flags, crcs, bodies, properties, suffix, sizes, codes, keys, counts)
 
 
 def _taken_apart(
-    raw: bytes,
-) -> tuple[Sequence[int], list[int], Sequence[bytes], Sequence[bytes]]:
+    raw: bytes, position: int, limit: int
+) -> tuple[Sequence[int], list[int], Sequence[bytes], Sequence[bytes], int]:
     try:
-        spans = walk(raw)
+        spans = walk(raw, position, limit)
     except BadRecord as error:
         raise MessageIllegal(f"batch body: {error}") from None
     if not spans:
@@ -143,7 +167,8 @@ def _taken_apart(
     flags = [flag for flag, _, _, _ in spans]
     bodies = [raw[at - _LENGTH_BYTES : end] for _, at, end, _ in spans]
     crcs = [crc32(raw[at:end]) & CRC_MASK for _, at, end, _ in spans]
-    return flags, crcs, bodies, [raw[end + 2 : stop] for _, _, end, stop in spans]
+    own = [raw[end + 2 : stop] for _, _, end, stop in spans]
+    return flags, crcs, bodies, own, spans[-1][3]
 
 
 def _joined(own: Sequence[bytes], more: bytes) -> Sequence[bytes]:
@@ -152,26 +177,16 @@ def _joined(own: Sequence[bytes], more: bytes) -> Sequence[bytes]:
     found = (
         [text + (separated if text and text[-1] != 2 else more) for text in own] if more else own
     )
-    longest = max(map(len, found))
+    _check_length(max(map(len, found)))
+    return found
+
+
+def _check_length(longest: int) -> None:
     if longest > MAX_PROPERTIES_BYTES:
         raise MessageIllegal(
             f"properties of a message with those of its batch are {longest} bytes long, the limit "
             f"is {MAX_PROPERTIES_BYTES}"
         )
-    return found
-
-
-def rows_of(
-    queue: ConsumeQueue, places: list[int], batch: Batch, now_ms: int
-) -> Iterator[Dispatched]:
-    """The rows to dispatch; ``places`` are the records' physical offsets."""
-    first, sizes, codes = queue.next_offset, batch.sizes, batch.codes
-    if queue.delay_ms:
-        codes = [now_ms + queue.delay_ms] * len(sizes)
-    offsets = range(first, first + len(sizes))
-    return zip(
-        repeat(queue), offsets, places, sizes, codes, repeat(now_ms), batch.keys, strict=False
-    )
 
 
 def _looked_up(texts: Sequence[bytes]) -> tuple[list[int], list[tuple[str, ...]]]:

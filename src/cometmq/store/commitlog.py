@@ -19,6 +19,7 @@ from cometmq.core.errors import StoreError, StoreFull, StoreOffline
 from cometmq.message.record import BLANK, MAGIC_BLANK
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from concurrent.futures import Executor, Future
 
     from cometmq.store.mapped import LogFile
@@ -38,6 +39,8 @@ class CommitLog:
 
     __slots__ = (
         "_ahead",
+        "_fill_error",
+        "_filled",
         "_runs",
         "durable",
         "failure",
@@ -61,7 +64,8 @@ class CommitLog:
 
     def _reset(self) -> None:
         size = self.segments.file_bytes
-        self.position = self.written
+        self.position = self._filled = self.written
+        self._fill_error: OSError | None = None
         start = self.segments.start
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
@@ -77,6 +81,28 @@ class CommitLog:
         self._runs.append((self.position, self.parts))
         return self.position
 
+    def reserve(self, size_bytes: int) -> int:
+        """Keep room at the end of the current file for what :meth:`fill` writes; gives its offset.
+
+        There must be room, and nothing else may be buffered but the blank of a file before.
+        """
+        start = self.position
+        self._filled = start
+        self.position = start + size_bytes
+        self.parts = []
+        self._runs.append((self.position, self.parts))
+        return start
+
+    def fill(self, parts: Iterable[bytes]) -> None:
+        """Write the next part of the reserved room. An error is kept for the commit."""
+        data = b"".join(parts)
+        start, self._filled = self._filled, self._filled + len(data)
+        if self._fill_error is None:
+            try:
+                self._file_at(start).write(start, data)
+            except OSError as error:
+                self._fill_error = error
+
     def commit(self) -> None:
         """Write the turn's records.
 
@@ -88,21 +114,23 @@ class CommitLog:
         if self.failure is not None:
             self._reset()
             raise self.failure
-        reached = self.written
+        reached = self._filled
         try:
+            if self._fill_error is not None:
+                raise self._fill_error
             for start, parts in self._runs:
                 if parts:
                     self._file_at(start)
             for start, parts in self._runs:
                 if parts:
                     data = b"".join(parts)
-                    reached = start + len(data)
+                    reached = max(reached, start + len(data))
                     self._file_at(start).write(start, data)
         except OSError as error:
             problem = self._refuse(error, reached)
             self._reset()
             raise problem from error
-        self.written = self.position
+        self.written = self._filled = self.position
         if len(self._runs) > 1:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.message.record import topic_tail
 from cometmq.store.keyhash import topic_prefix
-from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from cometmq.store.queuefiles import QueueFiles
@@ -47,6 +47,7 @@ class ConsumeQueue:
         "_written",
         "delay_ms",
         "dirty",
+        "is_prompt",
         "max_offset",
         "min_offset",
         "next_offset",
@@ -64,6 +65,9 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.delay_ms = delay_ms
+        # A Java broker that takes over after a crash makes missing entries before it knows the
+        # delay levels, and delivers at once: these are in the file before the answer leaves.
+        self.is_prompt = topic == SCHEDULE_TOPIC
         self.topic_tail = topic_tail(topic)
         self.topic_hash = topic_prefix(topic)
         self.dirty: Mark | None = None

@@ -11,24 +11,39 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, takes_queue_slot, transaction_type
 from cometmq.store.consumequeue import LONG_TAIL_BYTES, ConsumeQueue, Mark
-from cometmq.store.index import BATCH_ROWS
+from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
+from cometmq.store.runs import Run
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.store.index import Index
+    from cometmq.store.runs import Segment
 
 logger = logging.getLogger(__name__)
 
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
-Listener: TypeAlias = Callable[[Sequence[Dispatched]], None]
+
+
+class Growth:
+    """How much a dispatch added to a queue."""
+
+    __slots__ = ("count", "size_bytes")
+
+    def __init__(self, count: int = 0, size_bytes: int = 0) -> None:
+        self.count = count
+        self.size_bytes = size_bytes
+
+
+#: Hears what each dispatch made visible, by queue.
+Listener: TypeAlias = Callable[[Mapping[ConsumeQueue, Growth]], None]
 
 _UNKNOWN_DELAY_MS = 1_000
 
@@ -57,41 +72,57 @@ class Dispatcher:
         self.position = position
         self._mark = (position, 0)
 
-    def dispatch(self, rows: Sequence[Dispatched], end: int, now_ms: int) -> None:
-        """Dispatch rows in the order of the log, up to the physical offset ``end``."""
-        pack = QUEUE_ENTRY.pack
-        index = self._index
-        long: list[ConsumeQueue] = []
-        for row in rows:
-            queue, queue_offset, phys, size, code, _, _ = row
-            if queue_offset == queue.max_offset:
-                tail = queue.tail
-                tail += pack(phys, size, code)
-                queue.max_offset = queue_offset + 1
-                if queue.dirty is None:
-                    self._soil(queue)
-                if len(tail) >= LONG_TAIL_BYTES:
-                    long.append(queue)
-            elif queue_offset >= 0:
-                self._out_of_order(row)
-        if rows:
-            index.gather(rows)
-            self.last_ms = rows[-1][5]
+    def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
+        """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
+        if isinstance(segment, Run):
+            grown = self._dispatch_run(segment)
+        else:
+            grown = self._dispatch_rows(segment)
         self.position = end
         self._mark = (end, self.last_ms)
-        if len(index.pending) >= BATCH_ROWS:
+        if self._index.pending >= BATCH_KEYS:
             self.write_index(now_ms)
-        if long:
-            self._write_long(set(long))
-        self._tell(rows)
-
-    def _tell(self, rows: Sequence[Dispatched]) -> None:
+        self._write_due(grown)
         for listener in self.listeners:
             try:
-                listener(rows)
+                listener(grown)
             except Exception:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
+
+    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> dict[ConsumeQueue, Growth]:
+        pack = QUEUE_ENTRY.pack
+        grown: dict[ConsumeQueue, Growth] = {}
+        for row in rows:
+            queue, queue_offset, phys, size, code, _, _ = row
+            growth = grown.get(queue)
+            if growth is None:
+                growth = grown[queue] = Growth()
+            growth.count += 1
+            growth.size_bytes += size
+            if queue_offset == queue.max_offset:
+                queue.tail += pack(phys, size, code)
+                queue.max_offset = queue_offset + 1
+                if queue.dirty is None:
+                    self._soil(queue)
+            elif queue_offset >= 0:
+                self._out_of_order(row)
+        if rows:
+            self._index.gather(rows)
+            self.last_ms = rows[-1][5]
+        return grown
+
+    def _dispatch_run(self, run: Run) -> dict[ConsumeQueue, Growth]:
+        queue = run.queue
+        if run.first_offset != queue.max_offset:
+            return self._dispatch_rows(list(run.rows()))
+        queue.tail += b"".join(map(QUEUE_ENTRY.pack, run.places, run.sizes, run.codes))
+        queue.max_offset = run.first_offset + len(run)
+        if queue.dirty is None:
+            self._soil(queue)
+        self._index.gather_run(run)
+        self.last_ms = run.store_ms
+        return {queue: Growth(len(run), sum(run.sizes))}
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.dirty = self._mark
@@ -111,11 +142,13 @@ class Dispatcher:
         if queue.dirty is None:
             self._soil(queue)
 
-    def _write_long(self, queues: set[ConsumeQueue]) -> None:
-        """Write queues with many entries in memory; they keep their place among the others."""
+    def _write_due(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Write queues that must not wait, and those with many entries in memory; all keep their
+        place among the others."""
         try:
             for queue in queues:
-                queue.write()
+                if queue.is_prompt or len(queue.tail) >= LONG_TAIL_BYTES:
+                    queue.write()
         except OSError as error:
             self._failed(error)
 

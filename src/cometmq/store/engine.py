@@ -8,7 +8,6 @@ SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device h
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 from struct import Struct
@@ -29,10 +28,11 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.store.batching import Shared, prepare, rows_of
+from cometmq.store.backlog import Backlog
+from cometmq.store.batching import Shared, prepare
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import Dispatched, Dispatcher, Listener
+from cometmq.store.dispatch import Dispatcher, Listener
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
 from cometmq.store.layout import SCHEDULE_TOPIC
@@ -47,8 +47,10 @@ from cometmq.store.queries import (
     store_time_at,
 )
 from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, fill, read
+from cometmq.store.runs import run_of
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
+from cometmq.store.turn import Turn, undo
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
@@ -85,10 +87,11 @@ class MessageStore:
         self.pool = pool
         self.index = index
         self.dispatcher = Dispatcher(index)
+        self.backlog = Backlog(self.dispatcher)
         self.seals = Seals(files, config.store_path_root_dir)
         self.durable: Watermark[object] = Watermark()
         self.on_durable: Callable[[list[object]], None] = _ignore
-        self.on_sync_failed: Callable[[list[object], StoreError], None] = _ignore_failure
+        self.on_sync_failed: Callable[[list[object], StoreError], None] = _ignore
         self.store_host = _NO_HOST
         self.refusal: StoreError | None = None
         self.report: RecoveryReport | None = None
@@ -106,8 +109,7 @@ class MessageStore:
         self.executor = files.threads(2, "cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._rows: list[Dispatched] = []
-        self._waiting: deque[tuple[int, list[Dispatched]]] = deque()
+        self.turn = Turn()
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
         self.hot_bytes = files.memory_bytes() * hot_ratio // 100
@@ -169,11 +171,8 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records leave the log with its files."""
         self.commit()
-        for queue_id in self.known.pop(topic, ()):
-            self.queues.pop((topic, queue_id), None)
-        self._waiting = deque(
-            (end, [row for row in rows if row[0].topic != topic]) for end, rows in self._waiting
-        )
+        gone = {self.queues.pop((topic, number), None) for number in self.known.pop(topic, ())}
+        self.backlog.forget({queue for queue in gone if queue is not None})
         self.dispatcher.forget(topic)
         self.pool.remove_topic(topic)
         self.upkeep.note_now()
@@ -224,8 +223,8 @@ class MessageStore:
         """
         if self.refusal is not None:
             raise self.refusal
-        rows = self._rows
-        if not rows:
+        rows = self.turn.rows
+        if not rows and not self.turn.segments:
             self._stamp()
         now_ms = self._now_ms
         host = store_host or self.store_host
@@ -265,41 +264,49 @@ class MessageStore:
         return phys, slot
 
     def append_batch(
-        self,
-        queue: ConsumeQueue,
-        body: bytes,
-        properties: bytes,
-        *,
-        sys_flag: int,
-        born_ms: int,
-        born_host: bytes,
-        reconsume_times: int = 0,
+        self, queue: ConsumeQueue, body: bytes, shared: Shared
     ) -> tuple[int, list[int]]:
         """Take the messages of a batch body (message/batch.py) into the turn's buffer.
 
-        ``properties`` are those of the whole batch. Gives the first queue offset, the others
-        follow, and each message's physical offset; all lie in one file. Raises what ``append``
-        raises, with nothing taken.
+        Gives the first queue offset, the others follow, and each message's physical offset; all
+        lie in one file. Raises what ``append`` raises, with nothing taken. For thousands of
+        messages see bulk.py.
         """
         if self.refusal is not None:
             raise self.refusal
-        host = self.store_host
-        shared = Shared(sys_flag, born_ms, born_host, host, reconsume_times, properties)
-        batch = prepare(body, queue, shared)
-        rows, log = self._rows, self.log
-        if not rows:
+        batch, _ = prepare(body, queue, shared)
+        if self.turn.is_empty:
             self._stamp()
-        sizes = batch.sizes
+        log, sizes = self.log, batch.sizes
         phys, size = log.position, sum(sizes)
         if phys + size + BLANK_BYTES > log.limit:
             phys = self._roll(size)
         places = list(accumulate(sizes[:-1], initial=phys))
-        log.parts += batch.pack(queue, shared, places, self._now_ms)
-        log.position = phys + size
         offset = queue.next_offset
-        rows += rows_of(queue, places, batch, self._now_ms)
+        log.parts += batch.pack(queue, shared, offset, places, self._now_ms)
+        log.position = phys + size
+        self.turn.add(run_of(queue, offset, places, batch, self._now_ms))
         queue.next_offset = offset + len(sizes)
         return offset, places
+
+    def hold(self, queue: ConsumeQueue, count: int, size_bytes: int) -> tuple[int, int, int]:
+        """Reserve room in the log for a batch that takes several turns to write (bulk.py).
+
+        Nothing may be uncommitted. Gives the first physical offset, the first queue offset and the
+        store time. Until the turn is filled in nothing is committed, and what is appended lies
+        behind the batch. Raises what ``append`` raises.
+        """
+        assert self.turn.is_empty
+        if self.refusal is not None:
+            raise self.refusal
+        self._stamp()
+        log = self.log
+        if log.position + size_bytes + BLANK_BYTES > log.limit:
+            self._roll(size_bytes)
+        offset = queue.next_offset
+        queue.next_offset = offset + count
+        self.turn.is_held = True
+        return log.reserve(size_bytes), offset, self._now_ms
 
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""
@@ -325,34 +332,29 @@ class MessageStore:
         Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
         and its queue offsets are given again.
         """
-        rows = self._rows
-        if not rows:
+        if self.turn.is_held:
+            self._stamp()
             return
-        self._rows = []
+        segments = self.turn.end()
+        if not segments:
+            return
         try:
             self.log.commit()
         except StoreError as error:
-            self.put_failures += len(rows)
-            for row in reversed(rows):
-                if row[1] >= 0:
-                    row[0].next_offset = row[1]
+            self.put_failures += undo(segments)
             # A full disk is tried again by the next upkeep round, not by every send.
             self.refusal = error
             raise
-        if self.waits_for_sync:
-            self._waiting.append((self.log.written, rows))
-        else:
-            self.dispatcher.dispatch(rows, self.log.written, self._now_ms)
+        self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
 
     def sync(self) -> None:
         """Make what is written durable; parked tokens come back through ``on_durable``."""
-        self.flusher.sync(sum([len(rows) for _, rows in self._waiting]))
+        self.flusher.sync(self.backlog.messages)
 
     def _synced(self, offset: int) -> None:
         self.log.durable = max(self.log.durable, offset)
-        while self._waiting and self._waiting[0][0] <= offset:
-            end, rows = self._waiting.popleft()
-            self.dispatcher.dispatch(rows, end, self.last_ms)
+        if self.waits_for_sync:
+            self.backlog.release(offset, self.last_ms)
         tokens = self.durable.advance(offset)
         if tokens:
             self.on_durable(tokens)
@@ -481,6 +483,7 @@ class MessageStore:
         try:
             if self.log.failure is None:
                 self.commit()
+                self.backlog.drain(self.last_ms)
                 self.upkeep.stop()
         finally:
             self.refusal = closed_error(self.config.store_path_root_dir)
@@ -490,9 +493,6 @@ class MessageStore:
             self.files.close(self.lock_handle)
 
 
-def _ignore(tokens: list[object]) -> None:
-    logger.warning("durable_tokens_unclaimed count=%d", len(tokens))
-
-
-def _ignore_failure(tokens: list[object], error: StoreError) -> None:
-    logger.warning("failed_tokens_unclaimed count=%d error=%r", len(tokens), str(error))
+def _ignore(tokens: list[object], error: StoreError | None = None) -> None:
+    what = "durable" if error is None else "failed"
+    logger.warning("%s_tokens_unclaimed count=%d error=%r", what, len(tokens), str(error))

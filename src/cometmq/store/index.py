@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import os.path
-from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import accumulate, chain, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from cometmq.store.indexfile import IndexFile, file_bytes
@@ -21,22 +20,26 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.dispatch import Dispatched
     from cometmq.store.files import Files
+    from cometmq.store.runs import Run
 
 logger = logging.getLogger(__name__)
 
-BATCH_ROWS = 256
+BATCH_KEYS = 256
 
 
 class Index:
-    """All index files. ``pending`` are rows whose keys are not written yet."""
+    """All index files, and the keys that are not written yet, by the column."""
 
     __slots__ = (
         "_config",
         "_directory",
         "_enabled",
         "_files",
+        "_keys",
+        "_places",
+        "_prefixes",
+        "_times_ms",
         "files",
-        "pending",
     )
 
     def __init__(self, files: Files, config: StoreConfig) -> None:
@@ -45,12 +48,40 @@ class Index:
         self._enabled = config.message_index_enable
         self._directory = os.path.join(config.store_path_root_dir, "index")
         self.files: list[IndexFile] = []
-        self.pending: list[Dispatched] = []
+        self._keys: list[str] = []
+        self._prefixes: list[int] = []
+        self._places: list[int] = []
+        self._times_ms: list[int] = []
+
+    @property
+    def pending(self) -> int:
+        """Keys that were gathered and are not written yet."""
+        return len(self._keys)
 
     def gather(self, rows: Sequence[Dispatched]) -> None:
         """Take note of the keys of rows that were dispatched."""
-        if self._enabled:
-            self.pending += rows
+        if not self._enabled:
+            return
+        keys, prefixes = self._keys.append, self._prefixes.append
+        places, times_ms = self._places.append, self._times_ms.append
+        for queue, _, phys, _, _, store_ms, found in rows:
+            for key in found:
+                keys(key)
+                prefixes(queue.topic_hash)
+                places(phys)
+                times_ms(store_ms)
+
+    def gather_run(self, run: Run) -> None:
+        """:meth:`gather` for a run."""
+        if not self._enabled:
+            return
+        self._keys += run.keys
+        self._prefixes += repeat(run.queue.topic_hash, len(run.keys))
+        self._times_ms += repeat(run.store_ms, len(run.keys))
+        if run.key_counts is None:
+            self._places += run.places
+        else:
+            self._places += chain.from_iterable(map(repeat, run.places, run.key_counts))
 
     def load(self, below: int, *, clean: bool) -> None:
         """Open the files and keep entries of records below the physical offset ``below``.
@@ -110,28 +141,21 @@ class Index:
 
         On an error the rest stays gathered.
         """
-        rows = self.pending
-        if not rows:
+        columns = self._places, self._times_ms
+        keys, prefixes = self._keys, self._prefixes
+        if not keys:
             return
-        queues, _, phys, _, _, times, key_tuples = zip(*rows, strict=True)
-        columns: list[Sequence[int]] = [[queue.topic_hash for queue in queues], phys, times]
-        counts = list(map(len, key_tuples))
-        if counts.count(1) < len(rows):
-            columns = [list(chain.from_iterable(map(repeat, each, counts))) for each in columns]
-        prefixes, places, times_ms = columns
-        keys = list(chain.from_iterable(key_tuples))
         hashes = index_hashes(prefixes, keys)
         done = 0
         try:
             while done < len(keys):
                 file = self._writable(now_ms)
-                stop = done + file.room
-                file.put(hashes[done:stop], places[done:stop], times_ms[done:stop])
-                done = min(stop, len(keys))
-        except OSError:
-            del rows[: bisect_right(list(accumulate(counts)), done)]
-            raise
-        rows.clear()
+                stop = min(done + file.room, len(keys))
+                file.put(hashes[done:stop], *(column[done:stop] for column in columns))
+                done = stop
+        finally:
+            for each in (keys, prefixes, *columns):
+                del each[:done]
 
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:

@@ -176,20 +176,20 @@ class IndexFile:
             seconds = [(ms - begin_ms) // 1000 for ms in store_ms]
         if min(seconds) < 0 or max(seconds) > _MAX_SECONDS:
             seconds = [min(max(second, 0), _MAX_SECONDS) for second in seconds]
-        places = [key_hash % slot_count for key_hash in hashes]
         previous: list[int] = []
-        for number, place in enumerate(places, first):
+        for number, key_hash in enumerate(hashes, first):
+            place = key_hash % slot_count
             previous.append(slots[place])
             slots[place] = number
         raw = b"".join(map(ENTRY.pack, hashes, phys, seconds, previous))
         try:
             self._files.pwrite(self._handle, raw, self._entry_position(first))
         except OSError:
-            for place, number in zip(reversed(places), reversed(previous), strict=True):
-                slots[place] = number
+            for key_hash, number in zip(reversed(hashes), reversed(previous), strict=True):
+                slots[key_hash % slot_count] = number
             raise
         self.used_slots += previous.count(0)
-        self.count += len(places)
+        self.count += len(hashes)
         self.end_phys, self.end_ms = phys[-1], store_ms[-1]
         self.write_header()
 

@@ -27,13 +27,16 @@ _UNIQUE, _KEYS, _TAGS = (name.encode() for name in (props.UNIQ_KEY, props.KEYS, 
 
 
 class Uniform(NamedTuple):
-    """Messages column by column; ``bodies`` begin with their length. All have the same tag."""
+    """Messages column by column; ``bodies`` begin with their length.
+
+    All have the same tag, and all have a unique key or none has.
+    """
 
     flags: Sequence[int]
     crcs: list[int]
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
-    keys: list[tuple[str, ...]]
+    keys: list[str]
     tag: bytes
 
 
@@ -82,14 +85,14 @@ def _same_columns(raw: bytes, size: int, own_at: int, shape: _Shape) -> bool:
     return True
 
 
-def _keys(raw: bytes, size: int, own_at: int, shape: _Shape) -> list[tuple[str, ...]]:
+def _keys(raw: bytes, size: int, own_at: int, shape: _Shape) -> list[str]:
     width = len(shape.unique)
     if not width:
-        return [()] * (len(raw) // size)
+        return []
     # What is read of it is ASCII, so the place of a byte is that of a character.
     text = raw.decode("latin-1")
     first = own_at + shape.unique.start
-    return [(text[at : at + width],) for at in range(first, len(text), size)]
+    return [text[at : at + width] for at in range(first, len(text), size)]
 
 
 def _shape_of(own: bytes) -> _Shape | None:

@@ -143,7 +143,8 @@ class Upkeep:
             await store.clock.sleep_ms(0)
         store.update_refusal()
         for file in store.index.full_files():
-            await self._in_thread(file.write_slots)
+            for _ in file.slot_writes():
+                await store.clock.sleep_ms(0)
             file.release_slots()
         reached = dispatcher.complete
         if self._is_due(store.config.flush_consume_queue_thorough_interval):

@@ -1,0 +1,62 @@
+"""What a turn of the loop appended to the log and has not committed yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.store.runs import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.store.dispatch import Dispatched
+    from cometmq.store.runs import Run, Segment
+
+
+class Turn:
+    """``rows`` are the single messages since the last batch; ``segments`` all before them, in the
+    order of the log.
+
+    While ``is_held`` a batch is being written, over several turns of the loop; it comes first.
+    """
+
+    __slots__ = ("is_held", "rows", "segments")
+
+    def __init__(self) -> None:
+        self.rows: list[Dispatched] = []
+        self.segments: list[Segment] = []
+        self.is_held = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was appended yet."""
+        return not self.rows and not self.segments
+
+    def add(self, run: Run) -> None:
+        """Take a batch behind what was appended so far."""
+        if self.rows:
+            self.segments.append(self.rows)
+            self.rows = []
+        self.segments.append(run)
+
+    def fill_in(self, runs: Sequence[Run]) -> None:
+        """The batch that held the log is written."""
+        self.segments[:0] = runs
+        self.is_held = False
+
+    def end(self) -> list[Segment]:
+        """Everything that was appended, to be committed now; the next turn begins."""
+        segments = self.segments
+        if self.rows:
+            segments.append(self.rows)
+            self.rows = []
+        if segments:
+            self.segments = []
+        return segments
+
+
+def undo(segments: list[Segment]) -> int:
+    """Nothing of them could be stored: their queue offsets are given again. Gives the messages."""
+    for segment in reversed(segments):
+        take_back(segment)
+    return sum(map(len, segments))

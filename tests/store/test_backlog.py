@@ -1,0 +1,99 @@
+"""What waits to be dispatched: in order, within the bound of a turn, and never lost at a stop."""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cometmq.store import backlog
+from cometmq.store.config import FlushDiskType
+from cometmq.store.engine import MessageStore
+from tests.store.stores import assert_consistent, bodies, fill, opened, put
+
+Calls = deque[Callable[[], None]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    monkeypatch.setattr(backlog, "ROWS_PER_TURN", 10)
+    return deque()
+
+
+def with_turns(
+    root: Path, calls: Calls, flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+) -> MessageStore:
+    """A store whose later turns are ``calls``."""
+    store = opened(root, flush_disk_type=flush)
+    store.backlog.call_soon = calls.append
+    return store
+
+
+def seen(store: MessageStore) -> int:
+    return store.queue("t", 0).max_offset
+
+
+def test_a_long_turn_is_dispatched_in_several(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls)
+    fill(store, 35, queues=1, turn=100)
+    steps = [seen(store)]
+    assert store.dispatched_offset < store.written_offset
+    while calls:
+        calls.popleft()()
+        steps.append(seen(store))
+    assert steps == [10, 20, 30, 35]
+    assert store.dispatched_offset == store.written_offset
+    assert len(assert_consistent(store)) == 35
+    store.close()
+
+
+def test_what_comes_later_waits_behind(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls)
+    fill(store, 25, queues=1, turn=100)
+    put(store, body=b"later")
+    store.commit()
+    assert (len(calls), store.backlog.messages) == (1, 16)
+    while calls:
+        calls.popleft()()
+    assert bodies(store, "t", 0)[-1] == b"later"
+    assert store.backlog.messages == 0
+    store.close()
+
+
+def test_a_stop_dispatches_everything(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls)
+    fill(store, 35, queues=1, turn=100)
+    store.close()
+    again = opened(tmp_path)
+    assert again.report is not None
+    assert not again.report.crashed
+    assert len(assert_consistent(again)) == 35
+    again.close()
+
+
+def test_with_sync_flush_nothing_is_seen_before_the_sync(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls, FlushDiskType.SYNC_FLUSH)
+    store.on_durable = lambda tokens: None
+    fill(store, 15, queues=1, turn=100)
+    put(store, body=b"later")
+    store.commit()
+    assert (seen(store), len(calls)) == (0, 0)
+    store.flusher.sync_now()
+    assert (seen(store), len(calls)) == (10, 1)
+    calls.popleft()()
+    assert seen(store) == 16
+    store.close()
+
+
+def test_a_deleted_topic_is_forgotten(tmp_path: Path, calls: Calls) -> None:
+    store = with_turns(tmp_path, calls)
+    fill(store, 15, queues=1, turn=100)
+    put(store, "kept")
+    store.commit()
+    store.delete_topic("t")
+    while calls:
+        calls.popleft()()
+    assert store.backlog.messages == 0
+    assert store.topics() == {"kept": [0]}
+    assert len(bodies(store, "kept", 0)) == 1
+    store.close()
