@@ -11,6 +11,7 @@ Evaluation works on the property bytes of a stored record: nothing is decoded bu
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -82,9 +83,9 @@ class _NotComparable(Exception):
 
 
 def _compile(node: Node) -> Evaluate:
+    """Evaluate something that is true or false: text alone is never true."""
     match node:
         case Property(name):
-            # Alone, text is never true.
             return _text_as_truth(finder(name.encode()))
         case Negative() | Constant():
             return _value(node)
@@ -192,6 +193,7 @@ def _search(kind: str, text: Callable[[bytes], bytes | None], wanted: bytes) -> 
 
 def _compare(sign: str, left: Node, right: Node) -> Evaluate:
     """A property beside a number or text, which is nearly every comparison, has a short way."""
+    left, right = _folded(left), _folded(right)
     if isinstance(left, Property) and isinstance(right, Constant):
         short = _short_way(sign, finder(left.name.encode()), right.value)
         if short is not None:
@@ -203,6 +205,16 @@ def _compare(sign: str, left: Node, right: Node) -> Evaluate:
         return lambda raw: _equal(first(raw), second(raw))
     order = _ORDERS[sign]
     return lambda raw: _ordered(order, first(raw), second(raw))
+
+
+def _folded(node: Node) -> Node:
+    """A number behind a minus as the number that it is."""
+    if isinstance(node, Negative):
+        operand = _folded(node.operand)
+        if isinstance(operand, Constant) and type(operand.value) in (int, float):
+            assert isinstance(operand.value, (int, float))
+            return Constant(-operand.value)
+    return node
 
 
 def _short_way(
@@ -277,4 +289,6 @@ def _real(text: bytes) -> float:
     match = _REAL.fullmatch(text)
     if match is None:
         raise _NotComparable
-    return float(match.group(1))
+    found = float(match.group(1))
+    # Java orders NaN above every number.
+    return math.inf if math.isnan(found) else found

@@ -28,7 +28,7 @@ _LONG = 1 << 63
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*|/\*.*?\*/)
+    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
       | (?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
       | (?P<whole>0|[1-9]\d*[lL]?)
       | (?P<string>'(?:''|[^'])*')
@@ -235,6 +235,9 @@ class _Reader:
     def _check_equal(self, left: Node, right: Node) -> None:
         if Constant(None) in (left, right):
             raise self.problem("NULL is compared with IS NULL or IS NOT NULL")
+        is_truth = isinstance(left, Constant) and isinstance(left.value, bool)
+        if is_truth and isinstance(right, Constant) and not isinstance(right.value, bool):
+            raise self.problem("TRUE and FALSE are not compared with other values")
 
     def _comparison(self) -> Node:
         left = self._unary()
@@ -269,10 +272,10 @@ class _Reader:
         low = self._unary()
         self.expect("AND")
         high = self._unary()
-        if isinstance(low, Constant) and isinstance(high, Constant) and _exceeds(low, high):
-            raise self.problem("BETWEEN wants the lower value first")
         if negated:
             return Any((self._ordered("<", value, low), self._ordered(">", value, high)))
+        if isinstance(low, Constant) and isinstance(high, Constant) and _exceeds(low, high):
+            raise self.problem("BETWEEN wants the lower value first")
         return All((self._ordered(">=", value, low), self._ordered("<=", value, high)))
 
     def _name(self, node: Node, word: str) -> str:
@@ -303,7 +306,7 @@ class _Reader:
             if self.accept("+"):
                 return self._unary()
             if self.accept("-"):
-                return _negative(self._unary())
+                return Negative(self._unary())
             if self.accept("NOT"):
                 position = self.token.position
                 return Not(self.truth(self._unary(), position))
@@ -341,13 +344,6 @@ class _Reader:
         if real == float("inf"):
             raise self.problem("the number is greater than a double can be")
         return Constant(real)
-
-
-def _negative(node: Node) -> Node:
-    if isinstance(node, Constant) and type(node.value) in (int, float):
-        assert isinstance(node.value, (int, float))
-        return Constant(-node.value)
-    return Negative(node)
 
 
 def _is_truth_constant(node: Node) -> bool:

@@ -34,6 +34,7 @@ public final class Driver {
         steps.put("query", tools::query);
         steps.put("offsets", tools::offsets);
         steps.put("view", tools::view);
+        steps.put("verdicts", new Filters()::verdicts);
         BufferedReader input =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = input.readLine()) != null; ) {
