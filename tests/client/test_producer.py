@@ -60,6 +60,7 @@ async def test_one_way_messages_arrive(cluster: FakeCluster, producer: Producer)
     await producer.send_oneway(Message("t", b"2"), queue=MessageQueue("t", "broker-1", 0))
     await eventually(lambda: sum(len(broker.stored("t")) for broker in cluster.brokers) == 2)
     assert all(r.oneway for broker in cluster.brokers for r in broker.peer.received(SEND))
+    await eventually(lambda: any(broker.heartbeats for broker in cluster.brokers))
 
 
 async def test_many_messages_leave_in_few_batches(cluster: FakeCluster, producer: Producer) -> None:

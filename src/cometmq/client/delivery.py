@@ -115,6 +115,7 @@ class Delivery:
         self, packed: Packed, order_key: str | None, queue: MessageQueue | QueueSelector | None
     ) -> None:
         """Send once and wait for no answer. Raises RouteNotFound and NotConnected."""
+        self._session.add_producer(self._group)
         chosen = await self._choose(packed, order_key, queue, None)
         await self._attempt(packed, chosen, 1, self._config.send_timeout_ms, oneway=True)
 
