@@ -35,8 +35,9 @@ def test_load_and_drop(tmp_path: Path) -> None:
     segments = Segments(PosixFiles(), str(tmp_path), SIZE)
     segments.load()
     assert [file.base for file in segments.files] == [0, SIZE, 2 * SIZE, 3 * SIZE]
-    assert segments.drop_first().base == 0
-    assert segments.start == SIZE
+    first = segments.drop_first()
+    assert (first.base, first.closed, segments.start) == (0, True, SIZE)
+    Path(first.path).unlink()
     segments.drop_after(2 * SIZE)
     assert [file.base for file in segments.files] == [SIZE, 2 * SIZE]
     assert sorted(path.name for path in tmp_path.iterdir()) == [

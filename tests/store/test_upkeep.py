@@ -1,8 +1,7 @@
-"""Background work: flushing, files made ahead, old files, full disks, the stop."""
+"""Background work: flushing, files made ahead, the stop."""
 
 import asyncio
 import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,18 +13,8 @@ from cometmq.net.tasks import Tasks
 from cometmq.store.checkpoint import read_checkpoint, read_positions
 from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
-from cometmq.store.files import DiskSpace
 from tests.store.faults import FailingFiles
-from tests.store.stores import assert_consistent, bodies, copied, fill, opened, put
-
-
-class Disk(FailingFiles):
-    """A disk of 100 bytes, as full as it is told to be."""
-
-    used = 10
-
-    def disk_space(self, path: str) -> DiskSpace:
-        return DiskSpace(100, self.used, 100 - self.used)
+from tests.store.stores import assert_consistent, copied, fill, opened, put
 
 
 async def until(store: MessageStore, condition: Callable[[], bool], step_ms: int = 500) -> None:
@@ -128,7 +117,7 @@ async def test_entries_that_cannot_be_synced_are_tried_again(tmp_path: Path) -> 
 async def test_a_failing_round_is_logged_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = Disk()
+    files = FailingFiles()
     store = opened(tmp_path, files=files)
     tasks = Tasks()
     await store.start(tasks)
@@ -171,45 +160,6 @@ async def test_a_next_file_that_cannot_be_made(
     await store.upkeep.flush_log()
     assert not store.log.wants_next_file()
     store.close()
-
-
-async def test_a_filling_disk_refuses_writes_and_allows_them_again(tmp_path: Path) -> None:
-    files = Disk()
-    store = opened(tmp_path, files=files)
-    tasks = Tasks()
-    await store.start(tasks)
-    files.used = 91
-    await store.upkeep.check_disk()
-    with pytest.raises(StoreFull, match=r"91\.0 % full") as caught:
-        put(store)
-    assert caught.value.code == 14
-    files.used = 89
-    await until(store, lambda: store.refusal is None)
-    put(store)
-    store.commit()
-    assert len(bodies(store, "t", 0)) == 1
-    await tasks.close()
-    store.close()
-
-
-async def test_old_files_go_with_their_entries(tmp_path: Path) -> None:
-    clock = VirtualClock()
-    store = opened(tmp_path, clock, delete_when="", disk_max_used_space_ratio=5)
-    fill(store, 500, queues=100)
-    store.flusher.sync_now()
-    store.dispatcher.write(0)
-    old = clock.wall_ms() // 1000 - 73 * 3_600
-    for file in store.log.segments.files[:2]:
-        os.utime(file.path, (old, old))
-    for file in store.log.segments.files[2:]:
-        os.utime(file.path, (old + 7_200, old + 7_200))
-    await store.upkeep.check_disk()
-    assert store.log.segments.start == 2 * 16_384
-    assert len(assert_consistent(store)) < 500
-    store.close()
-    again = opened(tmp_path, clock)
-    assert_consistent(again)
-    again.close()
 
 
 def test_a_stop_that_fails_is_not_called_clean(

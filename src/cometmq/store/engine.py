@@ -456,7 +456,7 @@ class MessageStore:
 
     async def start(self, tasks: Spawner) -> None:
         """Begin the background work; ``tasks`` owns it and ends it before :meth:`close`."""
-        await self.upkeep.check_disk()
+        await self.upkeep.expiry.check()
         self.upkeep.start(tasks)
 
     def update_refusal(self) -> None:

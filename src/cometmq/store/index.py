@@ -217,13 +217,16 @@ class Index:
         """Store time of the last indexed record."""
         return self.files[-1].end_ms if self.files else 0
 
-    def drop_before(self, log_start: int) -> None:
-        """Remove the files whose records the log no longer has, but never the newest."""
+    def drop_before(self, log_start: int) -> list[str]:
+        """Let go of the files whose records the log no longer has, but never of the newest. Their
+        paths are the caller's to unlink: that may take long."""
+        paths: list[str] = []
         while len(self.files) > 1 and self.files[0].end_phys < log_start:
             file = self.files.pop(0)
             file.close()
-            self._files.unlink(file.path)
+            paths.append(file.path)
             logger.info("index_file_dropped path=%s reason=expired", file.path)
+        return paths
 
     def close(self) -> None:
         """Close every file."""

@@ -164,6 +164,11 @@ class LogFile:
         """Keep the handle open for a read in a thread, until :meth:`unpin`."""
         self._pins += 1
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a thread reads it."""
+        return self._pins > 0
+
     def unpin(self) -> None:
         """The reverse of :meth:`pin`."""
         self._pins -= 1

@@ -103,19 +103,21 @@ class Segments:
     def drop_after(self, offset: int) -> None:
         """Remove the files that begin behind ``offset``."""
         while self.files and self.files[-1].base > offset:
-            self._remove(self.files.pop())
+            file = self.files.pop()
+            self._let_go(file)
+            self._files.unlink(file.path)
 
     def drop_first(self) -> LogFile:
-        """Remove the oldest file; it is returned closed."""
+        """Let go of the oldest file. It is returned closed, and its name is the caller's to
+        unlink: that may take long."""
         file = self.files.pop(0)
         self._first = self.files[0].base if self.files else file.end
-        self._remove(file)
+        self._let_go(file)
         return file
 
-    def _remove(self, file: LogFile) -> None:
+    def _let_go(self, file: LogFile) -> None:
         logger.info("log_file_dropped path=%s", file.path)
         file.close()
-        self._files.unlink(file.path)
 
     def close(self) -> None:
         """Close every file."""

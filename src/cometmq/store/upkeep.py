@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.core.errors import StoreFull, StoreOffline
@@ -21,7 +20,7 @@ from cometmq.store.checkpoint import (
     write_checkpoint,
     write_positions,
 )
-from cometmq.store.retention import LogAge, plan
+from cometmq.store.expiry import Expiry
 from cometmq.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -58,10 +57,12 @@ class Upkeep:
         "_store",
         "_synced",
         "_thorough_ms",
+        "expiry",
     )
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self.expiry = Expiry(store)
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
         self._noted = -1
         self._ahead_failed = False
@@ -74,7 +75,7 @@ class Upkeep:
         rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
-            ("store-disk", _DISK_INTERVAL_MS, self.check_disk),
+            ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
             ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store).seal_full_files),
         ]
         for name, interval_ms, work in rounds:
@@ -207,37 +208,6 @@ class Upkeep:
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=durable)
         self._noted = reached
-
-    async def check_disk(self) -> None:
-        """Drop what is too old, and refuse or allow writes by the room that is left."""
-        store = self._store
-        space = store.files.disk_space(store.config.commit_log_directory)
-        now_ms = store.clock.wall_ms()
-        decision = plan(
-            self._ages(), space, now_ms, datetime.fromtimestamp(now_ms // 1000).hour, store.config
-        )
-        store.disk_problem = decision.refusal
-        store.update_refusal()
-        if decision.drop_count:
-            await self._drop(decision.drop_count)
-
-    def _ages(self) -> list[LogAge]:
-        """Ages of the log files before the one being written, by the file's change time."""
-        store = self._store
-        files = [file for file in store.log.segments.files if file.end <= store.log.durable]
-        return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
-
-    async def _drop(self, count: int) -> None:
-        store = self._store
-        for _ in range(count):
-            file = store.log.segments.drop_first()
-            store.seals.forget([file.base], durable=False)
-        log_start = store.log.segments.start
-        store.index.drop_before(log_start)
-        for number, queue in enumerate(list(store.queues.values()), 1):
-            queue.correct_min(log_start)
-            if not number % _QUEUES_A_SLICE:
-                await store.clock.sleep_ms(0)
 
     def stop(self) -> None:
         """Bring everything to the device and say that the stop was clean.

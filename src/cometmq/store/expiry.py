@@ -1,0 +1,86 @@
+"""Making room: log and index files that are too old, or too many for the disk, go.
+
+They are gone for readers at once. Their room is given back by a thread, oldest first, because a
+file system takes 300 ms to free 1 GiB, and who holds the last handle waits for it. A crash before
+that brings files back that go again; no gap can come of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from cometmq.store.retention import LogAge, plan
+
+if TYPE_CHECKING:
+    from cometmq.store.engine import MessageStore
+    from cometmq.store.mapped import LogFile
+
+_QUEUES_A_SLICE: Final = 64
+_PIN_STEP_MS: Final = 5
+
+
+class Expiry:
+    """Keeps one store within its disk."""
+
+    __slots__ = ("_closing", "_paths", "_store")
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._closing: deque[LogFile] = deque()
+        self._paths: deque[str] = deque()
+
+    async def make_room(self) -> None:
+        """One round. Raises OSError when files cannot be removed: then no more of them go."""
+        await self._free()
+        await self.check()
+        await self._free()
+
+    async def check(self) -> None:
+        """Drop what has to go, and refuse or allow writes by the room that is left; the room of
+        what was dropped is there after the next :meth:`make_room`."""
+        store = self._store
+        space = store.files.disk_space(store.config.commit_log_directory)
+        now_ms = store.clock.wall_ms()
+        hour = datetime.fromtimestamp(now_ms // 1000).hour
+        decision = plan(self._ages(), space, now_ms, hour, store.config)
+        store.disk_problem = decision.refusal
+        store.update_refusal()
+        if decision.drop_count:
+            await self._drop(decision.drop_count)
+
+    def _ages(self) -> list[LogAge]:
+        """Ages of the log files before the one being written, by the file's change time."""
+        store = self._store
+        files = [file for file in store.log.segments.files if file.end <= store.log.durable]
+        return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
+
+    async def _drop(self, count: int) -> None:
+        store = self._store
+        for _ in range(count):
+            file = store.log.segments.drop_first()
+            store.seals.forget([file.base], durable=False)
+            self._closing.append(file)
+        log_start = store.log.segments.start
+        self._paths += store.index.drop_before(log_start)
+        for number, queue in enumerate(list(store.queues.values()), 1):
+            queue.correct_min(log_start)
+            if not number % _QUEUES_A_SLICE:
+                await store.clock.sleep_ms(0)
+
+    async def _free(self) -> None:
+        store = self._store
+        loop = asyncio.get_running_loop()
+        while self._closing:
+            file = self._closing[0]
+            if file.is_pinned:
+                # A thread reads it; its handle, closed by the loop, must not be the last hold.
+                await store.clock.sleep_ms(_PIN_STEP_MS)
+                continue
+            await loop.run_in_executor(store.executor, store.files.unlink, file.path)
+            self._closing.popleft()
+        while self._paths:
+            await loop.run_in_executor(store.executor, store.files.unlink, self._paths[0])
+            self._paths.popleft()
