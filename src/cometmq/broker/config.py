@@ -90,6 +90,8 @@ LIVE: Final = frozenset(
         "notify_consumer_ids_changed_enable",
         "max_message_size",
         "long_polling_enable",
+        "enable_property_filter",
+        "store_reply_message_enable",
         "short_polling_time_mills",
         "flush_consumer_offset_interval",
         "flush_delay_offset_interval",
@@ -112,8 +114,8 @@ _IGNORED: Final = """
     flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
     commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
     compressedRegister transactionTimeOut transactionCheckMax transactionCheckInterval
-    storeReplyMessageEnable filterDataCleanTimeSpan expectConsumerNumUseFilter
-    maxErrorRateOfBloomFilter filterSupportRetry enableCalcFilterBitMap enablePropertyFilter
+    filterDataCleanTimeSpan expectConsumerNumUseFilter
+    maxErrorRateOfBloomFilter filterSupportRetry enableCalcFilterBitMap
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold slaveReadEnable
     serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize

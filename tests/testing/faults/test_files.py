@@ -35,8 +35,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Files, str]:
     if request.param == "real":
         return PosixFiles(), str(tmp_path)
     files = made()
-    files.make_directory("/tmp/x")
-    return files, "/tmp/x"
+    files.make_directory("/disk/x")
+    return files, "/disk/x"
 
 
 def test_bytes(place: tuple[Files, str]) -> None:
