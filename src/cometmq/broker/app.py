@@ -222,6 +222,8 @@ class Broker:
             delay=self.levels,
             hooks=self.send_hooks,
             store_host=self.store.store_host,
+            tasks=self._tasks,
+            clock=self._clock,
         )
         self.pull = PullHandler(
             config=self.config,

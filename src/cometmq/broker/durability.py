@@ -8,12 +8,16 @@ fails, every append of the turn is answered with the store's error and nothing o
     append ... append | commit (one pwrite) | ASYNC_FLUSH: answer
                                             | SYNC_FLUSH: park -> fdatasync -> answer
                                             |                  -> deadline: FLUSH_DISK_TIMEOUT
+
+While a large batch holds the log (largebatch.py), turns end without a commit; it comes with the
+batch's end, for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -68,8 +72,9 @@ class PutResult:
 
 
 #: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message or of all messages of a batch.
-WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[int]"]
+#: physical offset of a single message, those of all messages of a batch in one or more pieces, or
+#: their ids.
+WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes"]
 #: A put that waits: its future and its result, should the turn succeed.
 WaitingPut = tuple["asyncio.Future[PutResult]", PutResult]
 
@@ -97,8 +102,12 @@ class Appender:
         self._sync_timeout_ms = store.config.sync_flush_timeout
         self._turn = Turn()
         self._unsynced = Turn()
+        #: Turns that ended while a large batch held the log, and those whose answers it delayed.
+        self._held: list[Turn] = []
+        self._delayed: deque[Turn] = deque()
         self._due = False
         self._end_turn = watchdog.watched("commit", self._end_of_turn)
+        self._go_on = watchdog.watched("answers", self._answer_delayed)
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
@@ -145,7 +154,7 @@ class Appender:
         """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
         comes before or after every send, never between a send and its commit. Raises what it
         raises."""
-        if not self._due:
+        if not self._due and not self._store.turn.is_held:
             action()
             return
         done: asyncio.Future[None] = self._loop.create_future()
@@ -162,10 +171,16 @@ class Appender:
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
 
-    def close(self) -> None:
-        """Commit and answer what the last turn left; call it before the store closes."""
+    def end_turn(self) -> None:
+        """Commit what was appended so far, before the turn of the loop ends."""
         if self._due:
             self._end_of_turn()
+
+    def close(self) -> None:
+        """Commit and answer what the last turn left; call it before the store closes."""
+        self.end_turn()
+        while self._delayed:
+            self._answer_delayed()
 
     def _schedule(self) -> None:
         if not self._due:
@@ -175,6 +190,8 @@ class Appender:
     def _end_of_turn(self) -> None:
         self._due = False
         self._commit()
+        if self._store.turn.is_held:
+            return
         actions, self._actions = self._actions, []
         for action, done in actions:
             try:
@@ -192,19 +209,42 @@ class Appender:
         except StoreError as error:
             log.error("append failed messages=%d error=%s", len(turn.sends), error)
             unsynced, self._unsynced = self._unsynced, Turn()
-            self._fail(unsynced, error)
-            self._fail(turn, error)
+            held, self._held = self._held, []
+            for failed in (*held, unsynced, turn):
+                self._fail(failed, error)
             return
-        if not self._synced:
+        if store.turn.is_held:
+            self._held.append(turn)
+            return
+        turns = [turn]
+        if self._held:
+            turns, self._held = [*self._held, turn], []
+        if self._synced:
+            self._park(turns)
+        elif len(turns) == 1:
             self._answer(turn, ResponseCode.SUCCESS, None)
-            return
+        else:
+            self._delayed += turns
+            self._answer_delayed()
+
+    def _answer_delayed(self) -> None:
+        """Answer one turn; those behind it get turns of their own."""
+        if self._delayed:
+            self._answer(self._delayed.popleft(), ResponseCode.SUCCESS, None)
+        if self._delayed:
+            self._loop.call_soon(self._go_on)
+
+    def _park(self, turns: list[Turn]) -> None:
+        """Let turns wait until the device has them."""
+        store = self._store
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
-        if turn.sends or turn.puts:
-            deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
-            self.waiting_sends += len(turn.sends)
-            store.durable.park(store.written_offset, deadline_ms, turn)
+        deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
+        for turn in turns:
+            if turn.sends or turn.puts:
+                self.waiting_sends += len(turn.sends)
+                store.durable.park(store.written_offset, deadline_ms, turn)
         # Also for sends that do not wait: consumers see a message only once it is durable.
         store.sync()
 

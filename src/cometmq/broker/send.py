@@ -17,10 +17,12 @@ from collections.abc import Callable
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
+from cometmq.message.batch import has_more_than
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
 from cometmq.net.router import Reply
@@ -30,6 +32,7 @@ from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.route import writable
 from cometmq.store.batching import Shared
+from cometmq.store.bulk import BULK_MESSAGES
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
+    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import SendMessage
@@ -53,6 +58,7 @@ MAX_WAITING_SENDS: Final = 100_000
 _WAIT_TRUE: Final = "WAIT\x01true"
 _SEPARATOR: Final = "\x02"
 _WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
+_IDS_HERE: Final = "<ids>"
 
 
 class SendHandler:
@@ -69,6 +75,8 @@ class SendHandler:
         delay: DelayLevels,
         hooks: SendHooks,
         store_host: bytes,
+        tasks: Tasks,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._store = store
@@ -84,6 +92,7 @@ class SendHandler:
         self._id_prefix = store_host.hex().upper()
         self._answer_head = _answer_template(config.region_id, config.trace_on)
         appender.answer_sends = self.answer
+        self._large = LargeBatches(self, store=store, appender=appender, tasks=tasks, clock=clock)
         #: Topics that a send created and that name servers do not know yet.
         self._unannounced: set[str] = set()
 
@@ -169,23 +178,23 @@ class SendHandler:
         properties_of_all = _without_wait(header.properties or "").encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
-        queue_offset, physical_offsets = store.append_batch(
-            store.queue(topic, queue_id),
-            request.body,
-            Shared(
-                header.sys_flag,
-                header.born_timestamp,
-                peer.host_bytes,
-                store.store_host,
-                header.reconsume_times or 0,
-                props.joined(properties_of_all, self._cluster_property),
-            ),
+        queue = store.queue(topic, queue_id)
+        shared = Shared(
+            header.sys_flag,
+            header.born_timestamp,
+            peer.host_bytes,
+            store.store_host,
+            header.reconsume_times or 0,
+            props.joined(properties_of_all, self._cluster_property),
         )
+        wait_durable = properties.get(props.WAIT) != "false"
+        if has_more_than(request.body, BULK_MESSAGES):
+            self._large.store(peer, request, (topic, queue_id), shared, wait_durable=wait_durable)
+            return None
+        queue_offset, physical_offsets = store.append_batch(queue, request.body, shared)
         request.body = b""
-        self._appender.add_send(
-            (peer, request, queue_id, queue_offset, physical_offsets),
-            wait_durable=properties.get(props.WAIT) != "false",
-        )
+        send = (peer, request, queue_id, queue_offset, [physical_offsets])
+        self._appender.add_send(send, wait_durable=wait_durable)
         return None
 
     def _hooked(
@@ -223,8 +232,11 @@ class SendHandler:
                 continue
             if isinstance(physical, int):
                 ids = f"{prefix}{physical:016X}"
+            elif isinstance(physical, list) and len(physical) == 1:
+                ids = message_ids(prefix, physical[0])
             else:
-                ids = message_ids(prefix, physical)
+                self._answer_large((peer, request, queue_id, queue_offset, physical), code)
+                continue
             head = template % (code, ids, queue_id, queue_offset, request.opaque)
             size = len(head)
             peer.push(
@@ -246,20 +258,49 @@ class SendHandler:
 
     def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
         peer, request, queue_id, queue_offset, physical = send
-        offsets = [physical] if isinstance(physical, int) else physical
         stored = code in _STORED
+        if stored and isinstance(physical, list) and len(physical) > 1:
+            self._large.answer(send, physical, code, remark)
+            return
         header = None
+        count = 0
         if stored:
+            if isinstance(physical, bytes):
+                ids = physical.decode()
+            else:
+                ids = self.ids([physical] if isinstance(physical, int) else physical[0])
+            count = ids.count(",") + 1
             header = SendMessageResponse(
-                msg_id=message_ids(self._id_prefix, offsets),
+                msg_id=ids,
                 queue_id=queue_id,
                 queue_offset=queue_offset,
                 region=self._config.region_id,
                 trace_on=self._config.trace_on,
             )
         if self._hooks:
-            self._hooks.after_send(peer, request, code, len(offsets) if stored else 0)
+            self._hooks.after_send(peer, request, code, count)
         peer.reply(request, Reply(code, header=header, remark=remark))
+
+    def _answer_large(self, send: WaitingSend, code: int) -> None:
+        """Answer a batch of thousands of messages; once their ids are made they are not copied."""
+        peer, request, queue_id, queue_offset, ids = send
+        if isinstance(ids, list):
+            self._large.answer(send, ids, code, None)
+            return
+        assert isinstance(ids, bytes)
+        text = self._answer_head % (code, _IDS_HERE, queue_id, queue_offset, request.opaque)
+        before, _, after = text.encode("ascii").partition(_IDS_HERE.encode())
+        size = len(before) + len(ids) + len(after)
+        lengths = (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
+        peer.write_all((lengths + before, ids, after))
+
+    def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
+        """Answer a send whose error came after its turn."""
+        self._answer_slowly((peer, request, 0, 0, 0), error.code, error.remark)
+
+    def ids(self, places: list[int]) -> str:
+        """The ids of messages at physical offsets, joined by commas."""
+        return message_ids(self._id_prefix, places)
 
     # ------------------------------------------------------------------------------------ checks
 

@@ -483,7 +483,7 @@ class MessageStore:
         try:
             if self.log.failure is None:
                 self.commit()
-                self.backlog.drain(self.last_ms)
+                self.backlog.close(self.last_ms)
                 self.upkeep.stop()
         finally:
             self.refusal = closed_error(self.config.store_path_root_dir)

@@ -27,7 +27,7 @@ class Run:
 
     queue: ConsumeQueue
     first_offset: int
-    places: Sequence[int]
+    places: list[int]
     sizes: Sequence[int]
     codes: Sequence[int]
     store_ms: int
@@ -52,7 +52,7 @@ Segment: TypeAlias = "Sequence[Dispatched] | Run"
 
 
 def run_of(
-    queue: ConsumeQueue, first_offset: int, places: Sequence[int], batch: Batch, now_ms: int
+    queue: ConsumeQueue, first_offset: int, places: list[int], batch: Batch, now_ms: int
 ) -> Run:
     """The run that a packed batch is."""
     codes: Sequence[int] = batch.codes

@@ -1,0 +1,144 @@
+"""Batches of thousands of messages, which no single turn of the loop could store or answer.
+
+They are stored one after the other, each in slices (store/bulk.py), while other sends go on. Their
+bodies wait in memory, so their bytes are bound, and each counts as a slow request of its
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from cometmq.core.errors import BadRequest, CometError
+from cometmq.core.slices import join_in_slices
+from cometmq.net.router import begin_task
+from cometmq.protocol.codes import ResponseCode
+from cometmq.store.bulk import Bulk
+
+if TYPE_CHECKING:
+    from cometmq.broker.durability import Appender, WaitingSend
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.store.batching import Shared
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: Bodies that wait. While a batch is stored, it takes up to thirty times its bytes.
+MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
+
+
+class Answers(Protocol):
+    """Who answers sends."""
+
+    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        """Write answers; in the place of a batch's physical offsets stand its ids."""
+        ...
+
+    def fail(self, peer: Peer, request: Request[Any], error: CometError) -> None:
+        """Answer a send that could not be stored."""
+        ...
+
+    def ids(self, places: list[int]) -> str:
+        """The ids of messages at physical offsets."""
+        ...
+
+
+class LargeBatches:
+    """Stores and answers them."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        *,
+        store: MessageStore,
+        appender: Appender,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._answers = answers
+        self._store = store
+        self._appender = appender
+        self._tasks = tasks
+        self._clock = clock
+        self._one = asyncio.Lock()
+        self._waiting_bytes = 0
+
+    def store(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        place: tuple[str, int],
+        shared: Shared,
+        *,
+        wait_durable: bool,
+    ) -> None:
+        """Store the batch that is the request's body in the queue at ``place``; its answer follows.
+
+        Raises BadRequest (SYSTEM_BUSY) when too much waits.
+        """
+        size_bytes = len(request.body)
+        if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{self._waiting_bytes} bytes of batches with thousands of messages wait "
+                "to be stored: send smaller batches, or send again later",
+            )
+        begin_task(peer)
+        self._waiting_bytes += size_bytes
+        self._tasks.spawn(
+            self._serve(peer, request, place, shared, wait_durable=wait_durable),
+            name=f"large batch {peer.address}",
+        )
+
+    async def _serve(
+        self,
+        peer: Peer,
+        request: Request[Any],
+        place: tuple[str, int],
+        shared: Shared,
+        *,
+        wait_durable: bool,
+    ) -> None:
+        size_bytes = len(request.body)
+        try:
+            async with self._one:
+                bulk = Bulk(self._store, *place, shared)
+                await bulk.prepare(request.body)
+                request.body = b""
+                self._appender.end_turn()
+                runs = await bulk.put()
+        except CometError as error:
+            self._answers.fail(peer, request, error)
+        except Exception as error:
+            log.exception("large batch failed peer=%s", peer.address)
+            problem = f"{type(error).__name__}: {error}"
+            self._answers.fail(peer, request, BadRequest(ResponseCode.SYSTEM_ERROR, problem))
+        else:
+            # Without a pause since the last piece: the commit that follows is also of this send.
+            places = [run.places for run in runs]
+            send: WaitingSend = (peer, request, place[1], runs[0].first_offset, places)
+            self._appender.add_send(send, wait_durable=wait_durable)
+        finally:
+            self._waiting_bytes -= size_bytes
+            peer.running_tasks -= 1
+
+    def answer(
+        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
+    ) -> None:
+        """Answer a send whose messages are so many that their ids alone take several turns."""
+        name = f"answer of a large batch {send[0].address}"
+        self._tasks.spawn(self._answer(send, places, code, remark), name=name)
+
+    async def _answer(
+        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
+    ) -> None:
+        pieces = (self._answers.ids(piece).encode() for piece in places)
+        separated = chain.from_iterable(zip(repeat(b","), pieces))
+        ids = await join_in_slices(islice(separated, 1, None), self._clock)
+        self._answers.answer([(*send[:4], ids)], code, remark)

@@ -1,0 +1,291 @@
+"""Batches of thousands of messages: whole, answered as any other, and nobody waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cometmq.broker import largebatch
+from cometmq.message import batch
+from cometmq.message.record import Record, iter_decode
+from cometmq.net import runtime
+from cometmq.protocol.frame import BINARY, JSON, encode_head
+from cometmq.store import bulk
+from cometmq.store.reader import ReadStatus
+from tests.broker.serving import (
+    BATCH,
+    NO_SPACE,
+    SEND,
+    BrokerClient,
+    FailingFiles,
+    RunningBroker,
+    make_broker,
+    running_broker,
+    send_fields,
+)
+from tests.store.stores import assert_consistent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cometmq.broker.app import Broker
+
+#: What a slow machine may take; a quiet one needs 6 ms (docs/decisions/0008-large-batches.md).
+TURN_MS_MAX = 50
+SHORT: dict[str, Any] = {"mappedFileSizeCommitLog": str(1 << 20)}
+LONG: dict[str, Any] = {"mappedFileSizeCommitLog": str(1 << 26)}
+COUNT = 1_100
+
+
+def body_of(count: int, size_bytes: int = 0) -> bytes:
+    """Messages of different lengths, each with a key."""
+    return batch.pack(
+        (0, b"%d" % number + bytes(size_bytes), b"UNIQ_KEY\x01U%d" % number)
+        for number in range(count)
+    )
+
+
+def largest_body() -> bytes:
+    """As many messages as the largest body holds, of different lengths."""
+    return batch.pack((0, b"xyz"[: 1 + number % 3], b"") for number in range(174_000))
+
+
+def read_all(broker: Broker) -> list[Record]:
+    """Every visible message of the queue that batches go to."""
+    found: list[Record] = []
+    while True:
+        result = broker.store.read("t", 1, len(found), 32)
+        if result.status is not ReadStatus.FOUND:
+            return found
+        for chunk in result.chunks:
+            found += iter_decode(chunk)
+
+
+class Turns:
+    """The longest turn of the loop, in processor time: work of other processes does not count."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        watching = asyncio.create_task(self._watch())
+        yield
+        watching.cancel()
+
+    async def _watch(self) -> None:
+        before_ns = time.thread_time_ns()
+        while True:
+            await asyncio.sleep(0)
+            now_ns = time.thread_time_ns()
+            self.longest_ms = max(self.longest_ms, (now_ns - before_ns) / 1e6)
+            before_ns = now_ns
+
+
+async def post_slowly(client: BrokerClient, body: bytes) -> None:
+    """Send a batch in pieces, so that the client's own work is no long turn."""
+    fields = send_fields(m="true")
+    head = encode_head(code=BATCH, opaque=7, flag=0, ext=fields, codec=JSON, body_bytes=len(body))
+    frame = head + body
+    for at in range(0, len(frame), 1 << 16):
+        client.writer.write(frame[at : at + (1 << 16)])
+        await client.writer.drain()
+
+
+def test_nobody_waits_for_the_largest_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longest_ms = runtime.run(store_the_largest_batch(tmp_path))
+    with capsys.disabled():
+        print(f" longest turn {longest_ms:.1f} ms ", end="")
+    assert longest_ms < TURN_MS_MAX
+
+
+async def store_the_largest_batch(directory: Path) -> float:
+    body, turns = largest_body(), Turns()
+    async with running_broker(directory, **LONG) as running:
+        client, other = await running.connect(), await running.connect()
+        await client.send()
+        store = running.broker.store
+        async with turns.watched():
+            await post_slowly(client, body)
+            answered = asyncio.create_task(client.reader.readexactly(4))
+            others = 0
+            while not answered.done():
+                assert (await other.send(e="2")).code == 0
+                others += 1
+            async with asyncio.timeout(20):
+                while store.dispatched_offset < store.written_offset:
+                    await asyncio.sleep(0)
+        rest = await client.reader.readexactly(int.from_bytes(answered.result(), "big"))
+        queue = store.queue("t", 1)
+        first, last = (store.read("t", 1, at, 1).chunks[0] for at in (1, 174_000))
+    assert others > 20
+    assert queue.max_offset == 174_001
+    assert b'"code":0' in rest[:40]
+    assert b'"queueOffset":"1"' in rest
+    ids = rest.partition(b'"msgId":"')[2].partition(b'"')[0].split(b",")
+    for record, message_id in ((first, ids[0]), (last, ids[-1])):
+        (found,) = iter_decode(record)
+        assert message_id.endswith(b"%016X" % found.physical_offset)
+    assert len(ids) == len(set(ids)) == 174_000
+    return turns.longest_ms
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece of a batch is a turn of its own."""
+    monkeypatch.setattr(bulk, "_PIECE_MESSAGES", 64)
+    monkeypatch.setattr("cometmq.core.slices.SLICE_NS", -1)
+
+
+async def until_held(running: RunningBroker) -> None:
+    async with asyncio.timeout(10):
+        while not running.broker.store.turn.is_held:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("short_slices")
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_sends_that_come_meanwhile_are_stored_behind_it(tmp_path: Path, flush: str) -> None:
+    async with running_broker(tmp_path, flushDiskType=flush, **SHORT) as running:
+        client, other = await running.connect(), await running.connect()
+        await client.send(b"before")
+        client.post(BATCH, body_of(COUNT), **send_fields(m="true", i="WAIT\x01true"))
+        await until_held(running)
+        for number in range(20):
+            other.post(SEND, b"behind %d" % number, **send_fields())
+        other.post(SEND, b"not waiting", **send_fields(i="WAIT\x01false"))
+        head, _ = await client.frame()
+        answers = [(await other.frame())[0] for _ in range(21)]
+        assert [answer.code for answer in answers] == [0] * 21
+        async with asyncio.timeout(10):
+            while len(records := read_all(running.broker)) < COUNT + 22:
+                await asyncio.sleep(0.001)
+        assert (head.code, head.ext["queueOffset"]) == (0, "1")
+        stored = [record.body for record in records[1 : COUNT + 1]]
+        assert stored == [b"%d" % number for number in range(COUNT)]
+        assert sorted(int(answer.ext["queueOffset"]) for answer in answers) == list(
+            range(COUNT + 1, COUNT + 22)
+        )
+        assert_consistent(running.broker.store)
+        assert running.broker.appender.waiting_sends == 0
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_what_changes_the_store_waits_for_its_end(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **SHORT) as running:
+        client = await running.connect()
+        client.post(BATCH, body_of(COUNT), **send_fields(m="true"))
+        await until_held(running)
+        seen: list[bool] = []
+        await running.broker.appender.between_turns(
+            lambda: seen.append(running.broker.store.turn.is_held)
+        )
+        assert seen == [False]
+        assert (await client.frame())[0].code == 0
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_too_many_at_once_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = body_of(COUNT)
+    monkeypatch.setattr(largebatch, "MAX_WAITING_BYTES", 2 * len(body))
+    async with running_broker(tmp_path, **SHORT) as running:
+        client = await running.connect()
+        for _ in range(3):
+            client.post(BATCH, body, **send_fields(m="true"))
+        answers = [(await client.frame())[0] for _ in range(3)]
+        assert sorted(answer.code for answer in answers) == [0, 0, 2]
+        (refused,) = [answer for answer in answers if answer.code]
+        assert "send smaller batches" in (refused.remark or "")
+        assert (await client.send(body, code=BATCH, m="true")).code == 0
+        assert len(read_all(running.broker)) == 3 * COUNT
+
+
+async def test_one_that_cannot_be_stored_stores_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **SHORT) as running:
+        client = await running.connect()
+        cut = await client.send(body_of(COUNT)[:-1], code=BATCH, m="true")
+        too_large = await client.send(body_of(COUNT, 1_000), code=BATCH, m="true")
+        assert (cut.code, too_large.code) == (13, 13)
+        assert "batch body" in (cut.remark or "")
+        assert "mappedFileSizeCommitLog" in (too_large.remark or "")
+        assert (await client.send(body_of(COUNT), code=BATCH, m="true")).code == 0
+        assert len(read_all(running.broker)) == COUNT
+        assert {peer.running_tasks for peer in running.broker.server.peers} == {0}
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_a_write_that_fails_is_told_to_all_of_the_turn(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files, **SHORT) as running:
+        client, other = await running.connect(), await running.connect()
+        client.post(BATCH, body_of(COUNT), **send_fields(m="true"))
+        await until_held(running)
+        other.post(SEND, b"behind", **send_fields(e="2"))
+        files.write_errno = NO_SPACE
+        answers = [(await each.frame())[0] for each in (client, other)]
+        assert [answer.code for answer in answers] == [14, 14]
+        files.write_errno = 0
+        async with asyncio.timeout(20):  # the store looks by itself whether there is room again
+            while running.broker.store.refusal is not None:
+                await asyncio.sleep(0.02)
+        assert (await client.send(b"after")).ext["queueOffset"] == "0"
+
+
+@pytest.mark.usefixtures("short_slices")
+async def test_a_stop_in_the_middle_loses_nothing_that_lies_behind(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **SHORT) as running:
+        client = await running.connect()
+        client.post(BATCH, body_of(COUNT), **send_fields(m="true"))
+        await until_held(running)
+    broker = make_broker(tmp_path, **SHORT)
+    await broker.start()
+    assert broker.store.report is not None
+    assert not broker.store.report.crashed
+    assert len(read_all(broker)) == COUNT
+    await broker.stop()
+
+
+class Watcher:
+    """A send hook that notes how many messages a send stored, and with which code."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def before(self, peer: object, request: object) -> None:
+        pass
+
+    def after(self, peer: object, request: object, code: int, count: int) -> None:
+        self.seen.append((code, count))
+
+
+async def test_hooks_and_other_codecs_see_it_as_any_batch(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **SHORT) as running:
+        client, watcher = await running.connect(), Watcher()
+        binary, _ = await client.ask(BATCH, body_of(COUNT), codec=BINARY, **send_fields(m="true"))
+        running.broker.send_hooks.add(watcher)
+        hooked = await client.send(body_of(COUNT), code=BATCH, m="true")
+        await client.send(body_of(COUNT)[:-1], code=BATCH, m="true")
+        assert watcher.seen == [(0, COUNT), (13, 0)]
+        for answer in (binary, hooked):
+            assert answer.code == 0
+            assert answer.ext["msgId"].count(",") == COUNT - 1
+
+
+async def test_a_bug_in_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: Any) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(bulk.Bulk, "prepare", broken)
+    async with running_broker(tmp_path, **SHORT) as running:
+        client = await running.connect()
+        answer = await client.send(body_of(COUNT), code=BATCH, m="true")
+        assert (answer.code, answer.remark) == (1, "ValueError: no")
