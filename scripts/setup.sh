@@ -85,13 +85,15 @@ install() {
     uv_pip install --quiet --require-hashes --build-constraints requirements/build.lock \
         -r requirements/all.lock
     uv_pip install --quiet --no-deps --no-build-isolation --editable .
+    # Where Python may not write bytecode itself, each start would compile our modules anew.
+    "$VENV/bin/python" -m compileall -q src
     say "setup: done; the command is $VENV/bin/cometmq"
 }
 
 uv_pip() {
     command=$1
     shift
-    "$VENV/bin/uv" pip "$command" --python "$VENV/bin/python" "$@"
+    "$VENV/bin/uv" pip "$command" --python "$VENV/bin/python" --compile-bytecode "$@"
 }
 
 check_machine

@@ -14,7 +14,6 @@ with only its own part for ``namesrv`` and ``broker``. Later settings win: file,
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,9 +38,6 @@ def main(words: Sequence[str]) -> int:
     """Run the server command that ``words`` give; the answer is the exit code."""
     options = build_parser().parse_args(words)
     logs.configure(options.log_level)
-    # numpy would start a thread of its linear algebra for every core, which takes 50 ms; no server
-    # multiplies matrices.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         run: serve.Main = options.prepare(options)
     except CometError as error:
