@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -68,7 +68,8 @@ _WITHOUT_POOLS: Final = {
 
 
 class BrokerAdmin:
-    """Serves the codes that show and change settings and show the broker's state."""
+    """Serves the codes that show and change settings and show the broker's state. ``facts`` gives
+    more of the state, by keys of its own."""
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class BrokerAdmin:
         delivery: DelayDelivery,
         stats: BrokerStats,
         clock: Clock,
+        facts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._config = config
+        self._facts = facts
         self._store = store
         self._topics = topics
         self._delivery = delivery
@@ -126,6 +129,7 @@ class BrokerAdmin:
             **_WITHOUT_POOLS,
             **self._about_counts(),
             **self._about_log(),
+            **self._facts(),
             **await self._about_disk(),
             "earliestMessageTimeStamp": str(await self._earliest_ms()),
         }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cometmq.broker.admin_broker import BrokerAdmin
 from cometmq.broker.admin_groups import GroupAdmin
 from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import resolve
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender
@@ -32,6 +33,7 @@ from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
+from cometmq.broker.transactions import Transactions
 from cometmq.message.ids import pack_host
 from cometmq.net.client import Remoting
 from cometmq.net.lookout import Lookout
@@ -125,10 +127,12 @@ class Broker:
         push(self.store.close)
         self._build()
         push_async(self.remoting.close)
-        for table in (self.groups, self.topics, self.offsets, self.delay):
+        # Closed in reverse: the checks first, for they move offsets.
+        for table in (self.groups, self.topics, self.offsets, self.delay, self.checkback):
             push_async(table.close)
         push(self.appender.close)
         push_async(self._tasks.close)
+        await self.checkback.recover()
         await self.store.start(self._tasks)
         self._spawn_background()
         push_async(self.server.close)
@@ -168,6 +172,7 @@ class Broker:
             tasks=tasks,
             files=self._files,
         )
+        self._build_transactions(directory)
         self._load_tables()
         self.remoting = Remoting(clock=clock, tasks=tasks)
         self.registration = Registration(
@@ -191,6 +196,28 @@ class Broker:
         )
         self.store.listeners.append(self._dispatched)
 
+    def _build_transactions(self, directory: str) -> None:
+        self.transactions = Transactions(
+            config=self.config,
+            store=self.store,
+            appender=self.appender,
+            topics=self.topics,
+            clock=self._clock,
+            tasks=self._tasks,
+        )
+        self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
+        self.checkback = CheckBack(
+            directory,
+            config=self.config,
+            store=self.store,
+            transactions=self.transactions,
+            offsets=self.offsets,
+            members=self.members,
+            clock=self._clock,
+            tasks=self._tasks,
+            files=self._files,
+        )
+
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
             return None
@@ -211,7 +238,6 @@ class Broker:
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
-        self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
         self.filters = Filters(config=self.config, members=self.members)
         self.send = SendHandler(
             config=self.config,
@@ -220,6 +246,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             delay=self.levels,
+            transactions=self.transactions,
             hooks=self.send_hooks,
             store_host=self.store.store_host,
             tasks=self._tasks,
@@ -244,6 +271,7 @@ class Broker:
         return (
             self.members,
             self.filters,
+            self.transactions,
             OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
             QueueLockHandler(clock=self._clock),
             ReplyHandler(
@@ -276,6 +304,7 @@ class Broker:
                 delivery=self.delay,
                 stats=self.stats,
                 clock=self._clock,
+                facts=self.checkback.facts,
             ),
             TopicAdmin(
                 config=self.config,
@@ -307,6 +336,7 @@ class Broker:
         keep(self.members.expire_forever, name="expire clients", clock=clock)
         keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
         keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
+        keep(self.checkback.run_forever, name="check transactions", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
 
     def _place(self) -> BrokerPlace:

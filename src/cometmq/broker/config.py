@@ -65,6 +65,10 @@ class BrokerConfig:
     trace_on: bool = True
     flush_consumer_offset_interval: int = 5_000
     flush_delay_offset_interval: int = 10_000
+    reject_transaction_message: bool = False
+    transaction_time_out: int = 6_000
+    transaction_check_interval: int = 60_000
+    transaction_check_max: int = 15
     default_query_max_num: int = 32
     lookout_micros: int = 150
 
@@ -74,6 +78,10 @@ class BrokerConfig:
             raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
         if not 0 <= self.lookout_micros <= MAX_LOOKOUT_MICROS:
             raise SettingsError("lookoutMicros", f"it is from 0 to {MAX_LOOKOUT_MICROS}")
+        if min(self.transaction_time_out, self.transaction_check_max) < 0:
+            raise SettingsError("transactionTimeOut", "it and transactionCheckMax are not negative")
+        if self.transaction_check_interval < 1:
+            raise SettingsError("transactionCheckInterval", "it is at least 1 ms")
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "a broker and its cluster need a name")
         if self.broker_id != 0:
@@ -95,6 +103,10 @@ LIVE: Final = frozenset(
         "short_polling_time_mills",
         "flush_consumer_offset_interval",
         "flush_delay_offset_interval",
+        "reject_transaction_message",
+        "transaction_time_out",
+        "transaction_check_interval",
+        "transaction_check_max",
         "default_query_max_num",
     }
 )
@@ -113,7 +125,7 @@ _IGNORED: Final = """
     waitTimeMillsInTransactionQueue brokerFastFailureEnable enableDetailStat autoDeleteUnusedStats
     flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
     commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
-    compressedRegister transactionTimeOut transactionCheckMax transactionCheckInterval
+    compressedRegister
     filterDataCleanTimeSpan expectConsumerNumUseFilter
     maxErrorRateOfBloomFilter filterSupportRetry enableCalcFilterBitMap
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold slaveReadEnable
@@ -149,7 +161,6 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "enableConsumeQueueExt": ("false",),
     "enableLmq": ("false",),
     "enableMultiDispatch": ("false",),
-    "rejectTransactionMessage": ("true", "false"),
     "fetchNamesrvAddrByAddressServer": ("false",),
     "filterServerNums": ("0",),
     "messageStorePlugIn": ("",),

@@ -126,6 +126,13 @@ class Appender:
 
         Raises StoreError when it was not stored.
         """
+        return await self.place(record)
+
+    def place(self, record: OutgoingRecord) -> asyncio.Future[PutResult]:
+        """:meth:`put` in two steps: the record is appended at once, in this turn; the future waits.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
         properties = record.properties
         raw = props.encode(properties)
         code = record.tag_code
@@ -148,7 +155,7 @@ class Appender:
         done: asyncio.Future[PutResult] = self._loop.create_future()
         self._schedule()
         self._turn.puts.append((done, result))
-        return await done
+        return done
 
     async def between_turns(self, action: Callable[[], None]) -> None:
         """Run ``action`` when nothing that was appended is uncommitted: what it does to the store

@@ -331,6 +331,11 @@ class Members:
         """Where a client that produces is connected."""
         return self.table.producer(client_id)
 
+    def producers_of(self, group: str) -> list[Peer]:
+        """The connections of a group's producers that can be written to."""
+        peers = self.table.producers.get(group, ())
+        return [peer for peer in peers if not peer.closed and not peer.congested]
+
     def groups_of(self, topic: str) -> list[str]:
         """Online groups that subscribe to a topic."""
         return [

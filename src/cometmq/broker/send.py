@@ -5,8 +5,8 @@ AbstractSendMessageProcessor.java); a remark says what to do. What happens to on
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-Prepared messages of transactions are refused until the broker can check them back: stored plainly,
-they would be delivered before they are committed.
+A prepared message of a transaction becomes a half message; what comes of it is told by
+broker/transactions.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
@@ -24,7 +25,7 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.batch import has_more_than
 from cometmq.message.flags import TRANSACTION_MASK
-from cometmq.message.names import DLQ_PREFIX, FORBIDDEN_TO_SEND, RETRY_PREFIX
+from cometmq.message.names import DLQ_PREFIX, FORBIDDEN_TO_SEND, HALF_TOPIC, RETRY_PREFIX
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
+    from cometmq.broker.transactions import Transactions
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -73,6 +75,7 @@ class SendHandler:
         topics: TopicTable,
         groups: GroupTable,
         delay: DelayLevels,
+        transactions: Transactions,
         hooks: SendHooks,
         store_host: bytes,
         tasks: Tasks,
@@ -84,6 +87,7 @@ class SendHandler:
         self._topics = topics
         self._groups = groups
         self._delay = delay
+        self._transactions = transactions
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._inside_hooks = False
@@ -119,14 +123,19 @@ class SendHandler:
         text = header.properties or ""
         properties = props.decode_text(text)
         reconsume_times = header.reconsume_times or 0
+        sys_flag = header.sys_flag
+        answered_id = queue_id
         if (
-            header.sys_flag & TRANSACTION_MASK
+            sys_flag & TRANSACTION_MASK
             or props.TRAN_MSG in properties
             or props.DELAY in properties
             or topic.startswith(RETRY_PREFIX)
         ):
             topic, queue_id, properties = self._divert(header, queue_id, properties)
             raw = props.encode(properties)
+            sys_flag &= ~TRANSACTION_MASK
+            if topic != HALF_TOPIC:
+                answered_id = queue_id
         else:
             raw = _without_wait(text).encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
@@ -142,7 +151,7 @@ class SendHandler:
             body,
             raw,
             flag=header.flag,
-            sys_flag=header.sys_flag,
+            sys_flag=sys_flag,
             born_ms=header.born_timestamp,
             born_host=peer.host_bytes,
             reconsume_times=reconsume_times,
@@ -150,9 +159,11 @@ class SendHandler:
             tag_code=tag_code(properties.get(props.TAGS)),
             keys=keys,
         )
+        if topic == HALF_TOPIC:
+            self._transactions.prepared(queue_offset, physical, properties)
         request.body = b""  # stored: a send that waits for its sync need not hold it too
         self._appender.add_send(
-            (peer, request, queue_id, queue_offset, physical),
+            (peer, request, answered_id, queue_offset, physical),
             wait_durable=properties.get(props.WAIT) != "false",
         )
         return None
@@ -368,21 +379,39 @@ class SendHandler:
     def _divert(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int, dict[str, str]]:
-        """Where a message goes that is not stored where it was sent to: dead letters, delays."""
-        if header.sys_flag & TRANSACTION_MASK or properties.get(props.TRAN_MSG) == "true":
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._config.broker_name}] takes no transactional messages yet",
-            )
+        """Where a message goes that is not stored where it was sent to: half messages, dead
+        letters, delays."""
         topic = header.topic
         if properties.get(props.WAIT) == "true":
             del properties[props.WAIT]
+        level = self._delay.level_of(properties)
+        # What a consumer sends back was committed long ago, and still says that it was prepared.
+        is_sent_back = level > 0 and (header.reconsume_times or 0) > 0
+        if properties.get(props.TRAN_MSG, "").lower() == "true" and not is_sent_back:
+            return self._prepare(topic, queue_id, properties)
+        if header.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal(
+                f"system flag {header.sys_flag} says that the message is part of a transaction, "
+                "its property TRAN_MSG does not"
+            )
         if topic.startswith(RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(header, queue_id, properties)
-        level = self._delay.level_of(properties)
+            level = self._delay.level_of(properties)
         if level > 0:
             return self._delay.park(topic, queue_id, properties, level)
         return topic, queue_id, properties
+
+    def _prepare(
+        self, topic: str, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int, dict[str, str]]:
+        if self._config.reject_transaction_message:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] sending transaction message is forbidden "
+                "(rejectTransactionMessage)",
+            )
+        self._transactions.ensure_topic(HALF_TOPIC)
+        return HALF_TOPIC, 0, prepared(topic, queue_id, properties)
 
     def _retry_or_dead(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]

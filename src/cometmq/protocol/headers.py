@@ -122,6 +122,31 @@ class ConsumerSendMsgBack(Header):
     max_reconsume_times: Int32 | None = None
 
 
+class EndTransaction(Header):
+    """Code 37; ``commit_or_rollback`` is 8 to commit, 12 to roll back, 0 for unknown (upstream:
+    EndTransactionRequestHeader.java)."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    from_transaction_check: Flag = None
+    transaction_id: str | None = None
+    topic: str | None = None
+
+
+class CheckTransactionState(Header):
+    """Code 39, broker to client (upstream: CheckTransactionStateRequestHeader.java)."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+
+
 # ---------------------------------------------------------------------------------------- pulling
 
 

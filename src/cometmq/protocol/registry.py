@@ -80,6 +80,7 @@ _BROKER: Final = (
     CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
     CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields),
     CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
+    CodeSpec(Code.END_TRANSACTION, h.EndTransaction, urgent=True),
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
     CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True),
     CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True),
@@ -144,6 +145,7 @@ _NAMESRV: Final = (
 )
 
 _CLIENT: Final = (
+    CodeSpec(Code.CHECK_TRANSACTION_STATE, h.CheckTransactionState, side=Side.CLIENT),
     CodeSpec(Code.NOTIFY_CONSUMER_IDS_CHANGED, h.ConsumerGroup, side=Side.CLIENT),
     CodeSpec(Code.RESET_CONSUMER_CLIENT_OFFSET, h.ResetOffset, side=Side.CLIENT),
     CodeSpec(Code.GET_CONSUMER_STATUS_FROM_CLIENT, h.GetConsumerStatus, side=Side.CLIENT),

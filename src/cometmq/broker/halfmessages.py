@@ -1,0 +1,181 @@
+"""Which prepared messages wait for their transaction's end, and when to ask for it. No I/O; the
+time comes as an argument, monotonic, in ms.
+
+    half message    a prepared message, in RMQ_SYS_TRANS_HALF_TOPIC; known by its offset there
+    op message      says in RMQ_SYS_TRANS_OP_HALF_TOPIC which half messages have ended
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from cometmq.message import properties as props
+from cometmq.message.names import HALF_TOPIC
+
+#: Op messages that are remembered; those beyond are read from their queue again when it is time.
+MAX_TRAIL: Final = 1 << 18
+_SPARE_TIMERS: Final = 1_024
+
+
+@dataclass(slots=True)
+class Half:
+    """One open transaction. ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic.
+
+    ``ending`` while its end is being stored; ``copied`` once its message is where consumers see it,
+    so that only the op message is missing.
+    """
+
+    physical_offset: int
+    group: str
+    stored_ms: int
+    immunity_ms: int
+    checks: int = 0
+    due_ms: int = 0
+    ending: bool = False
+    copied: bool = False
+
+
+class HalfIndex:
+    """All open transactions by half offset. Offsets are added in ascending order."""
+
+    def __init__(self) -> None:
+        self._halves: dict[int, Half] = {}
+        self._timers: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._halves)
+
+    def add(self, half_offset: int, half: Half, due_ms: int) -> None:
+        """A half message was stored; it may be checked from ``due_ms`` on."""
+        self._halves[half_offset] = half
+        self._schedule(half_offset, half, due_ms)
+
+    def get(self, half_offset: int) -> Half | None:
+        """The open transaction of a half message."""
+        return self._halves.get(half_offset)
+
+    def remove(self, half_offset: int) -> None:
+        """A transaction has ended."""
+        self._halves.pop(half_offset, None)
+        if len(self._timers) > 2 * len(self._halves) + _SPARE_TIMERS:
+            self._timers = [(half.due_ms, at) for at, half in self._halves.items()]
+            heapify(self._timers)
+
+    def low(self, end: int) -> int:
+        """The first half offset that is open; ``end``, where the half topic ends, when none is."""
+        return min(next(iter(self._halves), end), end)
+
+    def due(self, now_ms: int, limit: int) -> list[tuple[int, Half]]:
+        """At most ``limit`` open transactions whose check is due; each is to be put off."""
+        found: list[tuple[int, Half]] = []
+        timers = self._timers
+        while timers and timers[0][0] <= now_ms and len(found) < limit:
+            due_ms, half_offset = heappop(timers)
+            half = self._halves.get(half_offset)
+            if half is not None and half.due_ms == due_ms:
+                found.append((half_offset, half))
+        return found
+
+    def put_off(self, half_offset: int, half: Half, due_ms: int) -> None:
+        """Look at an open transaction again at ``due_ms``."""
+        self._schedule(half_offset, half, due_ms)
+
+    def oldest_ms(self) -> int:
+        """When the oldest open half message was stored (wall clock); 0 when there is none."""
+        return next(iter(self._halves.values())).stored_ms if self._halves else 0
+
+    def below(self, end: int) -> list[tuple[int, Half]]:
+        """The open transactions with half offsets under ``end``."""
+        return [(at, half) for at, half in self._halves.items() if at < end]
+
+    def _schedule(self, half_offset: int, half: Half, due_ms: int) -> None:
+        half.due_ms = due_ms
+        heappush(self._timers, (due_ms, half_offset))
+
+
+class OpTrail:
+    """Which half messages the op messages name, from op offset ``start`` on.
+
+    ``start`` stays before the first op message that names a half message the group of the checks
+    has not passed: whoever takes the store over reads them from there. ``applied`` is the first op
+    offset whose op message the index has not heard of.
+    """
+
+    def __init__(self, start: int, applied: int) -> None:
+        self.start = start
+        self.applied = applied
+        self._halves: deque[int] = deque()
+        self._early: set[int] = set()
+
+    @property
+    def known_end(self) -> int:
+        """The first op offset whose half messages are not remembered."""
+        return self.start + len(self._halves)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be remembered."""
+        return len(self._halves) < MAX_TRAIL
+
+    def stored(self, op_offset: int, half_offset: int) -> None:
+        """An op message was stored, and the index knows."""
+        self.remember(op_offset, (half_offset,))
+        self._early.add(op_offset)
+        while self.applied in self._early:
+            self._early.discard(self.applied)
+            self.applied += 1
+
+    def remember(self, op_offset: int, half_offsets: Iterable[int]) -> None:
+        """What an op message names; left out unless it follows the last one and there is room."""
+        if op_offset == self.known_end and self.has_room:
+            self._halves.append(max(half_offsets, default=-1))
+
+    def advance(self, low: int) -> int:
+        """Move ``start`` past op messages that name only half offsets under ``low``; gives it."""
+        halves = self._halves
+        while halves and halves[0] < low:
+            halves.popleft()
+            self.start += 1
+        return self.start
+
+
+def prepared(topic: str, queue_id: int, properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties with which a prepared message for a queue of ``topic`` waits.
+
+    A delay is taken out, as clients do: the commit decides when the message is there.
+    """
+    waiting = {**properties, props.REAL_TOPIC: topic, props.REAL_QID: str(queue_id)}
+    waiting.pop(props.DELAY, None)
+    return waiting
+
+
+def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Topic and queue id that a half message is for; None when it names none that may get it."""
+    topic = properties.get(props.REAL_TOPIC, "")
+    text = properties.get(props.REAL_QID, "0")
+    is_queue = text.isascii() and text.isdigit() and len(text) < 10
+    if not topic or topic == HALF_TOPIC or not is_queue:
+        return None
+    return topic, int(text)
+
+
+def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:
+    """How long a half message is left alone before its first check."""
+    text = properties.get(props.CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+    return int(text[:9]) * 1_000 if text.isascii() and text.isdigit() else default_ms
+
+
+def checks_so_far(properties: Mapping[str, str]) -> int:
+    """How often a Java broker, which counts in the message, has checked it."""
+    text = properties.get(props.TRANSACTION_CHECK_TIMES, "")
+    return int(text[:9]) if text.isascii() and text.isdigit() else 0
+
+
+def half_offsets_of(op_body: bytes) -> list[int]:
+    """What an op message names: one decimal offset, or several parted by commas (5.x)."""
+    parts = [part.strip() for part in op_body.split(b",")]
+    return [int(part) for part in parts if part.isdigit() and len(part) < 20]
