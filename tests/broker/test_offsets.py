@@ -149,7 +149,7 @@ async def test_offsets_beyond_a_crashed_queue_are_brought_back(
         parts.offsets.commit("g", "lost", 0, 9)
         parts.offsets.clamp(parts.store)
         assert parts.offsets.query("g", "t", 1) == 9  # after a clean stop nothing is looked at
-        parts.store.report = cast("Any", SimpleNamespace(crashed=True))
+        parts.store.report = cast("Any", SimpleNamespace(shrunk=True))
         parts.offsets.clamp(parts.store)
         assert parts.offsets.query("g", "t", 0) == 3
         assert parts.offsets.query("g", "t", 1) == 0

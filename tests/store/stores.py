@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +18,13 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import row_of
 from cometmq.store.engine import MessageStore
-from cometmq.store.files import Files
+from cometmq.store.files import Files, PosixFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.reader import ReadStatus
-from cometmq.store.recovery import Scan
+from cometmq.store.scan import Scan
 
+#: How a hole is compared, wherever it says that its record was.
+HOLE_ENTRY = (0, HOLE_SIZE, 0)
 BORN = pack_host("10.0.0.9", 4321)
 STORE_HOST = pack_host("10.0.0.1", 10911)
 SMALL = StoreConfig(
@@ -43,6 +47,22 @@ def opened(
     store = MessageStore.open(config(root, **changes), clock or VirtualClock(), files)
     store.store_host = STORE_HOST
     return store
+
+
+class OtherBoot(PosixFiles):
+    """The machine has been started again."""
+
+    def boot_id(self) -> str:
+        return "another"
+
+
+def run_round(store: MessageStore, *, thorough: bool = False) -> None:
+    """One round of upkeep, with everything synced when ``thorough``."""
+    if thorough:
+        store.flusher.sync_now()
+        assert isinstance(store.clock, VirtualClock)
+        store.clock.advance(store.config.flush_consume_queue_thorough_interval)
+    asyncio.run(store.upkeep.flush_entries())
 
 
 def put(
@@ -131,16 +151,23 @@ def entries_of(queue: ConsumeQueue) -> list[tuple[int, int, int]]:
     return found
 
 
-def assert_consistent(store: MessageStore) -> list[Record]:
-    """Queues and index hold exactly what the log holds; gives the log's records."""
+def assert_consistent(store: MessageStore, lost: Sequence[Record] = ()) -> list[Record]:
+    """Queues and index hold exactly what the log holds; gives the log's records.
+
+    Where ``lost`` records were, queues may have holes.
+    """
     records = log_of(store)
+    gone = {(record.topic, record.queue_id, record.queue_offset) for record in lost}
     expected: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     by_key: dict[tuple[str, str], set[int]] = {}
     for record in records:
         queue = store.queue(record.topic, record.queue_id)
         row = row_of(record, queue, store.delays_ms)
         if row[1] >= 0:
-            entries = expected.setdefault((record.topic, record.queue_id), [])
+            place = (record.topic, record.queue_id)
+            entries = expected.setdefault(place, [])
+            while (*place, queue.min_offset + len(entries)) in gone:
+                entries.append(HOLE_ENTRY)
             assert row[1] == queue.min_offset + len(entries)
             entries.append(row[2:5])
         for key in row[6]:
@@ -148,7 +175,10 @@ def assert_consistent(store: MessageStore) -> list[Record]:
     for topic, ids in store.topics().items():
         for queue_id in ids:
             queue = store.queue(topic, queue_id)
-            entries = [entry for entry in entries_of(queue) if entry[1] != HOLE_SIZE]
+            entries = entries_of(queue)
+            if not lost:
+                entries = [entry for entry in entries if entry[1] != HOLE_SIZE]
+            entries = [HOLE_ENTRY if entry[1] == HOLE_SIZE else entry for entry in entries]
             assert entries == expected.get((topic, queue_id), [])
             assert queue.next_offset == queue.max_offset
     store.dispatcher.write_index(store.clock.wall_ms())

@@ -1,5 +1,6 @@
 """Checkpoint and positions files."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,50 @@ def test_positions(tmp_path: Path, durable: bool) -> None:
     assert read_positions(FILES, root) is None
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"boot_id":1}'])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"[]", b'{"boot_id":1}', b"\0" * 4096, b"\xff\xfe", b'{"boot_id":"\xff"}',
+        b"[" * 100_000, b'{"written":' + b"9" * 400 + b"}", b" " * 3_000_000,
+    ],
+)  # fmt: skip
 def test_broken_positions_are_none(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "cometmq-positions.json").write_bytes(raw)
     assert read_positions(FILES, str(tmp_path)) is None
+
+
+def test_positions_with_a_flipped_bit_are_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A position that is off by a digit would begin in the middle of nowhere."""
+    root = str(tmp_path)
+    path = tmp_path / "cometmq-positions.json"
+    write_positions(FILES, root, Positions("boot", True, 512, 4, 3, Checkpoint()), durable=False)
+    good = path.read_bytes()
+    for at in range(len(good)):
+        for bit in range(8):
+            raw = bytearray(good)
+            raw[at] ^= 1 << bit
+            path.write_bytes(raw)
+            assert read_positions(FILES, root) is None
+    assert "positions_ignored" in caplog.text
+    path.write_bytes(good)
+    assert read_positions(FILES, root) is not None
+
+
+class Unreadable(PosixFiles):
+    """A device that gives nothing."""
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    write_checkpoint(FILES, root, Checkpoint(1, 2, 3), durable=False)
+    write_positions(FILES, root, Positions("b", True, 5, 4, 3, Checkpoint(1, 2, 3)), durable=False)
+    assert read_checkpoint(Unreadable(), root) == Checkpoint()
+    assert read_positions(Unreadable(), root) is None
 
 
 def test_places() -> None:

@@ -102,19 +102,3 @@ def test_a_failed_write_loses_no_key(tmp_path: Path, rows: int) -> None:
     assert index.pending == 0
     assert set(index.query("t", "b", 1000, 0, 1 << 60)) == set(range(rows))
     index.close()
-
-
-def test_files_of_other_sizes_are_set_aside(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    index = made(tmp_path)
-    index.gather([row(("k",), 1, NOW_MS)])
-    index.flush_pending(NOW_MS)
-    index.close()
-    (name,) = (path.name for path in (tmp_path / "index").iterdir())
-    raw = (tmp_path / "index" / name).read_bytes()
-    other = made(tmp_path, max_index_num=50)
-    other.load(1 << 40, clean=True)
-    assert other.files == []
-    assert (tmp_path / "set-aside" / name).read_bytes() == raw
-    assert "index_file_set_aside" in caplog.text

@@ -1,6 +1,5 @@
 """Starts: after clean stops, kills and power cuts, at any byte; and random lives of a store."""
 
-import asyncio
 import errno
 import os
 import random
@@ -16,9 +15,9 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.message import batch
 from cometmq.store import checkpoint
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import Buffer, PosixFiles
 from tests.store.stores import (
+    OtherBoot,
     assert_consistent,
     bodies,
     copied,
@@ -26,6 +25,7 @@ from tests.store.stores import (
     log_of,
     opened,
     put,
+    run_round,
     shared,
 )
 
@@ -36,22 +36,6 @@ class FullDisk(PosixFiles):
     def allocate(self, handle: int, size_bytes: int) -> None:
         os.ftruncate(handle, 100)
         raise OSError(errno.ENOSPC, "No space left on device")
-
-
-class OtherBoot(PosixFiles):
-    """The machine has been started again."""
-
-    def boot_id(self) -> str:
-        return "another"
-
-
-def run_round(store: MessageStore, *, thorough: bool = False) -> None:
-    """One round of upkeep, with everything synced when ``thorough``."""
-    if thorough:
-        store.flusher.sync_now()
-        assert isinstance(store.clock, VirtualClock)
-        store.clock.advance(store.config.flush_consume_queue_thorough_interval)
-    asyncio.run(store.upkeep.flush_entries())
 
 
 def last_log_file(root: Path, end: int) -> tuple[Path, int]:
@@ -190,7 +174,7 @@ def test_checkpoint_spares_old_files(tmp_path: Path) -> None:
     store = opened(tmp_path / "s", clock)
     for number in range(10):
         fill(store, 60, first=number * 60)
-        clock.advance(10_000)
+        clock.advance(1_000_000)
     run_round(store, thorough=True)
     root = copied(tmp_path / "s", "java")
     (root / "cometmq-positions.json").unlink()
@@ -243,7 +227,7 @@ def test_queue_files_removed_after_a_clean_stop(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "consumequeue" / "t" / "1")
     again = opened(tmp_path)
     assert again.report is not None
-    assert again.report.reason == "queue files are missing"
+    assert again.report.reason == "clean stop, queue files are missing"
     assert len(assert_consistent(again)) == 120
     again.close()
 
@@ -252,7 +236,7 @@ def test_another_file_size_is_refused_with_the_way_out(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store, 10)
     store.close()
-    with pytest.raises(StoreCorrupt, match="start with the size that the store was written with"):
+    with pytest.raises(StoreCorrupt, match="the store was written with 16384: start with that"):
         opened(tmp_path, mapped_file_size_commit_log=32_768)
     opened(tmp_path).close()
 

@@ -1,34 +1,50 @@
-"""Where recovery starts, and where it ends."""
+"""Where recovery starts."""
 
 from pathlib import Path
 
 import pytest
 
-from cometmq.message.record import MAGIC_V2, PREFIX
+from cometmq.core.clock import VirtualClock
 from cometmq.store.checkpoint import Checkpoint, Positions
-from cometmq.store.recovery import Scan, StartingPoint, first_record, starting_point
-from tests.store.stores import fill, log_of, opened
+from cometmq.store.damage import Proof
+from cometmq.store.recovery import StartingPoint, by_checkpoint, starting_point
+from cometmq.store.scan import first_record
+from tests.store.stores import fill, opened
 
 NONE = Checkpoint()
+FILE_BYTES = 16_384
 
 
-def positions(written: int, synced: int, *, clean: bool = False, queues: int = 0) -> Positions:
-    return Positions("this boot", clean, written, synced, queues, NONE)
+def positions(
+    written: int, synced: int, *, clean: bool = False, queues: int = 0, durable: int = 0,
+    rebuild: int = -1,
+) -> Positions:  # fmt: skip
+    return Positions(
+        "this boot", clean, written, synced, queues, NONE, durable=durable, rebuild=rebuild
+    )
 
 
 @pytest.mark.parametrize(
     ("found", "boot_id", "crashed", "expected"),
     [
-        (positions(900, 100, clean=True), "this boot", False, (900, True, False)),
-        (positions(900, 100, clean=True), "another", False, (900, True, False)),
-        (positions(900, 100, clean=True), "this boot", True, (900, False, False)),
-        (positions(900, 100), "this boot", True, (900, False, False)),
-        (positions(900, 100), "another", True, (100, False, True)),
-        (positions(900, 100), "", True, (100, False, True)),
-        (positions(1 << 40, 100), "this boot", True, (0, False, True)),
-        (positions(900, 100, clean=True, queues=3), "this boot", False, (0, False, True)),
-        (None, "this boot", False, (700, True, False)),
-        (None, "this boot", True, (0, False, True)),
+        # (offset, slots valid, stale entries, dispatch from)
+        (positions(900, 100, clean=True), "this boot", False, (900, True, False, 900)),
+        (positions(900, 100, clean=True), "another", False, (900, True, False, 900)),
+        (positions(900, 100, clean=True), "this boot", True, (900, False, False, 900)),
+        (positions(900, 100), "this boot", True, (900, False, False, 900)),
+        (positions(900, 100), "another", True, (100, False, True, 100)),
+        (positions(900, 100), "", True, (100, False, True, 100)),
+        # Files at the end are gone.
+        (positions(1 << 40, 100), "this boot", True, (0, False, True, 0)),
+        (positions(1 << 40, 1 << 40), "another", True, (0, False, True, 0)),
+        # Queues are missing.
+        (positions(900, 100, clean=True, queues=3), "this boot", False, (900, True, False, 0)),
+        (positions(900, 100, queues=3), "another", True, (100, False, True, 0)),
+        # It was killed while queues were made again.
+        (positions(900, 100, rebuild=40), "this boot", True, (900, False, True, 40)),
+        (positions(900, 100, rebuild=40), "another", True, (40, False, True, 40)),
+        (None, "this boot", False, (FILE_BYTES, True, False, FILE_BYTES)),
+        (None, "this boot", True, (0, False, True, 0)),
     ],
 )
 def test_starting_points(
@@ -36,59 +52,57 @@ def test_starting_points(
     found: Positions | None,
     boot_id: str,
     crashed: bool,
-    expected: tuple[int, bool, bool],
+    expected: tuple[int, bool, bool, int],
 ) -> None:
     store = opened(tmp_path)
-    point = starting_point(store.log.segments, found, boot_id, crashed, NONE, 2, lambda: 700)
-    assert (point.offset, point.slots_valid, point.stale_entries) == expected
+    point = starting_point(store.log.segments, found, boot_id, crashed, NONE, 2)
+    assert (
+        point.offset, point.slots_valid, point.stale_entries, point.dispatch_from,
+    ) == expected  # fmt: skip
+    assert point.by_queues is (found is None and not crashed)
     store.close()
 
 
-def test_queues_that_reach_beyond_the_log_are_not_believed(tmp_path: Path) -> None:
+def test_a_position_below_the_log_jumps_to_its_start(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    point = starting_point(store.log.segments, None, "", False, NONE, 0, lambda: 1 << 40)
-    assert point == StartingPoint(0, False, True, "checkpoint")
+    fill(store, 200)
+    store.log.segments.drop_first()
+    for crashed in (True, False):
+        point = starting_point(
+            store.log.segments, positions(100, 50, clean=not crashed), "x", crashed, NONE, 0
+        )
+        assert (point.offset, point.dispatch_from) == (FILE_BYTES, FILE_BYTES)
     store.close()
 
 
-def test_first_record(tmp_path: Path) -> None:
+def test_what_was_durable_stays_proven_whatever_happened_since(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    (file,) = store.log.segments.files
-    assert first_record(file) is None
-    fill(store, 1)
-    found = first_record(file)
-    assert found is not None
-    assert found.physical_offset == 0
+    for boot_id in ("this boot", "another"):
+        point = starting_point(
+            store.log.segments, positions(900, 100, durable=700), boot_id, True, NONE, 0
+        )
+        assert point.proof == Proof(700)
+        assert point.likely_end == 900
+    old = starting_point(store.log.segments, positions(900, 100), "another", True, NONE, 0)
+    assert old.proof == Proof(100)
     store.close()
 
 
-def test_scan_stops_at_the_first_bytes_that_are_no_record(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    fill(store, 10)
-    third = log_of(store)[3]
-    file = store.log.segments.files[0]
-    good = bytes(file.view[third.physical_offset : third.physical_offset + third.size_bytes])
-    cases: list[tuple[bytes, bool]] = [
-        (bytes(8), True),
-        (bytes(len(good)), False),
-        (PREFIX.pack(5, 0xDAA320A7), True),
-        (PREFIX.pack(third.size_bytes, MAGIC_V2), True),
-        (good[:28] + bytes(8) + good[36:], True),
-        (good[:90] + b"!!" + good[92:], True),
-    ]
-    for raw, torn in cases:
-        file.write(third.physical_offset, raw + good[len(raw) :])
-        scan = Scan(store.log.segments, 0)
-        assert len(list(scan)) == 3
-        assert (scan.position, scan.records) == (third.physical_offset, 3)
-        assert scan.torn is torn
-        file.write(third.physical_offset, good)
-    store.close()
-
-
-def test_scan_at_the_end_of_everything(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    scan = Scan(store.log.segments, store.log.segments.end)
-    assert list(scan) == []
-    assert not scan.torn
+def test_the_checkpoint_of_another_broker(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = opened(tmp_path, clock)
+    for number in range(3):
+        fill(store, 70, first=number * 70)
+        clock.advance(1_000_000)
+    segments = store.log.segments
+    firsts = [first.store_ms for file in segments.files if (first := first_record(file))]
+    middle_ms, end = firsts[1], segments.end
+    assert firsts[0] < middle_ms < firsts[2]
+    found = by_checkpoint(segments, Checkpoint(middle_ms + 3_000, middle_ms + 600_000, 0))
+    assert found == StartingPoint(
+        FILE_BYTES, False, True, "checkpoint", Proof(0, middle_ms), FILE_BYTES, end
+    )
+    # What it says of the queues may be a round of flushing ahead of them.
+    assert by_checkpoint(segments, Checkpoint(middle_ms + 3_000, middle_ms, 0)).offset == 0
+    assert by_checkpoint(segments, NONE).offset == 0
     store.close()

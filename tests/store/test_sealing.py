@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,6 +215,8 @@ def rewrite(root: Path, later_ms: int) -> None:
         at = record.physical_offset - FILE_BYTES + 56
         raw[at : at + 8] = (record.store_ms + later_ms).to_bytes(8, "big")
     path.write_bytes(raw)
+    # It tells of the times before.
+    shutil.rmtree(root / "index")
     checkpoint = root / "checkpoint"
     again = bytearray(checkpoint.read_bytes())
     again[7] ^= 1

@@ -6,7 +6,7 @@ import pytest
 
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import PosixFiles
-from cometmq.store.segments import Segments
+from cometmq.store.segments import FileFault, Segments
 
 SIZE = 4096
 
@@ -49,9 +49,11 @@ def test_load_and_drop(tmp_path: Path) -> None:
 def test_a_gap_is_reported(tmp_path: Path) -> None:
     made(tmp_path, 3).close()
     (tmp_path / f"{SIZE:020d}").unlink()
-    with pytest.raises(StoreCorrupt, match="gap before it") as caught:
+    with pytest.raises(
+        StoreCorrupt, match="this log file is missing, the next one begins at 8192"
+    ) as caught:
         Segments(PosixFiles(), str(tmp_path), SIZE).load()
-    assert caught.value.offset == 2 * SIZE
+    assert caught.value.offset == SIZE
 
 
 @pytest.mark.parametrize("size", [0, 5, SIZE - 1])
@@ -73,3 +75,50 @@ def test_a_short_file_with_records_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(StoreCorrupt, match="6 bytes long"):
         Segments(PosixFiles(), str(tmp_path), SIZE).load()
     assert (tmp_path / f"{2 * SIZE:020d}").exists()
+
+
+def test_faults_are_mended_until_there_is_none(tmp_path: Path) -> None:
+    made(tmp_path, 4).close()
+    (tmp_path / f"{SIZE:020d}").unlink()
+    last = tmp_path / f"{3 * SIZE:020d}"
+    last.write_bytes(b"\1" * 100)
+    found: list[FileFault] = []
+
+    def mend(fault: FileFault) -> None:
+        found.append(fault)
+        Path(fault.path).write_bytes(bytes(SIZE))
+
+    segments = Segments(PosixFiles(), str(tmp_path), SIZE)
+    segments.load(mend)
+    assert [(f.base, f.size_bytes, f.next_base) for f in found] == [
+        (SIZE, -1, 2 * SIZE), (3 * SIZE, 100, -1),
+    ]  # fmt: skip
+    assert len(segments.files) == 4
+    segments.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_wrong_setting_is_told_from_a_wrong_file(tmp_path: Path, count: int) -> None:
+    made(tmp_path, count).close()
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"\1" * SIZE)
+    faults: list[FileFault] = []
+
+    def give_up(fault: FileFault) -> None:
+        faults.append(fault)
+        raise KeyboardInterrupt
+
+    for sure in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            Segments(PosixFiles(), str(tmp_path), 2 * SIZE).load(give_up, size_is_sure=sure)
+    assert [fault.settings_differ for fault in faults] == [True, False]
+    assert "start with the size" in faults[0].problem
+
+
+def test_files_can_be_detached(tmp_path: Path) -> None:
+    segments = made(tmp_path, 4)
+    gone = segments.detach_behind(SIZE + 5)
+    assert [file.base for file in gone] == [2 * SIZE, 3 * SIZE]
+    assert all(file.closed for file in gone)
+    assert (segments.end, len(list(tmp_path.iterdir()))) == (2 * SIZE, 4)
+    segments.close()

@@ -84,9 +84,9 @@ class ConsumerOffsets:
 
     def clamp(self, store: MessageStore) -> None:
         """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
-        group had read, and new ones get their offsets. Call it once after the store is open; after
-        a clean stop there is nothing to do."""
-        if store.report is not None and not store.report.crashed:
+        group had read, and new ones get their offsets. Call it once after the store is open; when
+        that found nothing missing there is nothing to do."""
+        if store.report is not None and not store.report.shrunk:
             return
         for key, offsets in self._table.items():
             topic, _, group = key.partition(SEPARATOR)

@@ -70,16 +70,30 @@ class StoreError(CometError):
 
 
 class StoreCorrupt(StoreError):
-    """Bytes on disk contradict each other.
+    """Bytes on disk contradict each other, or are not there.
 
-    ``path`` is the file, ``offset`` the physical offset (or -1 when the file as a whole is meant).
+    ``path`` is the file, ``offset`` the physical offset (or -1 when the file as a whole is meant),
+    ``next_offset`` where good bytes go on (-1 when that is nowhere, or not known). ``ways_out`` are
+    the things that an operator can do about it.
     """
 
-    def __init__(self, path: str, offset: int, problem: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        problem: str,
+        *,
+        next_offset: int = -1,
+        ways_out: tuple[str, ...] = (),
+    ) -> None:
         self.path = path
         self.offset = offset
         self.problem = problem
-        super().__init__(f"{path} at offset {offset}: {problem}")
+        self.next_offset = next_offset
+        self.ways_out = ways_out
+        place = path if offset < 0 else f"{path} at offset {offset}"
+        choices = "".join(f" ({number}) {way}." for number, way in enumerate(ways_out, 1))
+        super().__init__(f"{place}: {problem}" + (f". Ways out:{choices}" if choices else ""))
 
 
 class StoreFull(StoreError):

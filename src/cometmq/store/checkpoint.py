@@ -16,23 +16,36 @@
                  machine has not lost power (same boot_id)
     synced       the same, and on the device
     queues       how many queues had files; with fewer at a start, somebody removed some, and all of
-                 the log is dispatched again
-    durable      the log itself is on the device up to here
+                 the log is dispatched again to what lacks entries
+    durable      the log itself is on the device up to here, whatever happened since
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
+    index        names of the index files
+    entries      after a clean stop, the sum of all queues' ends; -1 when it is not known
+    file_bytes   size of a log file
+    rebuild      entries from this offset of the log on were being made again when this was written;
+                 -1 when none were
+    shrunk       queues may be shorter than what consumers have read
+    crc          CRC-32 of this file's text with 0 in this place: a flipped bit in here would lead
+                 a start astray
 """
 
 from __future__ import annotations
 
+import logging
 import os.path
 from struct import Struct
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
-from cometmq.store.files import Files, read_file, write_file_atomically
+from cometmq.store.files import Files, write_file_atomically
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES = 4096
+_POSITIONS_LIMIT_BYTES = 1 << 20
 _TIMES = Struct(">qqq")
 
 
@@ -54,14 +67,35 @@ class Positions(msgspec.Struct, frozen=True):
     queues: int
     checkpoint: Checkpoint
     durable: int = 0
+    index: tuple[str, ...] = ()
+    entries: int = -1
+    file_bytes: int = 0
+    rebuild: int = -1
+    shrunk: bool = False
+    crc: int = 0
 
 
 def read_checkpoint(files: Files, root: str) -> Checkpoint:
-    """The checkpoint; zeros when there is none or it is cut off."""
-    raw = read_file(files, os.path.join(root, "checkpoint"))
+    """The checkpoint; zeros when there is none, or none that can be read."""
+    try:
+        raw = _head(files, os.path.join(root, "checkpoint"), CHECKPOINT_BYTES)
+    except OSError as error:
+        logger.warning("checkpoint_ignored path=%s reason=%r", root, str(error))
+        return Checkpoint()
     if raw is None or len(raw) < _TIMES.size:
         return Checkpoint()
     return Checkpoint(*_TIMES.unpack_from(raw))
+
+
+def _head(files: Files, path: str, limit_bytes: int) -> bytes | None:
+    """The first bytes of a file, whatever it has become; None when there is none."""
+    if not files.exists(path):
+        return None
+    handle = files.open(path)
+    try:
+        return files.pread(handle, limit_bytes, 0)
+    finally:
+        files.close(handle)
 
 
 def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable: bool) -> None:
@@ -78,21 +112,35 @@ def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable
 
 
 def read_positions(files: Files, root: str) -> Positions | None:
-    """Our positions; None when there are none, or when another broker has written since."""
-    raw = read_file(files, _positions_path(root))
-    if raw is None:
-        return None
+    """Our positions; None when there are none to believe: no file, one that is not as it was
+    written, or another broker has written to the store since."""
+    path = _positions_path(root)
     try:
+        raw = _head(files, path, _POSITIONS_LIMIT_BYTES)
+        if raw is None:
+            return None
         found = msgspec.json.decode(raw, type=Positions)
-    except msgspec.DecodeError:
+        if raw != _encoded(found):
+            raise ValueError("its checksum does not fit")
+    except (ValueError, RecursionError, OSError) as error:
+        # ValueError: what msgspec raises for any text that is not the one asked for.
+        logger.warning("positions_ignored path=%s reason=%r", path, str(error))
         return None
-    return found if found.checkpoint == read_checkpoint(files, root) else None
+    if found.checkpoint != read_checkpoint(files, root):
+        return None
+    return msgspec.structs.replace(found, crc=0)
 
 
 def write_positions(files: Files, root: str, positions: Positions, *, durable: bool) -> None:
     """Replace our positions. Raises OSError."""
-    data = msgspec.json.encode(positions)
-    write_file_atomically(files, _positions_path(root), data, durable=durable)
+    write_file_atomically(files, _positions_path(root), _encoded(positions), durable=durable)
+
+
+def _encoded(positions: Positions) -> bytes:
+    plain = msgspec.structs.replace(positions, crc=0)
+    return msgspec.json.encode(
+        msgspec.structs.replace(plain, crc=crc32(msgspec.json.encode(plain)))
+    )
 
 
 def _positions_path(root: str) -> str:

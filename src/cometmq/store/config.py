@@ -21,6 +21,17 @@ class FlushDiskType(Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class DamagePolicy(Enum):
+    """What a start does about damage in a part of the log that was safely on the device.
+
+    REFUSE does not start, SKIP leaves the damaged records out, TRUNCATE ends the log before them.
+    """
+
+    REFUSE = "REFUSE"
+    SKIP = "SKIP"
+    TRUNCATE = "TRUNCATE"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Everything the store can be told. Sizes are bytes, intervals are milliseconds."""
@@ -52,6 +63,7 @@ class StoreConfig:
     disk_max_used_space_ratio: int = 75
     disk_space_clean_forcibly_ratio: int = 85
     disk_space_warning_level_ratio: int = 90
+    damage_policy: DamagePolicy = DamagePolicy.REFUSE
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 4096:

@@ -41,11 +41,11 @@ class ConsumeQueue:
     """
 
     __slots__ = (
-        "_directory",
         "_floor",
         "_pool",
         "_written",
         "delay_ms",
+        "directory",
         "dirty",
         "is_prompt",
         "max_offset",
@@ -61,7 +61,7 @@ class ConsumeQueue:
 
     def __init__(self, pool: QueueFiles, topic: str, queue_id: int, delay_ms: int = 0) -> None:
         self._pool = pool
-        self._directory = os.path.join(pool.directory, topic, str(queue_id))
+        self.directory = os.path.join(pool.directory, topic, str(queue_id))
         self.topic = topic
         self.queue_id = queue_id
         self.delay_ms = delay_ms
@@ -84,29 +84,33 @@ class ConsumeQueue:
 
         Whatever follows in the files is zeroed. ``log_start`` is the log's first offset.
         """
-        pool, directory = self._pool, self._directory
+        pool, directory = self._pool, self.directory
         bases = pool.bases(directory)
         if not bases:
             return
-        per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
-        end = -1
-        for base in reversed(bases):
-            first = base // QUEUE_ENTRY_BYTES
-            found = self._end_in(first, first + per_file, below)
-            if found > first:
-                end = found
-                break
+        end = self.find_end(bases, below)
         if end < 0:
             # Recovery dispatches all of it again, from whichever offset the log begins with.
             for base in bases:
                 pool.drop(directory, base)
             self._floor = bases[0] // QUEUE_ENTRY_BYTES
             return
-        if any(self._entry(end)) or bases[-1] > end * QUEUE_ENTRY_BYTES:
-            pool.cut(directory, end * QUEUE_ENTRY_BYTES, bases)
+        position = end * QUEUE_ENTRY_BYTES
+        if bases[-1] > position or not pool.is_clear(directory, position):
+            pool.cut(directory, position, bases)
         self._start_at(end)
         self.min_offset = bases[0] // QUEUE_ENTRY_BYTES
         self.correct_min(log_start)
+
+    def find_end(self, bases: list[int], below: int) -> int:
+        """The offset behind the last entry in the files for a record below; -1 with no entry."""
+        per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
+        for base in reversed(bases):
+            first = base // QUEUE_ENTRY_BYTES
+            found = self._end_in(first, first + per_file, below)
+            if found > first:
+                return found
+        return -1
 
     def _end_in(self, first: int, stop: int, below: int) -> int:
         """Where the entries for records below end in the file from ``first`` to ``stop``.
@@ -115,7 +119,7 @@ class ConsumeQueue:
         so the search begins with the head of the file.
         """
         head = self._pool.read(
-            self._directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
+            self.directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
         )
         count = len(head) // QUEUE_ENTRY_BYTES
         if not count or not _counts(head[-QUEUE_ENTRY_BYTES:], below):
@@ -134,15 +138,20 @@ class ConsumeQueue:
 
     def is_older_than(self, physical_offset: int) -> bool:
         """Whether every entry is of a record before ``physical_offset``."""
-        return self._last_record()[0] < physical_offset
+        return self._last_record()[1] < physical_offset
 
     def restart_at(self, offset: int) -> None:
         """Forget the entries from ``offset`` on, in memory and in the files. Raises OSError."""
         self.write()
         pool = self._pool
-        pool.cut(self._directory, offset * QUEUE_ENTRY_BYTES, pool.bases(self._directory))
+        pool.cut(self.directory, offset * QUEUE_ENTRY_BYTES, pool.bases(self.directory))
         self._start_at(offset)
         self.min_offset = min(self.min_offset, offset)
+
+    def expect(self, offset: int) -> None:
+        """The files reached up to ``offset`` and are gone: should the log have no record of the
+        queue any more, its offsets go on from there."""
+        self._floor = max(self._floor, offset)
 
     def settle(self) -> None:
         """Recovery is over: without any entry the offsets go on where the files began."""
@@ -152,24 +161,37 @@ class ConsumeQueue:
         self.next_offset = self.max_offset
 
     def _entry(self, offset: int) -> bytes:
-        return self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+        return self._pool.read(self.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
 
     def last_record_end(self) -> int:
         """Physical offset behind the last record that has an entry; 0 when none has."""
-        return sum(self._last_record())
+        _, physical_offset, size = self._last_record()
+        return physical_offset + size
 
-    def _last_record(self) -> tuple[int, int]:
-        """Place and size of the last record that has an entry; zeros when none has."""
+    def last_record(self) -> int:
+        """Physical offset of the last record that has an entry; -1 when none has."""
+        _, physical_offset, size = self._last_record()
+        return physical_offset if size else -1
+
+    def without_holes(self) -> int:
+        """The offset behind the last entry that is no hole; ``min_offset`` when all are."""
+        return self._last_record()[0]
+
+    def _last_record(self) -> tuple[int, int, int]:
+        """The offset behind the last entry that is no hole, and the place and size of its record;
+        ``min_offset`` and zeros when there is none."""
         per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
         stop, count = self.max_offset, 1
         while stop > self.min_offset:
             start = max(self.min_offset, stop - count, (stop - 1) // per_file * per_file)
             raw = self.read(start, stop - start)
-            for physical_offset, size, _ in reversed([*QUEUE_ENTRY.iter_unpack(raw)]):
+            for number, (physical_offset, size, _) in reversed(
+                [*enumerate(QUEUE_ENTRY.iter_unpack(raw), start + 1)]
+            ):
                 if size != HOLE_SIZE:
-                    return physical_offset, size
+                    return number, physical_offset, size
             stop, count = start, min(count * 8, _HOLES_A_READ)
-        return 0, 0
+        return self.min_offset, 0, 0
 
     def _without_torn(self, first: int, end: int, below: int) -> int:
         """Take back an end that the search was misled to.
@@ -181,7 +203,7 @@ class ConsumeQueue:
         while end > first:
             start = max(first, end - _RUN_ENTRIES)
             size = (end - start) * QUEUE_ENTRY_BYTES
-            raw = self._pool.read(self._directory, start * QUEUE_ENTRY_BYTES, size)
+            raw = self._pool.read(self.directory, start * QUEUE_ENTRY_BYTES, size)
             right = _right_entries(raw, below)
             if start + right == end:
                 break
@@ -204,9 +226,9 @@ class ConsumeQueue:
         low = self.min_offset = max(low, self._next_record(low, self.max_offset, log_start))
         file_bytes = self._pool.file_bytes
         # The last file says where offsets go on, even when every record is gone.
-        for base in self._pool.bases(self._directory)[:-1]:
+        for base in self._pool.bases(self.directory)[:-1]:
             if base + file_bytes <= min(low * QUEUE_ENTRY_BYTES, self._written * QUEUE_ENTRY_BYTES):
-                self._pool.drop(self._directory, base)
+                self._pool.drop(self.directory, base)
 
     def _next_record(self, offset: int, limit: int, log_start: int) -> int:
         """The first offset from ``offset`` on whose entry is no hole, among ``limit`` entries.
@@ -224,7 +246,7 @@ class ConsumeQueue:
 
     def fill_to(self, offset: int) -> None:
         """Put hole entries up to ``offset``; an empty queue begins at that file's first entry."""
-        if self.max_offset == 0 and not self._pool.bases(self._directory):
+        if self.max_offset == 0 and not self._pool.bases(self.directory):
             per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
             self._start_at(offset - offset % per_file)
             self.min_offset = offset
@@ -245,7 +267,7 @@ class ConsumeQueue:
             at = (offset - tail_offset) * QUEUE_ENTRY_BYTES
             return self.tail[at : at + (stop - offset) * QUEUE_ENTRY_BYTES]
         size = (min(stop, tail_offset) - offset) * QUEUE_ENTRY_BYTES
-        found = self._pool.read(self._directory, offset * QUEUE_ENTRY_BYTES, size)
+        found = self._pool.read(self.directory, offset * QUEUE_ENTRY_BYTES, size)
         if stop > tail_offset and len(found) == size:
             found += self.tail[: (stop - tail_offset) * QUEUE_ENTRY_BYTES]
         return found
@@ -256,7 +278,7 @@ class ConsumeQueue:
         at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
         if at < len(tail):
             data = bytes(memoryview(tail)[at:])
-            pool.write(self._directory, self._written * QUEUE_ENTRY_BYTES, data)
+            pool.write(self.directory, self._written * QUEUE_ENTRY_BYTES, data)
             self._written = self.max_offset
         kept_bytes = pool.kept_bytes
         if len(tail) > 3 * kept_bytes:

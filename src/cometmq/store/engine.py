@@ -103,6 +103,7 @@ class MessageStore:
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
+        self.check_queue: Callable[[ConsumeQueue], None] = lambda _: None
         self.recovering = True
         self.lock_handle = -1
         self.disk_problem = ""
@@ -156,6 +157,7 @@ class MessageStore:
         except ValueError as error:
             raise MessageIllegal(str(error)) from None
         if queue_id in self.known.setdefault(topic, set()):
+            self.check_queue(queue)
             queue.load(self.load_below, self.log.segments.start)
             if not self.recovering:
                 queue.settle()

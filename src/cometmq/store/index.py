@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from cometmq.store.indexfile import IndexFile, file_bytes
+from cometmq.store.indexfile import IndexFile
 from cometmq.store.keyhash import index_hash, index_hashes, topic_prefix
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class Index:
     def load(self, below: int, *, clean: bool) -> None:
         """Open the files and keep entries of records below the physical offset ``below``.
 
-        ``clean`` says that the slots in the newest file are right. A file that cannot be read is
-        set aside: the log is the truth, and the index never keeps a store from starting.
+        ``clean`` says that the slots in the newest file are right. Bad files are gone by then
+        (indexcheck.py).
         """
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)
-            if len(name) != 17 or not name.isdigit() or not self._fits(path):
+            if len(name) != 17 or not name.isdigit():
                 continue
             file = self._opened(path)
             if file.count > 1 and file.begin_phys >= below:
@@ -116,25 +116,6 @@ class Index:
     def _opened(self, path: str) -> IndexFile:
         config = self._config
         return IndexFile(self._files, path, config.max_hash_slot_num, config.max_index_num)
-
-    def _fits(self, path: str) -> bool:
-        """Whether a file was made with our sizes; another one is set aside, not cut."""
-        config = self._config
-        expected = file_bytes(config.max_hash_slot_num, config.max_index_num)
-        handle = self._files.open(path)
-        size = self._files.size(handle)
-        self._files.close(handle)
-        if size in (0, expected):
-            return True
-        aside = os.path.join(config.store_path_root_dir, "set-aside")
-        self._files.make_directory(aside)
-        self._files.rename(path, os.path.join(aside, os.path.basename(path)))
-        logger.warning(
-            "index_file_set_aside path=%s size=%d expected=%d directory=%s "
-            "hint='start with the maxHashSlotNum and maxIndexNum that it was made with'",
-            path, size, expected, aside,
-        )  # fmt: skip
-        return False
 
     def flush_pending(self, now_ms: int) -> None:
         """Turn what was gathered into entries; ``now_ms`` names a new file. Raises OSError.

@@ -4,47 +4,70 @@ from __future__ import annotations
 
 import logging
 import os.path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreFull, StoreLocked
+from msgspec.structs import replace as changed
+
+from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
+from cometmq.message.record import MAX_TOPIC_BYTES
+from cometmq.store.aside import SetAside
+from cometmq.store.believed import Queues
+from cometmq.store.catchup import CatchUp
 from cometmq.store.checkpoint import (
     Positions,
     abort_path,
     lock_path,
     read_checkpoint,
     read_positions,
+    write_positions,
 )
 from cometmq.store.commitlog import NO_ROOM, CommitLog
-from cometmq.store.dispatch import Dispatched, row_of
+from cometmq.store.config import DamagePolicy
+from cometmq.store.damage import Mender, Proof, hole_for, mend_file, ways_out
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
+from cometmq.store.indexcheck import check_index
 from cometmq.store.queuefiles import QueueFiles
-from cometmq.store.recovery import RecoveryReport, Scan, StartingPoint, starting_point
-from cometmq.store.segments import Segments
+from cometmq.store.recovery import RecoveryReport, StartingPoint, by_checkpoint, starting_point
+from cometmq.store.scan import log_store_ms
+from cometmq.store.segments import FileFault, Segments
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
+    from cometmq.store.scan import Scan
 
 logger = logging.getLogger(__name__)
 
-_BATCH_ROWS = 2048
 _COPY_BYTES = 1 << 20
 
 
-def open_store(config: StoreConfig, clock: Clock, files: Files) -> MessageStore:
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """What to make again from the log though it looks right: queues, or the whole index; and from
+    where on to read the log at the latest."""
+
+    queues: frozenset[tuple[str, int]] = frozenset()
+    index: bool = False
+    log_from: int = 1 << 62
+
+
+def open_store(
+    config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild | None = None
+) -> MessageStore:
     """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says."""
     root = config.store_path_root_dir
     make_durable_directory(files, root)
     make_durable_directory(files, config.commit_log_directory)
     try:
         lock = files.lock(lock_path(root))
-    except OSError as error:
+    except BlockingIOError as error:
         raise StoreLocked(root) from error
     try:
-        store = _open_locked(config, clock, files)
+        store = _Opening(config, clock, files, rebuild or Rebuild()).open()
     except BaseException:
         files.close(lock)
         raise
@@ -52,144 +75,309 @@ def open_store(config: StoreConfig, clock: Clock, files: Files) -> MessageStore:
     return store
 
 
-def _open_locked(config: StoreConfig, clock: Clock, files: Files) -> MessageStore:
-    begin_ns = clock.monotonic_ns()
-    root = config.store_path_root_dir
-    crashed = files.exists(abort_path(root))
-    segments = Segments(files, config.commit_log_directory, config.mapped_file_size_commit_log)
-    segments.load()
-    if not segments.files:
-        _create_first(segments)
-    pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
-    store = MessageStore(config, clock, files, CommitLog(segments), pool, Index(files, config))
-    _find_queues(store)
-    positions = read_positions(files, root)
-    if positions is None:
-        store.seals.doubt()
-    store.seals.attach(segments.files)
-    start = starting_point(
-        segments,
-        positions,
-        files.boot_id(),
-        crashed,
-        read_checkpoint(files, root),
-        pool.queue_count,
-        lambda: _queues_end(store),
-    )
-    scan = _recover(store, start)
-    store.seals.keep(segments, scan.position)
-    if crashed:
-        _write_again(store, positions, scan.position)
-    if crashed or scan.torn:
-        _clear_tail(store, scan.position)
-    _sync_recovered(store, start.offset)
-    store.log.resume(scan.position)
-    store.durable.position = scan.position
-    duration_ms = (clock.monotonic_ns() - begin_ns) // 1_000_000
-    store.report = RecoveryReport(
-        crashed, start.reason, start.offset, scan.position, scan.records, scan.torn, duration_ms
-    )
-    logger.info(
-        "store_opened path=%s crashed=%s reason=%r start=%d end=%d records=%d duration_ms=%d",
-        root, crashed, start.reason, start.offset, scan.position, scan.records, duration_ms,
-    )  # fmt: skip
-    files.close(files.open(abort_path(root), create=True))
-    files.sync_directory(root)
-    return store
+class _Opening:
+    """One opening of a store, step by step; the lock is held."""
 
+    def __init__(self, config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild) -> None:
+        root = config.store_path_root_dir
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._rebuild = rebuild
+        self._begin_ns = clock.monotonic_ns()
+        self._positions = read_positions(files, root)
+        self._checkpoint = read_checkpoint(files, root)
+        noted = self._positions
+        self._crashed = files.exists(abort_path(root)) or (noted is not None and not noted.clean)
+        self._aside = SetAside(files, root, clock)
+        self._segments = Segments(
+            files, config.commit_log_directory, config.mapped_file_size_commit_log
+        )
+        pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
+        index = Index(files, config)
+        self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
+        self._queues = Queues(self._store, self._aside)
+        #: Log files that were too short: these have to be read, for part of them is lost.
+        self._short: list[FileFault] = []
 
-def _create_first(segments: Segments) -> None:
-    try:
-        segments.add(segments.create_file(0))
-    except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
-        raise StoreFull(
-            f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
-            f"{segments.free_bytes()} are free: free space there, choose another directory, or "
-            "set a smaller mappedFileSizeCommitLog"
-        ) from error
+    def open(self) -> MessageStore:
+        store = self._store
+        if self._positions is None:
+            store.seals.doubt()
+        _find_queues(store)
+        self._load_log()
+        start = self._with_short_files(self._starting_point())
+        index_from = self._load_derived(start)
+        mender = self._mender(start)
+        passes = CatchUp(store, start, self._queues, index_from, mender)
+        first = passes.begin(min([self._rebuild.log_from, *(f.base for f in self._short)]))
+        scan = passes.run(first)
+        self._drop_lost(mender)
+        for queue in store.queues.values():
+            queue.settle()
+        store.load_below = scan.position
+        store.recovering = False
+        self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        store.last_ms = passes.last_ms() or self._last_noted_ms()
+        self._secure_log(scan, first)
+        store.log.resume(scan.position)
+        store.durable.position = scan.position
+        store.upkeep.resume(min(first, self._synced(start)))
+        self._report(start, first, scan, mender, passes)
+        self._files.close(self._files.open(abort_path(self._root), create=True))
+        self._files.sync_directory(self._root)
+        return store
+
+    @property
+    def _root(self) -> str:
+        return self._config.store_path_root_dir
+
+    # --- the log's files ---------------------------------------------------------------------
+
+    def _load_log(self) -> None:
+        store, segments = self._store, self._segments
+        noted = self._positions
+        size = noted.file_bytes if noted is not None else 0
+        if size not in (0, segments.file_bytes):
+            raise StoreCorrupt(
+                segments.directory, -1,
+                f"mappedFileSizeCommitLog is {segments.file_bytes}, the store was written with "
+                f"{size}: start with that",
+            )  # fmt: skip
+        segments.load(self._mend_file, size_is_sure=size > 0)
+        store.seals.attach(segments.files)
+        if not segments.files:
+            self._create_first(self._first_base())
+
+    def _mend_file(self, fault: FileFault) -> None:
+        self._store.seals.forget([fault.base])
+        mend_file(fault, self._segments, self._files, self._config, self._aside, self._punch)
+        if 0 <= fault.size_bytes < self._segments.file_bytes:
+            self._short.append(fault)
+
+    def _punch(self, start: int, stop: int) -> None:
+        self._queues.punch(start, stop, hole_for(start, self._segments.file_bytes))
+
+    def _first_base(self) -> int:
+        """Where the log of a store without log files begins: at 0 when it is a new one.
+
+        Raises StoreCorrupt when there must have been files, unless all may be given up.
+        """
+        noted = self._positions
+        end = max(noted.written, noted.durable) if noted is not None else self._queues.reach()
+        if not end:
+            return 0
+        directory, size = self._segments.directory, self._segments.file_bytes
+        if self._config.damage_policy is not DamagePolicy.TRUNCATE:
+            ways = ways_out(self._config, "changes nothing here", "begins with an empty log")
+            raise StoreCorrupt(
+                directory, -1,
+                f"there is no log file, but the log reached up to {end}: is this the right "
+                "directory (storePathCommitLog), and is its device mounted?",
+                ways_out=(ways[0], ways[2]),
+            )  # fmt: skip
+        logger.error("log_lost directory=%s reached=%d", directory, end)
+        return -(-end // size) * size
+
+    def _create_first(self, base: int) -> None:
+        segments = self._segments
+        try:
+            segments.add(segments.create_file(base))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(
+                f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
+                f"{segments.free_bytes()} are free: free space there, choose another directory, or "
+                "set a smaller mappedFileSizeCommitLog"
+            ) from error
+
+    # --- what can be believed ----------------------------------------------------------------
+
+    def _starting_point(self) -> StartingPoint:
+        """Where to begin; good queues are loaded then, if each has to be looked at."""
+        queues, segments = self._queues, self._segments
+        start = starting_point(
+            segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
+            self._store.pool.queue_count,
+        )  # fmt: skip
+        queues.look(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        if start.by_queues:
+            queues.load_good()
+            end = queues.records_end()
+            if not segments.start <= end <= segments.end:
+                return by_checkpoint(segments, self._checkpoint)
+            return replace(start, offset=end, dispatch_from=end, likely_end=end, proof=Proof(end))
+        noted = self._positions
+        if queues.checked or start.stale_entries:
+            queues.load_good()
+        believed = start.slots_valid and start.dispatch_from == start.offset
+        if believed and noted is not None and not queues.faults:
+            total = queues.total()
+            if -1 < noted.entries != total > -1:
+                reason = f"{start.reason}, {noted.entries - total} queue entries are missing"
+                return replace(start, dispatch_from=segments.start, reason=reason)
+        return start
+
+    def _with_short_files(self, start: StartingPoint) -> StartingPoint:
+        """What followed in a file that is short now was on the device, if there are later files."""
+        ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
+        proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
+        return replace(start, proof=proof)
+
+    def _load_derived(self, start: StartingPoint) -> int:
+        """Set bad queue and index files aside, and load what is good.
+
+        Gives the offset from which the index has to be made again.
+        """
+        store, config = self._store, self._config
+        noted = self._positions.index if self._positions is not None else None
+        state = check_index(self._files, config, self._segments, start.offset, noted)
+        if self._rebuild.index:
+            state.forget_all(self._files, config, self._segments.start)
+        self._queues.want(self._rebuild.queues)
+        if self._queues.faults or state.start < start.offset > start.dispatch_from:
+            self._note(rebuild=self._segments.start)
+        self._queues.set_aside_bad()
+        for path, problem in reversed(state.bad):
+            self._aside.move(path, f"index-{os.path.basename(path)}", problem)
+        index_from = state.start if config.message_index_enable else start.offset
+        store.load_below = start.offset
+        store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
+        return index_from
+
+    def _mender(self, start: StartingPoint) -> Mender:
+        noted, boot_id = self._positions, self._files.boot_id()
+        same_boot = bool(boot_id) and noted is not None and noted.boot_id == boot_id
+        return Mender(
+            self._segments,
+            self._config,
+            self._aside,
+            start.proof,
+            looks_behind=self._crashed and not same_boot,
+            punch=self._punch,
+            note_cut=self._note_cut,
+        )
+
+    # --- notes -------------------------------------------------------------------------------
+
+    def _note(self, **changes: int | bool | str) -> None:
+        """Note, before anything is changed, what the next start has to know should this one end
+        half way."""
+        noted = self._positions
+        if noted is None:
+            low = self._segments.start
+            noted = Positions(
+                "", False, low, low, self._store.pool.queue_count, self._checkpoint,
+                file_bytes=self._segments.file_bytes,
+            )  # fmt: skip
+        self._positions = changed(noted, clean=False, **changes)
+        write_positions(self._files, self._root, self._positions, durable=True)
+
+    def _note_cut(self, offset: int) -> None:
+        noted = self._positions
+        written = min(noted.written, offset) if noted is not None else 0
+        synced = min(noted.synced, offset) if noted is not None else 0
+        # As after a crash of the machine: every queue has to be looked at.
+        self._note(boot_id="", written=written, synced=synced, durable=offset, shrunk=True)
+
+    def _synced(self, start: StartingPoint) -> int:
+        """Up to where queue and index files are on the device."""
+        return start.offset if self._positions is None else self._positions.synced
+
+    def _last_noted_ms(self) -> int:
+        """When the last record was stored, if none was read."""
+        if self._positions is not None:
+            return self._checkpoint.log_ms
+        last = self._queues.last_record()
+        return 0 if last < 0 else max(log_store_ms(self._segments, last), 0)
+
+    # --- after the log was read --------------------------------------------------------------
+
+    def _drop_lost(self, mender: Mender) -> None:
+        """Take entries away whose records were given up."""
+        store, cut = self._store, mender.cut
+        if cut is not None:
+            store.dispatcher.write_index(self._clock.wall_ms())
+            for file in store.index.full_files():
+                file.write_slots()
+            self._queues.cut(cut)
+            store.index.close()
+            store.index.load(cut, clean=False)
+        if mender.damages:
+            self._queues.trim()
+
+    def _secure_log(self, scan: Scan, first: int) -> None:
+        """What recovery shows to consumers must not be lost by a later crash of the machine, and
+        no record behind the end may come back."""
+        segments, end = self._segments, scan.position
+        if self._crashed:
+            self._write_again(end)
+        self._store.seals.keep(segments, end)
+        if self._crashed or scan.torn or self._aside.kept:
+            segments.drop_after(end)
+            file = segments.find(end)
+            if file is not None:
+                file.clear_from(end)
+        for file in segments.files:
+            if file.end > first:
+                file.sync()
+
+    def _write_again(self, end: int) -> None:
+        """Write once more what was never proven durable.
+
+        After a sync that failed, the kernel may take pages for clean that never reached the device:
+        syncing them again succeeds and does nothing, until a power cut takes what recovery has
+        shown. A machine that was restarted since has read all of it from the device.
+        """
+        noted, segments = self._positions, self._segments
+        if noted is None or noted.boot_id != self._files.boot_id():
+            return
+        at = max(segments.start, noted.durable or noted.synced)
+        while at < end:
+            file = segments.find(at)
+            if file is None:
+                return
+            chunk = bytearray(min(_COPY_BYTES, file.end - at, end - at))
+            file.read_into(chunk, at)
+            file.write(at, chunk)
+            at += len(chunk)
+
+    def _report(
+        self, start: StartingPoint, first: int, scan: Scan, mender: Mender, passes: CatchUp
+    ) -> None:
+        store, remade = self._store, tuple(passes.remade)
+        cut = -1 if mender.cut is None else mender.cut
+        noted_shrunk = self._positions is not None and self._positions.shrunk
+        lost = bool(mender.damages or self._aside.kept or remade)
+        report = store.report = RecoveryReport(
+            self._crashed,
+            start.reason,
+            first,
+            scan.position,
+            scan.records,
+            scan.torn,
+            (self._clock.monotonic_ns() - self._begin_ns) // 1_000_000,
+            shrunk=self._crashed or scan.torn or lost or noted_shrunk,
+            damages=tuple(mender.damages),
+            cut=cut,
+            remade=remade,
+            kept=tuple(self._aside.kept),
+        )
+        logger.info(
+            "store_opened path=%s crashed=%s reason=%r start=%d end=%d records=%d duration_ms=%d",
+            self._root, report.crashed, report.reason, report.start, report.end, report.records,
+            report.duration_ms,
+        )  # fmt: skip
 
 
 def _find_queues(store: MessageStore) -> None:
     for topic in store.files.names(store.pool.directory):
+        if len(os.fsencode(topic)) > MAX_TOPIC_BYTES:
+            logger.warning("queue_directory_ignored topic=%s reason='its name is too long'", topic)
+            continue
         ids = store.files.names(os.path.join(store.pool.directory, topic))
         numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
         if numbers:
             store.known[topic] = numbers
             store.pool.queue_count += len(numbers)
-
-
-def _queues_end(store: MessageStore) -> int:
-    """Load every queue as its files have it; the end of the last record that one knows."""
-    store.load_below = store.log.segments.end
-    end = store.log.segments.start
-    for topic, ids in store.topics().items():
-        for queue_id in ids:
-            end = max(end, store.queue(topic, queue_id).last_record_end())
-    return end
-
-
-def _recover(store: MessageStore, start: StartingPoint) -> Scan:
-    store.load_below = start.offset
-    store.index.load(start.offset, clean=start.slots_valid)
-    store.dispatcher.begin(start.offset)
-    if start.stale_entries:
-        store.queues.clear()
-        for topic, ids in store.topics().items():
-            for queue_id in ids:
-                store.queue(topic, queue_id)
-    scan = Scan(store.log.segments, start.offset)
-    rows: list[Dispatched] = []
-    for record in scan:
-        store.last_ms = max(store.last_ms, record.store_ms)
-        queue = store.queue(record.topic, record.queue_id)
-        rows.append(row_of(record, queue, store.delays_ms))
-        if len(rows) >= _BATCH_ROWS:
-            store.dispatcher.dispatch(rows, scan.position, record.store_ms)
-            rows = []
-    store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
-    for queue in store.queues.values():
-        queue.settle()
-    store.load_below = scan.position
-    store.recovering = False
-    if not scan.records:
-        store.last_ms = read_checkpoint(store.files, store.config.store_path_root_dir).log_ms
-    return scan
-
-
-def _write_again(store: MessageStore, positions: Positions | None, end: int) -> None:
-    """Write once more what was never proven durable.
-
-    After a sync that failed, the kernel may take pages for clean that never reached the device:
-    syncing them again succeeds and does nothing, until a power cut takes what recovery has shown.
-    A machine that was restarted since has read all of it from the device.
-    """
-    if positions is None or positions.boot_id != store.files.boot_id():
-        return
-    segments = store.log.segments
-    at = max(segments.start, positions.durable or positions.synced)
-    while at < end:
-        file = segments.find(at)
-        if file is None:
-            return
-        chunk = bytearray(min(_COPY_BYTES, file.end - at, end - at))
-        file.read_into(chunk, at)
-        file.write(at, chunk)
-        at += len(chunk)
-
-
-def _clear_tail(store: MessageStore, end: int) -> None:
-    """Zero the log behind its end, so that no record from before the crash can come back."""
-    segments = store.log.segments
-    segments.drop_after(end)
-    file = segments.find(end)
-    if file is not None:
-        file.clear_from(end)
-
-
-def _sync_recovered(store: MessageStore, start: int) -> None:
-    """What recovery shows to consumers must not be lost by a later crash of the machine."""
-    for file in store.log.segments.files:
-        if file.end > start:
-            file.sync()

@@ -21,6 +21,9 @@ _KEPT_BYTES = 1_280
 _KEPT_IN_ALL_BYTES = 32 << 20
 
 
+_CLEAR_BYTES = 1 << 16
+
+
 class QueueFiles:
     """The files of all queues: handles in an LRU, and which of them still have to be synced.
 
@@ -108,6 +111,27 @@ class QueueFiles:
             for name in self._files.names(directory)
             if (offset := file_offset(name)) is not None
         ]
+
+    def is_clear(self, directory: str, position: int) -> bool:
+        """Whether the file at a byte position holds nothing but zeros from there on."""
+        base = position - position % self.file_bytes
+        path = os.path.join(directory, file_name(base))
+        if not self._files.exists(path):
+            return True
+        handle = self._handle(path, create=False)
+        at = position - base
+        while (at := self._files.next_data(handle, at)) < self.file_bytes:
+            found = self._files.pread(handle, _CLEAR_BYTES - at % _CLEAR_BYTES, at)
+            if found.count(0) != len(found):
+                return False
+            at += max(len(found), 1)
+        return True
+
+    def complete(self, directory: str, base: int) -> None:
+        """Bring a file that is too short to its length with zeros."""
+        path = os.path.join(directory, file_name(base))
+        self._files.resize(self._handle(path, create=False), self.file_bytes)
+        self.unsynced.add(path)
 
     def cut(self, directory: str, position: int, bases: list[int]) -> None:
         """Make everything from a byte position on zeros, and drop later files."""

@@ -1,54 +1,58 @@
-"""Finding the end of the log at a start, and bringing queues and index up to it.
+"""Where a start begins to read the log: what the notes of the last run are worth.
 
-The log alone is the truth. ``starting_point`` says from where on nothing may be believed, ``scan``
-reads every record from there, checks it and dispatches it again. The first bytes that are no whole
-record are the end; the engine zeroes what follows (upstream: CommitLog.recoverNormally,
-recoverAbnormally).
+The log alone is the truth. ``starting_point`` says from where on nothing may be believed, and up to
+where the log was safely on the device. From there catchup.py reads every record, checks it and
+dispatches it again (upstream: CommitLog.recoverNormally, recoverAbnormally).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cometmq.message.record import (
-    FIXED_BYTES,
-    MAGIC_BLANK,
-    PREFIX,
-    BadRecord,
-    Record,
-    decode_one,
-)
+from cometmq.store.damage import Damage, Proof
+from cometmq.store.scan import first_record
 
 if TYPE_CHECKING:
     from cometmq.store.checkpoint import Checkpoint, Positions
-    from cometmq.store.mapped import LogFile
     from cometmq.store.segments import Segments
 
-logger = logging.getLogger(__name__)
-
-_CHECKPOINT_MARGIN_MS = 3_000
+#: A Java broker notes times of messages; those shortly before may have come after the flush.
+_LOG_MARGIN_MS = 3_000
+#: Its time for the queues runs ahead of their flush by up to a round of it, which is a minute.
+_QUEUES_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
     """Queue and index files are believed for the log below ``offset``.
 
-    ``slots_valid``: the index slots on disk are right. ``stale_entries``: queue files may hold
-    entries for records that are gone, so each has to be looked at.
+    ``dispatch_from`` is lower when some may lack entries: from there on records are dispatched to
+    whatever lacks them. ``slots_valid``: the index slots on disk are right, and no file holds
+    entries for records behind ``offset``. ``stale_entries``: queue files may hold entries for
+    records that are gone, so each has to be looked at. ``proof`` is how much of the log was safely
+    on the device, ``likely_end`` where it probably ends. ``by_queues`` says that the log is
+    dispatched as far as the queues know it.
     """
 
     offset: int
     slots_valid: bool
     stale_entries: bool
     reason: str
+    proof: Proof
+    dispatch_from: int
+    likely_end: int
+    by_queues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a start found."""
+    """What a start found.
+
+    ``damages`` are places of the log that were skipped, ``cut`` where proven bytes were given up
+    (-1 when none were), ``remade`` queues that got entries again, ``kept`` what was set aside.
+    ``shrunk`` says that queues may be shorter than what consumers have read.
+    """
 
     crashed: bool
     reason: str
@@ -57,6 +61,11 @@ class RecoveryReport:
     records: int
     torn: bool
     duration_ms: int
+    shrunk: bool = False
+    damages: tuple[Damage, ...] = ()
+    cut: int = -1
+    remade: tuple[tuple[str, int], ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def starting_point(
@@ -66,90 +75,65 @@ def starting_point(
     crashed: bool,
     checkpoint: Checkpoint,
     queue_count: int,
-    queues_end: Callable[[], int],
 ) -> StartingPoint:
-    """Decide where recovery starts. ``queues_end`` looks through all queues for their last record.
-
-    ``queue_count`` is how many queues have files.
+    """Decide where recovery starts; ``queue_count`` is how many queues have files.
 
     Our own positions are used unless another broker wrote to the store since; then what a Java
     broker left decides: the queues after a clean stop, else its checkpoint.
     """
+    if positions is not None:
+        return _by_positions(segments, positions, boot_id, crashed, queue_count)
+    if crashed:
+        return by_checkpoint(segments, checkpoint)
+    end = segments.end
+    return StartingPoint(
+        end, True, False, "clean stop of another broker", Proof(end), end, end, by_queues=True
+    )
+
+
+def _by_positions(
+    segments: Segments, positions: Positions, boot_id: str, crashed: bool, queue_count: int
+) -> StartingPoint:
     low, high = segments.start, segments.end
-    if positions is not None and queue_count < positions.queues:
-        return StartingPoint(low, False, True, "queue files are missing")
-    if positions is not None and low <= positions.written <= high:
-        if positions.clean and not crashed:
-            return StartingPoint(positions.written, True, False, "clean stop")
-        if boot_id and positions.boot_id == boot_id:
-            return StartingPoint(positions.written, False, False, "crash of the process")
-        return StartingPoint(max(low, positions.synced), False, True, "crash of the machine")
-    if not crashed:
-        end = queues_end()
-        if low <= end <= high:
-            return StartingPoint(end, True, False, "clean stop of another broker")
-    return StartingPoint(_by_checkpoint(segments, checkpoint), False, True, "checkpoint")
+    same_boot = bool(boot_id) and positions.boot_id == boot_id
+    slots_valid = stale = False
+    if positions.clean and not crashed:
+        offset, slots_valid, reason = positions.written, True, "clean stop"
+    elif same_boot:
+        offset, reason = positions.written, "crash of the process"
+    else:
+        offset, stale, reason = positions.synced, True, "crash of the machine"
+    dispatch_from = offset
+    if positions.rebuild >= 0:
+        reason, stale = f"{reason} while entries were made again", True
+        dispatch_from = positions.rebuild
+        if not same_boot:
+            offset = min(offset, dispatch_from)
+    elif queue_count < positions.queues:
+        reason, dispatch_from = f"{reason}, queue files are missing", low
+    if offset > high:
+        # The last files are gone: the end is in what is the last one now.
+        offset, slots_valid, stale = max(high - segments.file_bytes, low), False, True
+    offset = max(offset, low)
+    return StartingPoint(
+        offset,
+        slots_valid,
+        stale,
+        reason,
+        Proof(positions.durable or positions.synced),
+        max(min(dispatch_from, offset), low),
+        max(positions.written, positions.durable),
+    )
 
 
-def _by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> int:
-    sure_ms = min(checkpoint.log_ms, checkpoint.queues_ms) - _CHECKPOINT_MARGIN_MS
+def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
+    """After a crash of another broker."""
+    proof = Proof(0, checkpoint.log_ms - _LOG_MARGIN_MS)
+    sure_ms = min(proof.store_ms, checkpoint.queues_ms - _QUEUES_MARGIN_MS)
+    offset = segments.start
     for file in reversed(segments.files):
         first = first_record(file)
         if first is not None and 0 < first.store_ms <= sure_ms:
-            return file.base
-    return segments.start
-
-
-def first_record(file: LogFile) -> Record | None:
-    """The record that a file begins with; None when it begins with none."""
-    try:
-        return decode_one(file.view, 0, check_crc=False)
-    except BadRecord:
-        return None
-
-
-class Scan:
-    """Reads records from ``position`` on; afterwards ``position`` is the end of the log.
-
-    ``torn`` says that bytes other than zeros follow.
-    """
-
-    __slots__ = ("_segments", "position", "records", "torn")
-
-    def __init__(self, segments: Segments, start: int) -> None:
-        self._segments = segments
-        self.position = start
-        self.records = 0
-        self.torn = False
-
-    def __iter__(self) -> Iterator[Record]:
-        while (file := self._segments.find(self.position)) is not None:
-            yield from self._records_of(file)
-            if self.position < file.end:
-                return
-
-    def _records_of(self, file: LogFile) -> Iterator[Record]:
-        view, base = file.view, file.base
-        while file.end - self.position >= PREFIX.size:
-            at = self.position - base
-            size, magic = PREFIX.unpack_from(view, at)
-            if magic == MAGIC_BLANK and size == file.end - self.position:
-                self.position = file.end
-                return
-            try:
-                record = decode_one(view, at)
-            except BadRecord as error:
-                self._stop(view, at, error.problem)
-                return
-            if record.physical_offset != self.position:
-                self._stop(view, at, f"it carries physical offset {record.physical_offset}")
-                return
-            yield record
-            self.position += size
-            self.records += 1
-        self.torn = True
-
-    def _stop(self, view: memoryview, at: int, problem: str) -> None:
-        self.torn = any(view[at : at + FIXED_BYTES])
-        if self.torn:
-            logger.warning("log_end_torn offset=%d problem=%r", self.position, problem)
+            offset = file.base
+            break
+    return StartingPoint(offset, False, True, "checkpoint", proof, offset, segments.end)

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import logging
 import os.path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.layout import file_offset
+from cometmq.store.layout import file_name, file_offset
 from cometmq.store.mapped import LogFile
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
 
 logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """What is wrong with one log file: ``size_bytes`` is -1 for a file that is not there.
+
+    ``next_base`` is where the first file behind it begins, -1 with none. ``settings_differ`` says
+    that more likely the setting of the files' size is wrong than the file.
+    """
+
+    path: str
+    base: int
+    size_bytes: int
+    next_base: int
+    settings_differ: bool
+    problem: str
 
 
 class Segments:
@@ -28,44 +48,74 @@ class Segments:
         self.file_bytes = file_bytes
         self.files: list[LogFile] = []
 
-    def load(self) -> None:
+    def load(
+        self, mend: Callable[[FileFault], None] | None = None, *, size_is_sure: bool = False
+    ) -> None:
         """Open what the directory holds.
 
         A last file that was never filled with its zeros (a crash while it was made) is removed.
-        Raises StoreCorrupt when a file is missing in between or has another size.
+        ``mend`` is called for a file that is missing in between or has another size, until there is
+        none; without it StoreCorrupt is raised. ``size_is_sure`` says that the store was written
+        with files of this size.
         """
-        found = [
-            (offset, name)
-            for name in self._files.names(self.directory)
-            if (offset := file_offset(name)) is not None
-        ]
-        for number, (base, name) in enumerate(found):
-            path = os.path.join(self.directory, name)
-            if number and base != found[number - 1][0] + self.file_bytes:
-                raise StoreCorrupt(
-                    path, base, f"the log has a gap before it (files of {self.file_bytes} bytes)"
-                )
+        while (fault := self._find_fault(size_is_sure)) is not None:
+            if mend is None:
+                raise StoreCorrupt(fault.path, fault.base, fault.problem)
+            mend(fault)
+        for base, path in self._found():
             handle = self._files.open(path)
-            size = self._files.size(handle)
-            if size != self.file_bytes:
-                self._files.close(handle)
-                if number == len(found) - 1 and self._is_unused(path, size):
-                    break
-                raise StoreCorrupt(
-                    path,
-                    base,
-                    f"it is {size} bytes long, mappedFileSizeCommitLog is {self.file_bytes}: "
-                    "start with the size that the store was written with",
-                )
-            self.files.append(LogFile(self._files, path, base, size, handle))
+            self.files.append(LogFile(self._files, path, base, self.file_bytes, handle))
         self._first = self.files[0].base if self.files else 0
+
+    def _found(self) -> list[tuple[int, str]]:
+        return [
+            (base, os.path.join(self.directory, name))
+            for name in self._files.names(self.directory)
+            if (base := file_offset(name)) is not None
+        ]
+
+    def _find_fault(self, size_is_sure: bool) -> FileFault | None:
+        found = self._found()
+        sizes = [self._size(path) for _, path in found]
+        if found and sizes[-1] != self.file_bytes and self._is_unused(found[-1][1], sizes[-1]):
+            found.pop()
+        bases = [base for base, _ in found]
+        differ = not size_is_sure and _fits_another(bases, sizes, self.file_bytes)
+        for number, (base, path) in enumerate(found):
+            follows = bases[number + 1] if number + 1 < len(bases) else -1
+            before = bases[number - 1] + self.file_bytes if number else base
+            if base != before and not differ:
+                missing = os.path.join(self.directory, file_name(before))
+                return FileFault(
+                    missing, before, -1, base, False,
+                    f"this log file is missing, the next one begins at {base}",
+                )  # fmt: skip
+            if sizes[number] != self.file_bytes:
+                problem = (
+                    f"it is {sizes[number]} bytes long, mappedFileSizeCommitLog is "
+                    f"{self.file_bytes}"
+                )
+                if differ:
+                    problem += ": start with the size that the store was written with"
+                return FileFault(path, base, sizes[number], follows, differ, problem)
+        return None
+
+    def _size(self, path: str) -> int:
+        handle = self._files.open(path)
+        try:
+            return self._files.size(handle)
+        finally:
+            self._files.close(handle)
 
     def _is_unused(self, path: str, size_bytes: int) -> bool:
         handle = self._files.open(path)
-        head = self._files.pread(handle, min(size_bytes, 8), 0)
-        self._files.close(handle)
-        if any(head):
-            return False
+        try:
+            for at in range(0, size_bytes, _CHUNK_BYTES):
+                found = self._files.pread(handle, min(_CHUNK_BYTES, size_bytes - at), at)
+                if found.count(0) != len(found):
+                    return False
+        finally:
+            self._files.close(handle)
         logger.warning("log_file_removed path=%s size=%d reason=unfinished", path, size_bytes)
         self._files.unlink(path)
         return True
@@ -100,11 +150,18 @@ class Segments:
             self._first = file.base
         self.files.append(file)
 
+    def detach_behind(self, offset: int) -> list[LogFile]:
+        """Let go of the files that begin behind ``offset``; they are returned closed, and stay."""
+        kept = [file for file in self.files if file.base <= offset]
+        gone = self.files[len(kept) :]
+        self.files = kept
+        for file in gone:
+            self._let_go(file)
+        return gone
+
     def drop_after(self, offset: int) -> None:
         """Remove the files that begin behind ``offset``."""
-        while self.files and self.files[-1].base > offset:
-            file = self.files.pop()
-            self._let_go(file)
+        for file in self.detach_behind(offset):
             self._files.unlink(file.path)
 
     def drop_first(self) -> LogFile:
@@ -124,3 +181,12 @@ class Segments:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+def _fits_another(bases: list[int], sizes: list[int], file_bytes: int) -> bool:
+    """Whether names and sizes fit each other, but not ``file_bytes``."""
+    size = sizes[0] if sizes else file_bytes
+    return size != file_bytes and all(
+        base == bases[0] + number * size and (sizes[number] == size)
+        for number, base in enumerate(bases)
+    )

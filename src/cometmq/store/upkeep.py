@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os.path
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.expiry import Expiry
+from cometmq.store.queuecheck import entry_total
 from cometmq.store.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -68,6 +70,10 @@ class Upkeep:
         self._ahead_failed = False
         self._synced = store.log.segments.start
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
+
+    def resume(self, synced: int) -> None:
+        """Queue and index files are on the device for the log below an offset."""
+        self._synced = synced
 
     def start(self, tasks: Spawner) -> None:
         """Start the rounds."""
@@ -197,6 +203,7 @@ class Upkeep:
 
     def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
         store = self._store
+        index = tuple(os.path.basename(file.path) for file in store.index.files)
         positions = Positions(
             store.files.boot_id(),
             clean,
@@ -205,6 +212,9 @@ class Upkeep:
             store.pool.queue_count,
             self._checkpoint,
             store.log.durable,
+            index,
+            entry_total(store.queues, store.known) if clean else -1,
+            store.log.segments.file_bytes,
         )
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=durable)

@@ -1,0 +1,177 @@
+"""Which queues can be believed at a start, and what is done with the others (queuecheck.py)."""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import StoreCorrupt
+from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.layout import file_name
+from cometmq.store.queuecheck import QueueCheck, QueueFault, entry_total, filled_end, punch, reach
+
+if TYPE_CHECKING:
+    from cometmq.store.aside import SetAside
+    from cometmq.store.engine import MessageStore
+
+logger = logging.getLogger(__name__)
+
+#: With more queues than this, one is looked at when it is first used.
+CHECKED_QUEUES = 10_000
+
+QueueKey = tuple[str, int]
+
+
+class Queues:
+    """Which queues can be believed, and from where on the others are made again.
+
+    ``faults`` are the bad ones that were found. ``lacking`` has the physical offset from which the
+    records of a queue have to be dispatched again, ``filled`` up to where files had entries.
+    """
+
+    def __init__(self, store: MessageStore, aside: SetAside) -> None:
+        self._store = store
+        self._aside = aside
+        self.faults: dict[QueueKey, QueueFault] = {}
+        self.lacking: dict[QueueKey, int] = {}
+        self.filled: dict[QueueKey, int] = {}
+        self.checked = False
+
+    def _keys(self) -> list[QueueKey]:
+        topics = self._store.topics().items()
+        return [(topic, queue_id) for topic, ids in topics for queue_id in ids]
+
+    def _bare(self, key: QueueKey) -> ConsumeQueue:
+        return ConsumeQueue(self._store.pool, *key)
+
+    def look(self, below: int, *, exact: bool, torn: bool) -> None:
+        """Look at all queues, unless there are too many; see QueueCheck for the parameters.
+
+        Raises StoreCorrupt when rather the setting of the files' size is wrong than all of them.
+        """
+        store, keys = self._store, self._keys()
+        store.load_below = below
+        self.checked = len(keys) <= CHECKED_QUEUES
+        if not self.checked:
+            return
+        check = self._check(below, exact=exact, torn=torn)
+        found = {key: check.fault(self._bare(key)) for key in keys}
+        self.faults = {key: fault for key, fault in found.items() if fault is not None}
+        self.filled = check.filled
+        if len(keys) > 1 and all(fault is not None and fault.is_size for fault in found.values()):
+            problem = next(iter(self.faults.values())).problem
+            raise StoreCorrupt(
+                store.pool.directory, -1,
+                f"of every queue the file is of another size ({problem}): start with the "
+                "mappedFileSizeConsumeQueue that the store was written with",
+            )  # fmt: skip
+
+    def _check(self, below: int, *, exact: bool, torn: bool) -> QueueCheck:
+        store = self._store
+        segments = store.log.segments
+        return QueueCheck(store.files, store.pool, segments, below, exact=exact, torn=torn)
+
+    def check_late(self, below: int, *, exact: bool, torn: bool) -> None:
+        """Have a queue looked at when it is first used, if not all were looked at."""
+        if self.checked:
+            return
+        store = self._store
+        check = self._check(below, exact=exact, torn=torn)
+
+        def refuse_bad(queue: ConsumeQueue) -> None:
+            fault = check.fault(queue)
+            if fault is not None:
+                root = store.config.store_path_root_dir
+                raise StoreCorrupt(
+                    queue.directory, -1, fault.problem,
+                    ways_out=(f"stop the broker and run 'cometmq store repair --store {root}'",),
+                )  # fmt: skip
+
+        store.check_queue = refuse_bad
+
+    def want(self, keys: Iterable[QueueKey]) -> None:
+        """Make these queues again, whatever they look like."""
+        pool = self._store.pool
+        for key in keys:
+            directory = self._bare(key).directory
+            bases = pool.bases(directory)
+            end = filled_end(pool, directory, bases) if bases else 0
+            self.faults[key] = QueueFault(0, end, "it is to be made again")
+            self._store.queues.pop(key, None)
+
+    def load_good(self) -> None:
+        """Load every queue that is not bad."""
+        for key in self._keys():
+            if key not in self.faults:
+                self._store.queue(*key)
+
+    def set_aside_bad(self) -> None:
+        """Set the files of bad queues aside, and load what is left of them."""
+        store = self._store
+        for key, fault in self.faults.items():
+            topic, queue_id = key
+            logger.error(
+                "queue_bad topic=%s queue=%d from_file=%d problem=%r",
+                topic, queue_id, fault.base, fault.problem,
+            )  # fmt: skip
+            directory = self._bare(key).directory
+            # From the last on, so that a crash in between leaves the bad one, and no gap.
+            for base in reversed(store.pool.bases(directory)):
+                if base >= fault.base:
+                    path = os.path.join(directory, file_name(base))
+                    store.pool.forget(path)
+                    what = f"consumequeue-{topic}-{queue_id}-{file_name(base)}"
+                    self._aside.move(path, what, fault.problem)
+            queue = store.queue(*key)
+            queue.expect(fault.end)
+            self.lacking[key] = queue.last_record_end() or store.log.segments.start
+
+    def records_end(self) -> int:
+        """The end of the last record that any queue knows."""
+        return max((queue.last_record_end() for queue in self._store.queues.values()), default=0)
+
+    def last_record(self) -> int:
+        """Where the last record that any queue knows begins; -1 when none knows one."""
+        return max((queue.last_record() for queue in self._store.queues.values()), default=-1)
+
+    def reach(self) -> int:
+        """How far the log reached, as far as the files of queues know, which are not loaded."""
+        return max(
+            (reach(self._store.pool, self._bare(key).directory) for key in self._keys()), default=0
+        )
+
+    def total(self) -> int:
+        """See ``entry_total``."""
+        return entry_total(self._store.queues, self._store.known)
+
+    def punch(self, start: int, stop: int, hole: bytes) -> None:
+        """Make holes of all entries for records between two physical offsets, durably."""
+        pool = self._store.pool
+        for key in self._keys():
+            first, last = punch(pool, self._bare(key).directory, start, stop, hole)
+            if last > first:
+                logger.warning(
+                    "queue_holes topic=%s queue=%d from=%d to=%d reason='records lost'",
+                    *key, first, last,
+                )  # fmt: skip
+        pool.sync_paths(*pool.take_unsynced())
+
+    def cut(self, physical_offset: int) -> None:
+        """Drop all entries for records from a physical offset on."""
+        store = self._store
+        store.load_below = physical_offset
+        for key in self._keys():
+            queue = store.queue(*key)
+            if queue.last_record_end() > physical_offset:
+                queue.write()
+                queue.load(physical_offset, store.log.segments.start)
+
+    def trim(self) -> None:
+        """Drop holes at the ends of queues: a Java broker takes a queue that ends with a hole for
+        one that has the records behind it already."""
+        for queue in self._store.queues.values():
+            end = queue.without_holes()
+            if queue.min_offset < end < queue.max_offset:
+                queue.restart_at(end)

@@ -1,0 +1,192 @@
+"""Bringing queues and index up to the log at a start.
+
+One pass over the log from where they cannot be believed any more finds the log's end. It dispatches
+to every queue what lies behind that point, and to those queues whose files were bad, and to the
+index if some of it was, what lies before. A queue that turns out to lack entries in between is made
+whole by a second pass. Dispatching is the same as for live appends (dispatch.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import MessageIllegal
+from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import FIXED_BYTES
+from cometmq.store.dispatch import Dispatched, row_of
+from cometmq.store.scan import Scan
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+    from cometmq.store.believed import QueueKey, Queues
+    from cometmq.store.damage import Mender
+    from cometmq.store.engine import MessageStore
+    from cometmq.store.recovery import StartingPoint
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 2048
+_PROGRESS_MS = 1_000
+_DAY_MS = 86_400_000
+
+Shape = Callable[["Record"], Dispatched | None]
+
+
+class CatchUp:
+    """The passes over the log. ``index_from`` is from where on the index lacks entries."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        start: StartingPoint,
+        queues: Queues,
+        index_from: int,
+        mender: Mender,
+    ) -> None:
+        self._store = store
+        self._start = start
+        self._queues = queues
+        self._index_from = index_from
+        self._mender = mender
+        self._late: dict[QueueKey, int] = {}
+        self._times_ms = (0, 0)
+        self._progress_ms = store.clock.monotonic_ms()
+
+    def begin(self, at_latest: int) -> int:
+        """Where the first pass has to begin."""
+        start = self._start
+        lows = [start.offset, start.dispatch_from, self._index_from, at_latest]
+        return max(min([*lows, *self._queues.lacking.values()]), self._store.log.segments.start)
+
+    def run(self, first: int) -> Scan:
+        """Read and dispatch from ``first`` on; gives the scan that found the log's end."""
+        segments = self._store.log.segments
+        self._store.dispatcher.begin(first)
+        scan = Scan(segments, first, check=self._fault)
+        self._pass(scan, self._shape)
+        self._find_short()
+        if self._late:
+            begin = max(min(self._late.values()), segments.start)
+            logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
+            self._pass(Scan(segments, begin, scan.position), self._shape_late)
+        return scan
+
+    @property
+    def remade(self) -> list[QueueKey]:
+        """The queues that got entries again."""
+        return sorted({*self._queues.lacking, *self._late})
+
+    def _pass(self, scan: Scan, shape: Shape) -> None:
+        store = self._store
+        begin = scan.position
+        rows: list[Dispatched] = []
+        for record in self._mender.read(scan):
+            row = shape(record)
+            if row is not None:
+                rows.append(row)
+            if len(rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
+                store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
+                self._show(begin, scan)
+                rows = []
+        store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
+
+    def _show(self, begin: int, scan: Scan) -> None:
+        now_ms = self._store.clock.monotonic_ms()
+        if now_ms - self._progress_ms < _PROGRESS_MS:
+            return
+        self._progress_ms = now_ms
+        end = max(self._start.likely_end, scan.position)
+        logger.info(
+            "store_recovery position=%d end=%d percent=%d records=%d",
+            scan.position, end, 100 * (scan.position - begin) // max(end - begin, 1), scan.records,
+        )  # fmt: skip
+
+    def _fault(self, record: Record) -> str:
+        """Why a record that is whole cannot be one that was stored; empty when it can."""
+        topic = record.topic
+        if not topic or topic in (".", "..") or not {"/", "\0", "�"}.isdisjoint(topic):
+            return "" if not takes_queue_slot(record.sys_flag) else f"its topic is {topic!r}"
+        if record.queue_id < 0 or record.queue_offset < 0:
+            return f"its queue is {record.queue_id}, its queue offset {record.queue_offset}"
+        key = (topic, record.queue_id)
+        queue = self._store.queues.get(key)
+        if queue is None or not queue.next_offset or not takes_queue_slot(record.sys_flag):
+            return ""
+        gap = record.queue_offset - queue.next_offset
+        if gap > 0 and gap > (record.physical_offset - queue.last_record_end()) // FIXED_BYTES:
+            return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
+        return ""
+
+    def _shape(self, record: Record) -> Dispatched | None:
+        """The row of a record in the first pass; None when nothing lacks it."""
+        start = self._start
+        key = (record.topic, record.queue_id)
+        phys = record.physical_offset
+        self._times_ms = (self._times_ms[1], record.store_ms)
+        from_all = phys >= start.dispatch_from
+        in_queue = (
+            takes_queue_slot(record.sys_flag)
+            and key not in self._late
+            and (from_all or phys >= self._queues.lacking.get(key, phys + 1))
+        )
+        if in_queue and self._has_gap(key, record):
+            in_queue = False
+        row = self._row(record, in_queue=in_queue, in_index=phys >= self._index_from)
+        if in_queue and row is not None and row[1] >= row[0].next_offset:
+            row[0].next_offset = row[1] + 1
+        return row
+
+    def _has_gap(self, key: QueueKey, record: Record) -> bool:
+        """Whether a queue that was believed lacks entries before a record's; then it is noted."""
+        start = self._start
+        low = self._store.log.segments.start
+        queue = self._store.queue(*key)
+        if record.queue_offset <= queue.next_offset or key in self._queues.lacking:
+            return False
+        if start.dispatch_from <= low:
+            # All of the log was looked at, so what is missing is missing there.
+            return False
+        self._late[key] = queue.last_record_end() or low
+        logger.error(
+            "queue_lacks_entries topic=%s queue=%d from=%d to=%d",
+            *key, queue.next_offset, record.queue_offset,
+        )  # fmt: skip
+        return True
+
+    def _find_short(self) -> None:
+        """Note the queues whose files had more entries than the log gave back: one of these was
+        bad, and the queue is believed to end before it."""
+        for key, end in self._queues.filled.items():
+            queue = self._store.queues.get(key)
+            if queue is not None and queue.max_offset < end and key not in self._queues.lacking:
+                self._late.setdefault(
+                    key, queue.last_record_end() or self._store.log.segments.start
+                )
+
+    def _shape_late(self, record: Record) -> Dispatched | None:
+        """The row of a record in the second pass."""
+        key = (record.topic, record.queue_id)
+        in_queue = takes_queue_slot(record.sys_flag) and key in self._late
+        return self._row(record, in_queue=in_queue, in_index=False)
+
+    def _row(self, record: Record, *, in_queue: bool, in_index: bool) -> Dispatched | None:
+        if not in_queue and not (in_index and record.properties):
+            return None
+        store = self._store
+        try:
+            queue = store.queue(record.topic, record.queue_id)
+        except MessageIllegal:
+            return None
+        queue_, slot, phys, size, code, store_ms, keys = row_of(record, queue, store.delays_ms)
+        return (
+            queue_, slot if in_queue else -1, phys, size, code, store_ms, keys if in_index else (),
+        )  # fmt: skip
+
+    def last_ms(self) -> int:
+        """When the last record was stored; 0 when none was read."""
+        before_ms, last_ms = self._times_ms
+        limit_ms = self._store.clock.wall_ms() + _DAY_MS
+        # One that the clock never gave would be the time of all that is stored from now on.
+        return before_ms if last_ms > limit_ms > before_ms > 0 else max(last_ms, 0)
