@@ -16,6 +16,7 @@ from cometmq.store.opening import Rebuild, open_store
 from tests.store.stores import (
     OtherBoot,
     assert_consistent,
+    bodies,
     config,
     copied,
     fill,
@@ -221,6 +222,32 @@ def test_a_wanted_rebuild(tmp_path: Path) -> None:
     assert len(assert_consistent(store)) == 200
     assert {name.split("-")[0] for name in names_aside(root)} == {"consumequeue", "index"}
     store.close()
+
+
+def test_a_topic_made_anew_keeps_to_its_own_messages_when_all_is_dispatched_again(
+    tmp_path: Path,
+) -> None:
+    store = opened(tmp_path)
+    for number in range(9):
+        put(store, "u", 0, b"former %d" % number)
+    fill(store, 30)
+    store.delete_topic("u")
+    for number in range(4):
+        put(store, "u", 0, b"new %d" % number)
+    store.commit()
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue" / "t" / "1")
+    again = opened(tmp_path)
+    assert again.report is not None
+    assert again.report.records == 43
+    assert bodies(again, "u", 0) == [b"new %d" % number for number in range(4)]
+    assert again.queue("u", 0).next_offset == 4
+    assert len(bodies(again, "t", 1)) == 10
+    again.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    whole = opened(tmp_path)
+    assert bodies(whole, "u", 0) == [b"new %d" % number for number in range(4)]
+    whole.close()
 
 
 def test_the_whole_log_may_be_read(tmp_path: Path) -> None:

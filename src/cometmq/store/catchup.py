@@ -51,6 +51,7 @@ class CatchUp:
         self._index_from = index_from
         self._mender = mender
         self._late: dict[QueueKey, int] = {}
+        self._held: dict[QueueKey, int] = {}
         self._times_ms = (0, 0)
         self._progress_ms = store.clock.monotonic_ms()
 
@@ -83,7 +84,11 @@ class CatchUp:
         begin = scan.position
         rows: list[Dispatched] = []
         for record in self._mender.read(scan):
-            row = shape(record)
+            try:
+                row = shape(record)
+            except MessageIllegal:
+                # A topic that only a 5.x broker can have, for its length.
+                row = None
             if row is not None:
                 rows.append(row)
             if len(rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
@@ -115,28 +120,47 @@ class CatchUp:
         if queue is None or not queue.next_offset or not takes_queue_slot(record.sys_flag):
             return ""
         gap = record.queue_offset - queue.next_offset
-        if gap > 0 and gap > (record.physical_offset - queue.last_record_end()) // FIXED_BYTES:
+        if gap <= 0:
+            return ""
+        # Before that lie records of a former life of the topic.
+        behind = record.physical_offset - queue.last_record_end()
+        if behind >= 0 and gap > behind // FIXED_BYTES:
             return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
         return ""
 
     def _shape(self, record: Record) -> Dispatched | None:
         """The row of a record in the first pass; None when nothing lacks it."""
-        start = self._start
         key = (record.topic, record.queue_id)
         phys = record.physical_offset
         self._times_ms = (self._times_ms[1], record.store_ms)
-        from_all = phys >= start.dispatch_from
         in_queue = (
             takes_queue_slot(record.sys_flag)
             and key not in self._late
-            and (from_all or phys >= self._queues.lacking.get(key, phys + 1))
+            and self._is_lacking(key, phys)
+            and not self._has_gap(key, record)
         )
-        if in_queue and self._has_gap(key, record):
-            in_queue = False
         row = self._row(record, in_queue=in_queue, in_index=phys >= self._index_from)
         if in_queue and row is not None and row[1] >= row[0].next_offset:
             row[0].next_offset = row[1] + 1
         return row
+
+    def _is_lacking(self, key: QueueKey, phys: int) -> bool:
+        """Whether a queue may lack the entry of a record at a physical offset.
+
+        What lies before the last record that it has an entry for is from a former life of its
+        topic, or is there.
+        """
+        start = self._start
+        if phys >= start.offset:
+            return True
+        held = self._queues.lacking.get(key)
+        if held is None:
+            if phys < start.dispatch_from:
+                return False
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = self._store.queue(*key).last_record_end()
+        return phys >= held
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
         """Whether a queue that was believed lacks entries before a record's; then it is noted."""
@@ -168,17 +192,15 @@ class CatchUp:
     def _shape_late(self, record: Record) -> Dispatched | None:
         """The row of a record in the second pass."""
         key = (record.topic, record.queue_id)
-        in_queue = takes_queue_slot(record.sys_flag) and key in self._late
+        lacking = record.physical_offset >= self._late.get(key, record.physical_offset + 1)
+        in_queue = takes_queue_slot(record.sys_flag) and lacking
         return self._row(record, in_queue=in_queue, in_index=False)
 
     def _row(self, record: Record, *, in_queue: bool, in_index: bool) -> Dispatched | None:
         if not in_queue and not (in_index and record.properties):
             return None
         store = self._store
-        try:
-            queue = store.queue(record.topic, record.queue_id)
-        except MessageIllegal:
-            return None
+        queue = store.queue(record.topic, record.queue_id)
         queue_, slot, phys, size, code, store_ms, keys = row_of(record, queue, store.delays_ms)
         return (
             queue_, slot if in_queue else -1, phys, size, code, store_ms, keys if in_index else (),
