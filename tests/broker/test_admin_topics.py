@@ -1,5 +1,6 @@
 """Administration of topics."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,37 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         assert (await parts.put("t")).queue_offset == 0
         with pytest.raises(BadRequest, match="system topic"):
             await parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("TBW102"))
+
+
+async def test_a_deletion_is_on_disk_before_its_answer(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        await create(parts, creation("empty"))
+        await parts.put("t")
+        parts.offsets.commit("g", "t", 0, 1)
+        await parts.offsets.saved()
+        end = parts.store.written_offset
+        await parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("t"))
+        written = parse_json((tmp_path / "config" / "topics.json").read_bytes())
+        assert "t" not in written["topicConfigTable"]
+        assert written["cometmqDeleted"] == {"t": end}
+        assert b"t@g" not in (tmp_path / "config" / "consumerOffset.json").read_bytes()
+        await parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("empty"))
+        written = parse_json((tmp_path / "config" / "topics.json").read_bytes())
+        assert written["cometmqDeleted"] == {"t": end}  # nothing is left to remember
+
+
+async def test_a_send_in_the_turn_of_a_deletion_is_of_one_life_only(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        former = asyncio.create_task(parts.put("t", b"former"))
+        deleting = asyncio.create_task(parts.ask(Code.DELETE_TOPIC_IN_BROKER, h.Topic("t")))
+        await asyncio.gather(former, deleting)
+        assert parts.topics.get("t") is None
+        assert "t" not in parts.store.topics()
+        await create(parts, creation())
+        assert (await parts.put("t", b"new")).queue_offset == 0
+        assert [record.body for record in parts.read("t")] == [b"new"]
 
 
 async def test_all_topics_are_listed(tmp_path: Path) -> None:

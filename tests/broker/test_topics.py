@@ -161,6 +161,54 @@ async def test_a_topic_that_a_crash_took_from_the_table_is_found_in_the_store(
         assert parts.topics.get("RMQ_SYS_TRANS_HALF_TOPIC") is None
 
 
+async def test_deletions_are_remembered_while_the_log_may_hold_their_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.topics._REMEMBERED_DELETIONS", 3)
+    async with open_tables(tmp_path) as tables:
+        tables.topics.put(TopicConfig("made anew"))
+        for end, topic in enumerate(("a", "made anew", "b", "c")):
+            tables.topics.remember_deletion(topic, end=end, log_start=0)
+        assert tables.topics.deleted() == {"b", "c"}
+        await tables.topics.saved()
+        async with open_tables(tmp_path) as again:
+            assert again.topics.deleted() == {"b", "c"}
+            again.topics.remember_deletion("b", end=9, log_start=3)
+            assert again.topics.deleted() == {"b"}
+
+
+async def test_what_was_dispatched_again_of_a_deleted_topic_is_dropped(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await parts.put("gone")
+        await parts.put("anew", b"former", queue_id=1)
+        end = parts.store.written_offset
+        await parts.put("anew", b"new")
+        await parts.put("later")
+        for topic in ("gone", "anew"):
+            parts.topics.remember_deletion(topic, end=end, log_start=0)
+        await parts.topics.saved()
+        parts.topics.adopt(parts.store)
+        found = parts.store.topics()
+        assert (found.get("gone"), found["anew"], found["later"]) == (None, [0], [0])
+        # What came behind the end of a deletion is taken in whatever the clocks say.
+        assert parts.topics.get("anew") == TopicConfig("anew", 1, 1, 6)
+        assert parts.topics.deleted() == {"gone"}
+
+
+async def test_a_deletion_does_not_outlive_the_log_s_lost_end(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        parts.topics.remember_deletion("t", end=1_000_000, log_start=-1)
+        await parts.topics.saved()
+        await parts.put("other")
+    for _ in range(2):
+        async with open_parts(tmp_path) as parts:
+            parts.topics.adopt(parts.store)
+            if "t" not in parts.topics:  # its messages get the offsets that the log lost
+                parts.topics.put(TopicConfig("t", 1, 1))
+                await parts.put("t")
+            assert len(parts.read("t")) == 1
+
+
 async def test_without_a_table_every_topic_is_found_in_the_store(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         await parts.put("t", queue_id=1)

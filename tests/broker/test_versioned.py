@@ -21,7 +21,7 @@ class Fruit(msgspec.Struct, rename="camel", frozen=True):
     colour: str = "green"
 
 
-FORMAT = TableFormat("fruits.json", "fruitTable", Fruit, "fruit")
+FORMAT = TableFormat("fruits.json", "fruitTable", Fruit, "fruit", notes="eaten")
 FILE = b"""{
 \t"dataVersion":{
 \t\t"counter":2,
@@ -153,3 +153,24 @@ async def test_a_change_in_the_middle_of_a_write_is_in_the_next(tmp_path: Path) 
     assert written["fruitTable"][last]["weightGrams"] == 2
     assert "fruit-4998" not in written["fruitTable"]
     assert written["dataVersion"]["counter"] == 2
+
+
+async def test_notes_are_kept_beside_the_values(tmp_path: Path) -> None:
+    (tmp_path / "fruits.json").write_bytes(FILE)
+    world = World(tmp_path)
+    world.table.load()
+    assert world.table.notes() == {}
+    world.table.put_note("plum", 7)
+    world.table.put_note("fig", 8)
+    world.table.put_note("plum", 9)
+    assert world.table.version.counter == 2  # they are no change of the values
+    await world.close()
+    notes = b',\n\t"eaten":{\n\t\t"plum":9,\n\t\t"fig":8\n\t}\n}'
+    assert world.path.read_bytes() == FILE.removesuffix(b"\n}") + notes
+    again = World(tmp_path)
+    again.table.load()
+    assert again.table.notes() == {"plum": 9, "fig": 8}
+    for name in ("plum", "fig"):
+        again.table.drop_note(name)
+    await again.close()
+    assert again.path.read_bytes() == FILE

@@ -35,6 +35,7 @@ from cometmq.protocol.frame import Request
 from cometmq.protocol.headers import Header
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import Files
 from cometmq.store.reader import ReadStatus
 
 
@@ -114,16 +115,20 @@ class Tables:
 
 @contextlib.asynccontextmanager
 async def open_tables(
-    directory: Path, config: BrokerConfig | None = None, clock: Clock | None = None
+    directory: Path,
+    config: BrokerConfig | None = None,
+    clock: Clock | None = None,
+    *,
+    files: Files | None = None,
 ) -> AsyncIterator[Tables]:
     """A broker's tables, loaded from ``directory``; written at the end."""
     config = config or BrokerConfig()
     clock = clock or SystemClock()
     tasks = Tasks()
     place = str(directory)
-    topics = TopicTable(place, config=config, clock=clock, tasks=tasks)
-    groups = GroupTable(place, config=config, clock=clock, tasks=tasks)
-    offsets = ConsumerOffsets(place, config=config, clock=clock, tasks=tasks)
+    topics = TopicTable(place, config=config, clock=clock, tasks=tasks, files=files)
+    groups = GroupTable(place, config=config, clock=clock, tasks=tasks, files=files)
+    offsets = ConsumerOffsets(place, config=config, clock=clock, tasks=tasks, files=files)
     topics.load()
     groups.load()
     offsets.load()
@@ -206,6 +211,7 @@ async def open_parts(
     clock: Clock | None = None,
     *,
     store_config: StoreConfig = SMALL_STORE,
+    files: Files | None = None,
 ) -> AsyncIterator[Parts]:
     """A broker's parts on the store in ``directory``; closed in order at the end."""
     config = config or BrokerConfig()
@@ -216,9 +222,9 @@ async def open_parts(
         store_path_root_dir=str(directory),
         message_delay_level=config.message_delay_level,
     )
-    store = MessageStore.open(store_config, clock)
+    store = MessageStore.open(store_config, clock, files)
     store.store_host = STORE_HOST
-    async with open_tables(directory / "config", config, clock) as tables:
+    async with open_tables(directory / "config", config, clock, files=files) as tables:
         appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
         levels = DelayLevels(config.message_delay_level)
         delivery = DelayDelivery(
@@ -229,6 +235,7 @@ async def open_parts(
             appender=appender,
             clock=clock,
             tasks=tables.tasks,
+            files=files,
         )
         tables.offsets.clamp(store)
         delivery.load()

@@ -144,7 +144,7 @@ def test_a_forgotten_topic_is_not_written(tmp_path: Path) -> None:
     put(store, "gone")
     put(store, "kept")
     store.commit()
-    store.dispatcher.forget("gone")
+    store.dispatcher.forget({store.queue("gone", 0)})
     assert store.dispatcher.dirty_count == 1
     store.close()
 

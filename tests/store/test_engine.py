@@ -174,7 +174,7 @@ def test_deleted_topic_begins_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
     fill(store, 20)
     put(store, "other", 0)
-    store.delete_topic("t")
+    store.deletions.delete("t")
     assert store.topics() == {"other": [0]}
     assert store.read("t", 0, 0, 1).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     assert put(store, "t", 0)[1] == 0

@@ -416,7 +416,7 @@ def test_a_topic_made_anew_does_not_get_its_former_messages_back(tmp_path: Path)
     for number in range(5):
         put(store, body=f"former {number}".encode())
     store.commit()
-    store.delete_topic("t")
+    store.deletions.delete("t")
     for number in range(3):
         put(store, body=f"new {number}".encode())
     store.commit()

@@ -22,7 +22,7 @@ def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
     assert not pool.unsynced
     pool.give_back(paths[:1], new_directories)
     assert pool.unsynced == set(paths[:1])
-    pool.remove_topic("t")
+    pool.set_aside("t")
     pool.sync_paths(paths, new_directories)
     assert (pool.queue_count, pool.unsynced) == (0, set())
     assert pool.read(directories[0], 0, 20) == b""

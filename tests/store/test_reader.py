@@ -136,7 +136,7 @@ def test_entries_that_cannot_be_read(store: MessageStore, tmp_path: Path) -> Non
     assert queue.tail_offset >= 0
     queue.tail.clear()
     queue.tail_offset = queue.max_offset
-    store.pool.remove_topic("t")
+    store.pool.set_aside("t")
     assert store.read("t", 0, 0, 5).status is ReadStatus.OFFSET_FOUND_NULL
     assert store.read("t", 0, 0, 5, codes=frozenset({1})).status is ReadStatus.OFFSET_FOUND_NULL
     store.close()

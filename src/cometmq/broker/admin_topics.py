@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import CreateTopic, Topic
+    from cometmq.store.deletion import Deletion
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
@@ -124,12 +125,24 @@ class TopicAdmin:
         check_name(topic)
         self._refuse_system(topic)
         log.info("topic deletion asked for topic=%s peer=%s", topic, peer.address)
+        made: list[Deletion] = []
+        await self._appender.between_turns(lambda: made.append(self._forget(topic)))
+        await self._topics.saved()
+        await self._offsets.saved()
+        await self._store.deletions.settle(made[0])
+        return Reply()
+
+    def _forget(self, topic: str) -> Deletion:
+        """Nothing of the topic is seen any more; one made anew from now on begins from scratch."""
+        store = self._store
+        deletion = store.deletions.delete(topic)
         self._topics.delete(topic)
-        await self._appender.between_turns(lambda: self._store.delete_topic(topic))
+        if deletion.aside:
+            log_start = store.log.segments.start
+            self._topics.remember_deletion(topic, end=deletion.end, log_start=log_start)
         self._offsets.delete_topic(topic)
         self._stats.forget_topic(topic)
-        await self._topics.saved()
-        return Reply()
+        return deletion
 
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Every topic with its configuration."""

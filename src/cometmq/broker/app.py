@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.broker.admin_broker import BrokerAdmin
@@ -34,6 +34,7 @@ from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
 from cometmq.broker.transactions import Transactions
+from cometmq.core.errors import StoreError
 from cometmq.message.ids import pack_host
 from cometmq.net.client import Remoting
 from cometmq.net.lookout import Lookout
@@ -132,6 +133,9 @@ class Broker:
             push_async(table.close)
         push(self.appender.close)
         push_async(self._tasks.close)
+        # Before the first append, for deletions are remembered by offsets of the log.
+        with suppress(StoreError):  # a full disk, say: logged, and the next change tries again
+            await self.topics.saved()
         await self.checkback.recover()
         await self.store.start(self._tasks)
         self._spawn_background()
@@ -230,6 +234,7 @@ class Broker:
         self.groups.load()
         self.offsets.load()
         self.topics.adopt(self.store)
+        self.offsets.delete_topics(self.topics.deleted())
         self.offsets.clamp(self.store)
         self.delay.load()
 

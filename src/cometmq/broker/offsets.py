@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -100,6 +100,11 @@ class ConsumerOffsets:
                     offsets[queue_id] = end
                     self._stale.add(key)
 
+    async def saved(self) -> None:
+        """Write what is not written yet. Raises StoreError."""
+        if self._stale or self._file.unsaved:
+            await self._file.write()
+
     async def persist_forever(self) -> None:
         """Write the file in the configured interval when something changed."""
         while True:
@@ -112,8 +117,7 @@ class ConsumerOffsets:
 
     async def close(self) -> None:
         """Write what is not written yet."""
-        if self._stale or self._file.unsaved:
-            await self._file.write()
+        await self.saved()
 
     # --------------------------------------------------------------------------------- the table
 
@@ -150,7 +154,11 @@ class ConsumerOffsets:
 
     def delete_topic(self, topic: str) -> None:
         """Forget all progress in a topic."""
-        self._drop([key for key in self._table if key.startswith(topic + SEPARATOR)])
+        self.delete_topics({topic})
+
+    def delete_topics(self, topics: Set[str]) -> None:
+        """Forget all progress in some topics."""
+        self._drop([key for key in self._table if key.partition(SEPARATOR)[0] in topics])
 
     def delete_group(self, group: str) -> None:
         """Forget all progress of a group."""

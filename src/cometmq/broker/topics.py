@@ -2,7 +2,10 @@
 (upstream: TopicConfigManager.java, TopicValidator.java).
 
     {"dataVersion":{"counter","timestamp"},"topicConfigTable":{name:{order,perm,readQueueNums,
-     topicFilterType,topicName,topicSysFlag,writeQueueNums}}}
+     topicFilterType,topicName,topicSysFlag,writeQueueNums}},"cometmqDeleted":{name:end}}
+
+The last, ours alone, says of deleted topics where in the log their former life ended, for as long
+as the log may hold messages of it. It is there only when there are some.
 """
 
 from __future__ import annotations
@@ -42,7 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FORMAT: Final = TableFormat("topics.json", "topicConfigTable", TopicConfig, "topic")
+_FORMAT: Final = TableFormat(
+    "topics.json", "topicConfigTable", TopicConfig, "topic", notes="cometmqDeleted"
+)
+#: So many deletions are remembered; an earlier one may let a crash of the machine bring messages
+#: back to a topic that is made anew.
+_REMEMBERED_DELETIONS: Final = 10_000
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 #: topicSysFlag of a topic of a unit, and of the retry topic of a unit's group.
 UNIT: Final = 1
@@ -110,20 +118,33 @@ class TopicTable:
         self._add_system_topics()
 
     def adopt(self, store: MessageStore) -> None:
-        """Take in topics that the store has and the file lacks: a crash may have come between the
-        first message and the write of the file.
+        """Make the store and the table agree after a start, which may have come after a crash.
 
-        A topic whose messages are all older than the file was deleted; a recovery that dispatches
-        them again does not bring it back.
+        What the store dispatched again of a deleted topic is dropped. Topics that the store has and
+        the file lacks are taken in: the crash may have come between their first message and the
+        write of the file. Where the file does not tell of deletions, because another broker wrote
+        it, topics whose messages are all older than the file count as deleted.
         """
+        for topic, end in self._table.notes().items():
+            if end > store.written_offset:
+                # The log lost its end, and will give these offsets again.
+                end = store.written_offset
+                self._table.put_note(topic, end)
+            store.deletions.drop_former(topic, end)
+        self._forget_deletions(store.log.segments.start)
+        deleted = self._table.notes()
         for topic, queue_ids in store.topics().items():
             if topic in self._table or topic in (HALF_TOPIC, OP_HALF_TOPIC):
                 continue
             firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
-            if max(firsts, default=0) > self._written_ms:
+            if max(firsts, default=0) > (0 if topic in deleted else self._written_ms):
                 count = max(queue_ids) + 1
                 log.warning("topic found in the store alone topic=%s queues=%d", topic, count)
                 self.put(TopicConfig(topic, count, count, _READ_WRITE))
+
+    def deleted(self) -> set[str]:
+        """Topics that were deleted and not made anew since, as far as that is remembered."""
+        return {topic for topic in self._table.notes() if topic not in self._table}
 
     async def saved(self) -> None:
         """Wait until all changes so far are on the device. Raises StoreError."""
@@ -155,6 +176,20 @@ class TopicTable:
         if deleted:
             self._tell()
         return deleted
+
+    def remember_deletion(self, topic: str, *, end: int, log_start: int) -> None:
+        """A topic with messages was deleted: those before the physical offset ``end`` are of a
+        former life, should it be made anew. ``log_start`` is where the log begins."""
+        self._table.put_note(topic, end)
+        self._forget_deletions(log_start)
+
+    def _forget_deletions(self, log_start: int) -> None:
+        """Forget those of which the log holds no message any more, and the oldest of too many."""
+        notes = self._table.notes()
+        surplus = len(notes) - _REMEMBERED_DELETIONS
+        for number, (topic, end) in enumerate(sorted(notes.items(), key=lambda note: note[1])):
+            if end <= log_start or number < surplus:
+                self._table.drop_note(topic)
 
     def create_by_send(
         self, topic: str, default_topic: str, queue_nums: int, client: str, *, unit: bool = False

@@ -1,7 +1,11 @@
 """Named values in one file of the ``config`` directory, with a version that every change counts up
 (upstream: ConfigManager.java, DataVersion.java).
 
-    {"dataVersion":{"counter","timestamp"},"<table>":{name:{fields of the value, by name}}}
+    {"dataVersion":{"counter","timestamp"},"<table>":{name:{fields of the value, by name}},
+     "<notes>":{name:number}}
+
+Notes are ours: numbers by name that are written together with the values. The key is there only
+when there are some, and a Java broker passes it by.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -36,12 +40,14 @@ REMEMBERED_CHANGES: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class TableFormat(Generic[V]):
-    """A table's file, its key in there, what one value is, and how people call it."""
+    """A table's file, its key in there, what one value is, how people call it, and the key of the
+    notes."""
 
     file_name: str
     table: str
     value_type: type[V]
     noun: str
+    notes: str = ""
 
 
 class VersionedTable(Generic[V]):
@@ -63,6 +69,8 @@ class VersionedTable(Generic[V]):
         self._clock = clock
         self._values: dict[str, V] = {}
         self._texts = EntryTexts()
+        self._notes: dict[str, int] = {}
+        self._note_texts = EntryTexts()
         self._changes: deque[str] = deque(maxlen=REMEMBERED_CHANGES)
         self.version = DataVersion(0, clock.wall_ms())
         self.get: Callable[[str], V | None] = self._values.get
@@ -102,6 +110,9 @@ class VersionedTable(Generic[V]):
                 raise StoreCorrupt(self.file.path, -1, f"{form.noun} {name!r}: {error}") from None
             self._set(name, value)
         self.version = _read_version(found.get("dataVersion"))
+        notes = found.get(form.notes)
+        for name, number in notes.items() if isinstance(notes, dict) else ():
+            self._set_note(name, int(number))
         return True
 
     def add_default(self, name: str, value: V) -> None:
@@ -128,6 +139,25 @@ class VersionedTable(Generic[V]):
         log.info("%s deleted %s=%s", self._format.noun, self._format.noun, name)
         self._changed(name)
         return True
+
+    def notes(self) -> dict[str, int]:
+        """All notes by name, as they are now."""
+        return dict(self._notes)
+
+    def put_note(self, name: str, number: int) -> None:
+        """Write down a number with the values; that is no change of theirs."""
+        self._set_note(name, number)
+        self.file.touch()
+
+    def drop_note(self, name: str) -> None:
+        """Forget a note."""
+        del self._notes[name]
+        self._note_texts.drop(name)
+        self.file.touch()
+
+    def _set_note(self, name: str, number: int) -> None:
+        self._notes[name] = number
+        self._note_texts.put(name, number)
 
     def all_changed(self) -> None:
         """What others are told of every value changed."""
@@ -157,9 +187,16 @@ class VersionedTable(Generic[V]):
         self.file.touch()
 
     def _encode(self) -> Iterator[bytes]:
-        head = b'{\n\t"dataVersion":' + pretty(self.version, 1)
-        key = msgspec.json.encode(self._format.table)
-        return chain((head + b",\n\t" + key + b":",), self._texts.pieces(), (b"\n}",))
+        form = self._format
+        head = b'{\n\t"dataVersion":' + pretty(self.version, 1) + _member(form.table)
+        notes: Iterable[bytes] = ()
+        if self._notes:
+            notes = chain((_member(form.notes),), self._note_texts.pieces())
+        return chain((head,), self._texts.pieces(), notes, (b"\n}",))
+
+
+def _member(key: str) -> bytes:
+    return b",\n\t" + msgspec.json.encode(key) + b":"
 
 
 def _read_version(value: object) -> DataVersion:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
@@ -194,9 +194,9 @@ class Dispatcher:
             logger.error("dispatch_write_failed error=%r", str(error))
         self.problem = error
 
-    def forget(self, topic: str) -> None:
-        """Drop what is still to be written for a topic that goes away."""
-        self._dirty = deque(queue for queue in self._dirty if queue.topic != topic)
+    def forget(self, gone: Set[ConsumeQueue]) -> None:
+        """Drop what is still to be written for queues that go away."""
+        self._dirty = deque(queue for queue in self._dirty if queue not in gone)
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

@@ -8,7 +8,7 @@ SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device h
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
@@ -32,6 +32,7 @@ from cometmq.store.backlog import Backlog
 from cometmq.store.batching import Shared, prepare
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Dispatcher, Listener
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
@@ -115,6 +116,7 @@ class MessageStore:
         hot_ratio = config.access_message_in_memory_max_ratio
         self.hot_bytes = files.memory_bytes() * hot_ratio // 100
         self.upkeep = Upkeep(self)
+        self.deletions = Deletions(self)
         self._limits = ReadLimits(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
@@ -170,14 +172,10 @@ class MessageStore:
         """Every topic with the ids of its queues."""
         return {topic: sorted(ids) for topic, ids in self.known.items()}
 
-    def delete_topic(self, topic: str) -> None:
-        """Forget the queues of a topic; its records leave the log with its files."""
-        self.commit()
-        gone = {self.queues.pop((topic, number), None) for number in self.known.pop(topic, ())}
-        self.backlog.forget({queue for queue in gone if queue is not None})
-        self.dispatcher.forget(topic)
-        self.pool.remove_topic(topic)
-        self.upkeep.note_now()
+    def forget(self, gone: Set[ConsumeQueue]) -> None:
+        """Drop what is still to be dispatched to queues that go away (deletion.py)."""
+        self.backlog.forget(gone)
+        self.dispatcher.forget(gone)
 
     @property
     def written_offset(self) -> int:
@@ -460,6 +458,7 @@ class MessageStore:
         """Begin the background work; ``tasks`` owns it and ends it before :meth:`close`."""
         await self.upkeep.expiry.check()
         self.upkeep.start(tasks)
+        tasks.spawn(self.pool.removals.run(self.executor), name="store-removals")
 
     def update_refusal(self) -> None:
         """Refuse or allow writes by what is known of the disk now."""

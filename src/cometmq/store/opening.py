@@ -97,6 +97,7 @@ class _Opening:
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
         self._queues = Queues(self._store, self._aside)
+        self._unfinished = pool.removals.unfinished
         #: Log files that were too short: these have to be read, for part of them is lost.
         self._short: list[FileFault] = []
 
@@ -126,6 +127,8 @@ class _Opening:
         self._report(start, first, scan, mender, passes)
         self._files.close(self._files.open(abort_path(self._root), create=True))
         self._files.sync_directory(self._root)
+        if self._unfinished and store.upkeep.note_now():
+            store.pool.removals.settle_all()
         return store
 
     @property
@@ -199,7 +202,7 @@ class _Opening:
         queues, segments = self._queues, self._segments
         start = starting_point(
             segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
-            self._store.pool.queue_count,
+            -1 if self._unfinished else self._store.pool.queue_count,
         )  # fmt: skip
         queues.look(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         if start.by_queues:

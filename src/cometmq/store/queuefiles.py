@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os.path
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
+from cometmq.store.removal import Removals
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files
@@ -39,6 +41,7 @@ class QueueFiles:
         "kept_bytes",
         "new_directories",
         "queue_count",
+        "removals",
         "unsynced",
     )
 
@@ -47,6 +50,7 @@ class QueueFiles:
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._limit = limit
         self.directory = directory
+        self.removals = Removals(files, directory)
         self.file_bytes = file_bytes
         self.kept_bytes = _KEPT_BYTES
         self.queue_count = 0
@@ -158,14 +162,33 @@ class QueueFiles:
             self._files.close(handle)
         self.unsynced.discard(path)
 
-    def remove_topic(self, topic: str) -> None:
-        """Remove every queue of a topic."""
+    def set_aside(self, topic: str) -> str:
+        """Move all queues of a topic aside, pending (removal.py); gives where they are.
+
+        Raises OSError; then nothing has changed.
+        """
         directory = os.path.join(self.directory, topic)
-        self.queue_count -= len(self._files.names(directory))
-        for path in [path for path in self._handles if path.startswith(directory + os.sep)]:
+        count = len(self._files.names(directory))
+        aside = self.removals.set_aside(directory)
+        self.queue_count -= count
+        self._moved(directory)
+        return aside
+
+    def discard(self, topic: str, queue_ids: Iterable[int]) -> None:
+        """Take some queues of a topic away, as far as they have files. Raises OSError."""
+        paths = [os.path.join(self.directory, topic, str(queue_id)) for queue_id in queue_ids]
+        found = [path for path in paths if self._files.exists(path)]
+        self.removals.discard(found)
+        self.queue_count -= len(found)
+        for path in found:
+            self._moved(path)
+
+    def _moved(self, directory: str) -> None:
+        inside = directory + os.sep
+        for path in [path for path in self._handles if path.startswith(inside)]:
             self.forget(path)
-        self.unsynced = {path for path in self.unsynced if not path.startswith(directory + os.sep)}
-        self._files.remove_tree(directory)
+        self.unsynced = {path for path in self.unsynced if not path.startswith(inside)}
+        self.new_directories.update((self.directory, self.removals.directory))
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """The files and directories to sync now; they count as synced unless given back."""

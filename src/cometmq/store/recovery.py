@@ -76,7 +76,8 @@ def starting_point(
     checkpoint: Checkpoint,
     queue_count: int,
 ) -> StartingPoint:
-    """Decide where recovery starts; ``queue_count`` is how many queues have files.
+    """Decide where recovery starts; ``queue_count`` is how many queues have files, -1 when some may
+    be missing.
 
     Our own positions are used unless another broker wrote to the store since; then what a Java
     broker left decides: the queues after a clean stop, else its checkpoint.

@@ -195,10 +195,28 @@ class Upkeep:
             await store.clock.sleep_ms(_LOG_SYNC_STEP_MS)
         return True
 
-    def note_now(self) -> None:
-        """Write and note everything at once, after a change that a restart must not undo."""
+    def note_now(self) -> bool:
+        """Write and note everything at once, at a start; gives whether that succeeded."""
         store = self._store
-        if store.dispatcher.write(store.clock.wall_ms()) and not store.index.full_files():
+        if not store.dispatcher.write(store.clock.wall_ms()):
+            return False
+        for file in store.index.full_files():
+            file.write_slots()
+            file.release_slots()
+        self._note(store.dispatcher.complete[0], clean=False, durable=False)
+        return True
+
+    async def note_soon(self) -> None:
+        """Write and note everything, after a change that a restart must not undo; when that cannot
+        be done here, the next round does it."""
+        store = self._store
+        self._noted = -1
+        started, now_ms = store.dispatcher.position, store.clock.wall_ms()
+        while not store.dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
+            if store.dispatcher.problem is not None:
+                return
+            await store.clock.sleep_ms(0)
+        if not store.index.full_files():
             self._note(store.dispatcher.complete[0], clean=False, durable=False)
 
     def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
