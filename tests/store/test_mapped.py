@@ -103,3 +103,12 @@ def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
     assert not Path(seals.path(0)).exists()
     assert file.is_proven(0, 1)
     file.close()
+
+
+def test_where_data_is(tmp_path: Path) -> None:
+    file = LogFile.create(PosixFiles(), str(tmp_path), 1 << 20, 1 << 20)
+    file.write((1 << 20) + 500_000, b"data")
+    assert (1 << 20) <= file.next_data(1 << 20) <= (1 << 20) + 500_000
+    assert file.next_data((1 << 20) + 500_000) == (1 << 20) + 500_000
+    assert file.next_data(1 << 21) == 1 << 21
+    file.close()

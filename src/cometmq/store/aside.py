@@ -120,7 +120,7 @@ def written_end(file: LogFile, start: int) -> int:
     while stop > start:
         first = max(start, stop - _COPY_BYTES)
         data = _readable(file, first, stop)
-        if data.count(0) != len(data):
+        if data != bytes(len(data)):
             return first + len(data.rstrip(b"\0"))
         stop = first
     return start

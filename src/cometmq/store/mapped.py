@@ -90,6 +90,11 @@ class LogFile:
         """Fill ``buffer`` from a physical offset without the map; gives the bytes read."""
         return self._files.read_into(self.handle, buffer, offset - self.base)
 
+    def next_data(self, offset: int) -> int:
+        """Where bytes begin, from a physical offset on, that need not be zeros; ``end`` when none
+        do."""
+        return self.base + self._files.next_data(self.handle, offset - self.base)
+
     def clear_from(self, offset: int) -> None:
         """Zero everything from a physical offset on, durably. Raises OSError."""
         if self.linked or self.seals is not None:

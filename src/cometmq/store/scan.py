@@ -36,7 +36,10 @@ _PAGE_BYTES = 4096
 #: What the lengths in a record's head can be told from, whatever its hosts.
 _LEAST_BYTES = 128
 _MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
-_V1, _V2, _BLANK = (magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+#: What both magic numbers of a record begin with.
+_RECORD = MAGIC_V1.to_bytes(4, "big")[:3]
+_BLANK = MAGIC_BLANK.to_bytes(4, "big")
+_ZEROS = bytes(_CHUNK_BYTES)
 _INT = Struct(">i")
 _STORE_MS_AT = 56
 _MS = Struct(">q")
@@ -219,19 +222,21 @@ def _candidates(file: LogFile, start: int) -> Iterator[int]:
     """Offsets of a file, from ``start`` on, at which a record or a blank may begin: before their
     magic numbers."""
     buffer = bytearray(_CHUNK_BYTES)
-    while start + PREFIX.size <= file.end:
+    while (start := file.next_data(start)) + PREFIX.size <= file.end:
         view = memoryview(buffer)[: file.end - start]
         try:
             file.read_into(view, start)
         except OSError:
             read_around(file, start, view)
         chunk = bytes(view)
-        yield from (start + place for place in sorted(_places(chunk)))
+        # What was allocated and never written is most of a last file.
+        if chunk != _ZEROS[: len(chunk)]:
+            yield from (start + place for place in sorted(_places(chunk)))
         start += max(len(chunk) - PREFIX.size + 1, 1)
 
 
 def _places(chunk: bytes) -> Iterator[int]:
-    for magic in (_V1, _V2, _BLANK):
+    for magic in (_RECORD, _BLANK):
         place = chunk.find(magic, 4)
         while place >= 0:
             yield place - 4
