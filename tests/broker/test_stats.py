@@ -4,7 +4,6 @@ from typing import Any, cast
 
 from cometmq.broker.stats import BrokerStats, Counter
 from cometmq.core.clock import VirtualClock
-from cometmq.store.dispatch import Growth
 
 
 class Queue:
@@ -13,7 +12,7 @@ class Queue:
 
 
 def grown(*growths: tuple[Queue, int, int]) -> Any:
-    return {queue: Growth(count, size_bytes) for queue, count, size_bytes in growths}
+    return {queue: (count, size_bytes) for queue, count, size_bytes in growths}
 
 
 def test_a_dispatch_is_counted_by_topic() -> None:

@@ -1,7 +1,6 @@
 """From records to rows, and from rows to queues and index."""
 
 import errno
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -166,11 +165,11 @@ def test_a_failing_listener_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptu
     store = opened(tmp_path)
     seen: list[int] = []
 
-    def broken(grown: Mapping[ConsumeQueue, Growth]) -> None:
+    def broken(grown: Growth) -> None:
         raise ValueError(len(grown))
 
     store.listeners.append(broken)
-    store.listeners.append(lambda grown: seen.extend(each.count for each in grown.values()))
+    store.listeners.append(lambda grown: seen.extend(count for count, _ in grown.values()))
     fill(store, 3)
     assert seen == [1, 1, 1]
     assert "dispatch_listener_failed" in caplog.text

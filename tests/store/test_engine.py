@@ -140,7 +140,7 @@ def test_listeners_get_each_turn_once(tmp_path: Path) -> None:
     turns: list[dict[tuple[str, int], int]] = []
     store.listeners.append(
         lambda grown: turns.append(
-            {(queue.topic, queue.queue_id): growth.count for queue, growth in grown.items()}
+            {(queue.topic, queue.queue_id): count for queue, (count, _) in grown.items()}
         )
     )
     put(store)

@@ -47,13 +47,11 @@ from cometmq.store.engine import MessageStore
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
 
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
     from cometmq.net.router import Handler
     from cometmq.store.config import StoreConfig
-    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.dispatch import Growth
     from cometmq.store.files import Files
 
@@ -354,7 +352,7 @@ class Broker:
             ha_server_addr=_join(config.broker_ip2 or config.broker_ip1, config.ha_listen_port),
         )
 
-    def _dispatched(self, grown: Mapping[ConsumeQueue, Growth]) -> None:
+    def _dispatched(self, grown: Growth) -> None:
         self.stats.on_dispatch(grown)
         if self.pull.longpoll.count:
             self.pull.longpoll.wake(

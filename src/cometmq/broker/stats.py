@@ -8,14 +8,13 @@ sample of the totals is taken each second, and rates are differences between two
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.dispatch import Growth
 
 SAMPLE_INTERVAL_MS: Final = 1_000
@@ -97,10 +96,10 @@ class BrokerStats:
 
     # ------------------------------------------------------------------------------------- counting
 
-    def on_dispatch(self, grown: Mapping[ConsumeQueue, Growth]) -> None:
+    def on_dispatch(self, grown: Growth) -> None:
         """Messages became visible; a listener of the store."""
-        for queue, growth in grown.items():
-            self._put(queue.topic, growth.count, growth.size_bytes)
+        for queue, (count, size_bytes) in grown.items():
+            self._put(queue.topic, count, size_bytes)
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull found messages."""

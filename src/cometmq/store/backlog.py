@@ -42,11 +42,11 @@ class Backlog:
     def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
         """Take what a turn committed up to the physical offset ``end``; when it is ``ready``,
         consumers may see it at once."""
-        first = segments[0]
-        alone = ready and not self._waiting and len(segments) == 1
-        if alone and len(first) <= ROWS_PER_TURN:
-            self._dispatcher.dispatch(first, end, now_ms)
-            return
+        if ready and len(segments) == 1 and not self._waiting:
+            first = segments[0]
+            if len(first) <= ROWS_PER_TURN:
+                self._dispatcher.dispatch(first, end, now_ms)
+                return
         for segment in segments:
             for part in parts_of(segment, ROWS_PER_TURN):
                 self._waiting.append((end_of(part), part))

@@ -114,20 +114,10 @@ class CommitLog:
         if self.failure is not None:
             self._reset()
             raise self.failure
-        reached = self._filled
         try:
-            if self._fill_error is not None:
-                raise self._fill_error
-            for start, parts in self._runs:
-                if parts:
-                    self._file_at(start)
-            for start, parts in self._runs:
-                if parts:
-                    data = b"".join(parts)
-                    reached = max(reached, start + len(data))
-                    self._file_at(start).write(start, data)
+            self._write_runs()
         except OSError as error:
-            problem = self._refuse(error, reached)
+            problem = self._refuse(error, self._filled)
             self._reset()
             raise problem from error
         self.written = self._filled = self.position
@@ -135,6 +125,20 @@ class CommitLog:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()
         self._runs[0] = (self.position, self.parts)
+
+    def _write_runs(self) -> None:
+        if self._fill_error is not None:
+            raise self._fill_error
+        if len(self._runs) > 1:
+            # All files first: where one cannot be made, nothing is written.
+            for start, parts in self._runs:
+                if parts:
+                    self._file_at(start)
+        for start, parts in self._runs:
+            if parts:
+                data = b"".join(parts)
+                self._filled = max(self._filled, start + len(data))
+                self._file_at(start).write(start, data)
 
     def _file_at(self, offset: int) -> LogFile:
         file = self.segments.find(offset)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
@@ -30,20 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
-
-
-class Growth:
-    """How much a dispatch added to a queue."""
-
-    __slots__ = ("count", "size_bytes")
-
-    def __init__(self, count: int = 0, size_bytes: int = 0) -> None:
-        self.count = count
-        self.size_bytes = size_bytes
-
-
-#: Hears what each dispatch made visible, by queue.
-Listener: TypeAlias = Callable[[Mapping[ConsumeQueue, Growth]], None]
+#: What a dispatch made visible: messages and their bytes by queue.
+Growth: TypeAlias = Mapping[ConsumeQueue, tuple[int, int]]
+Listener: TypeAlias = Callable[[Growth], None]
 
 _UNKNOWN_DELAY_MS = 1_000
 
@@ -82,7 +71,9 @@ class Dispatcher:
         self._mark = (end, self.last_ms)
         if self._index.pending >= BATCH_KEYS:
             self.write_index(now_ms)
-        self._write_due(grown)
+        for queue in grown:
+            if queue.is_prompt or len(queue.tail) >= LONG_TAIL_BYTES:
+                self._write_now(queue)
         for listener in self.listeners:
             try:
                 listener(grown)
@@ -90,16 +81,14 @@ class Dispatcher:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
 
-    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> dict[ConsumeQueue, Growth]:
+    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> Growth:
         pack = QUEUE_ENTRY.pack
-        grown: dict[ConsumeQueue, Growth] = {}
+        nothing = (0, 0)
+        grown: dict[ConsumeQueue, tuple[int, int]] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
-            growth = grown.get(queue)
-            if growth is None:
-                growth = grown[queue] = Growth()
-            growth.count += 1
-            growth.size_bytes += size
+            count, size_bytes = grown.get(queue, nothing)
+            grown[queue] = count + 1, size_bytes + size
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
@@ -112,7 +101,7 @@ class Dispatcher:
             self.last_ms = rows[-1][5]
         return grown
 
-    def _dispatch_run(self, run: Run) -> dict[ConsumeQueue, Growth]:
+    def _dispatch_run(self, run: Run) -> Growth:
         queue = run.queue
         if run.first_offset != queue.max_offset:
             return self._dispatch_rows(list(run.rows()))
@@ -122,7 +111,7 @@ class Dispatcher:
             self._soil(queue)
         self._index.gather_run(run)
         self.last_ms = run.store_ms
-        return {queue: Growth(len(run), sum(run.sizes))}
+        return {queue: (len(run), sum(run.sizes))}
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.dirty = self._mark
@@ -142,13 +131,10 @@ class Dispatcher:
         if queue.dirty is None:
             self._soil(queue)
 
-    def _write_due(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Write queues that must not wait, and those with many entries in memory; all keep their
-        place among the others."""
+    def _write_now(self, queue: ConsumeQueue) -> None:
+        """Write a queue that must not wait, or has many entries in memory; it keeps its place."""
         try:
-            for queue in queues:
-                if queue.is_prompt or len(queue.tail) >= LONG_TAIL_BYTES:
-                    queue.write()
+            queue.write()
         except OSError as error:
             self._failed(error)
 

@@ -28,7 +28,7 @@ BATCH_KEYS = 256
 
 
 class Index:
-    """All index files, and the keys that are not written yet, by the column."""
+    """All index files, and what is not written yet: rows as they came, before them columns."""
 
     __slots__ = (
         "_config",
@@ -38,8 +38,10 @@ class Index:
         "_keys",
         "_places",
         "_prefixes",
+        "_rows",
         "_times_ms",
         "files",
+        "pending",
     )
 
     def __init__(self, files: Files, config: StoreConfig) -> None:
@@ -48,33 +50,27 @@ class Index:
         self._enabled = config.message_index_enable
         self._directory = os.path.join(config.store_path_root_dir, "index")
         self.files: list[IndexFile] = []
+        #: About how many keys were gathered and are not written yet.
+        self.pending = 0
+        self._rows: list[Dispatched] = []
         self._keys: list[str] = []
         self._prefixes: list[int] = []
         self._places: list[int] = []
         self._times_ms: list[int] = []
 
-    @property
-    def pending(self) -> int:
-        """Keys that were gathered and are not written yet."""
-        return len(self._keys)
-
     def gather(self, rows: Sequence[Dispatched]) -> None:
         """Take note of the keys of rows that were dispatched."""
-        if not self._enabled:
-            return
-        keys, prefixes = self._keys.append, self._prefixes.append
-        places, times_ms = self._places.append, self._times_ms.append
-        for queue, _, phys, _, _, store_ms, found in rows:
-            for key in found:
-                keys(key)
-                prefixes(queue.topic_hash)
-                places(phys)
-                times_ms(store_ms)
+        if self._enabled:
+            self._rows += rows
+            self.pending += len(rows)
 
     def gather_run(self, run: Run) -> None:
         """:meth:`gather` for a run."""
         if not self._enabled:
             return
+        if self._rows:
+            self._to_columns()
+        self.pending += len(run.keys)
         self._keys += run.keys
         self._prefixes += repeat(run.queue.topic_hash, len(run.keys))
         self._times_ms += repeat(run.store_ms, len(run.keys))
@@ -82,6 +78,18 @@ class Index:
             self._places += run.places
         else:
             self._places += chain.from_iterable(map(repeat, run.places, run.key_counts))
+
+    def _to_columns(self) -> None:
+        rows, self._rows = self._rows, []
+        queues, _, phys, _, _, times, names = zip(*rows, strict=True)
+        columns: list[Sequence[int]] = [[queue.topic_hash for queue in queues], phys, times]
+        counts = list(map(len, names))
+        if counts.count(1) < len(counts):
+            columns = [list(chain.from_iterable(map(repeat, each, counts))) for each in columns]
+        self._keys += chain.from_iterable(names)
+        self._prefixes += columns[0]
+        self._places += columns[1]
+        self._times_ms += columns[2]
 
     def load(self, below: int, *, clean: bool) -> None:
         """Open the files and keep entries of records below the physical offset ``below``.
@@ -122,8 +130,11 @@ class Index:
 
         On an error the rest stays gathered.
         """
+        if self._rows:
+            self._to_columns()
         columns = self._places, self._times_ms
         keys, prefixes = self._keys, self._prefixes
+        self.pending = len(keys)
         if not keys:
             return
         hashes = index_hashes(prefixes, keys)
@@ -137,6 +148,7 @@ class Index:
         finally:
             for each in (keys, prefixes, *columns):
                 del each[:done]
+            self.pending = len(keys)
 
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:

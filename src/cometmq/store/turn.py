@@ -46,13 +46,14 @@ class Turn:
 
     def end(self) -> list[Segment]:
         """Everything that was appended, to be committed now; the next turn begins."""
-        segments = self.segments
-        if self.rows:
-            segments.append(self.rows)
-            self.rows = []
-        if segments:
-            self.segments = []
-        return segments
+        segments, rows = self.segments, self.rows
+        if not rows and not segments:
+            return segments
+        self.rows = []
+        if not segments:
+            return [rows]
+        self.segments = []
+        return [*segments, rows] if rows else segments
 
 
 def undo(segments: list[Segment]) -> int:
