@@ -120,14 +120,19 @@ class ScriptedConnection(asyncio.Protocol):
         self.transport.write(head + answer.body)
 
     async def ask(
-        self, code: int, header: Header, *, extra: Mapping[str, str] | None = None
+        self,
+        code: int,
+        header: Header,
+        body: bytes = b"",
+        *,
+        extra: Mapping[str, str] | None = None,
     ) -> Response:
         """Start a request of this side's own and wait for its answer."""
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         _, head = self._protocol.encode_request(
-            code, header, answered, 1 << 62, extra=dict(extra or {})
+            code, header, answered, 1 << 62, extra=dict(extra or {}), body_bytes=len(body)
         )
-        self.transport.write(head)
+        self.transport.write(head + body)
         async with asyncio.timeout(DEADLINE_S):
             return await answered
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cometmq.client.config import ClientConfig, make_config
@@ -10,10 +10,14 @@ from cometmq.client.consumer.options import Mode, Start, make_options
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
+from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
+from cometmq.client.transactions import Checker, CheckerTable, Transaction
 from cometmq.message.model import Message, MessageQueue
+from cometmq.message.names import AUTO_CREATE_TOPIC
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.received import MessageView, ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.results import SendResult
     from cometmq.client.selection import QueueSelector
@@ -44,6 +48,9 @@ class Client:
         self._producer: Producer | None = None
         self._puller: Puller | None = None
         self._subscriptions: list[Subscription] = []
+        self._producers: dict[str, Producer] = {}
+        self._asker: Asker | None = None
+        self._checkers: CheckerTable | None = None
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -66,6 +73,8 @@ class Client:
         if self._session is not None:
             await self._session.close()
             self._session = self._producer = self._puller = None
+            self._asker = self._checkers = None
+            self._producers.clear()
 
     @property
     def session(self) -> Session:
@@ -226,6 +235,118 @@ class Client:
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
+
+    def transaction(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        group: str = "",
+        timeout_ms: int = 0,
+    ) -> Transaction:
+        """Send a message that consumers see if a block succeeds, and only then:
+        ``async with client.transaction("orders", b"...", group="shop"): ...``.
+
+        The broker asks the checker of the producer ``group`` about a transaction that it hears
+        nothing more of; see :meth:`transaction_checker`. Entering raises as Producer.send, and
+        BrokerRefused when the message is not stored safely.
+        """
+        message = _message(topic, body, tag, keys, properties, 0)
+        return Transaction(
+            self.session,
+            self._producer_of(group),
+            message,
+            order_key=order_key,
+            queue=queue,
+            timeout_ms=timeout_ms,
+        )
+
+    def transaction_checker(
+        self, group: str = "", *, topic: str = AUTO_CREATE_TOPIC
+    ) -> Callable[[Checker], Checker]:
+        """A decorator: brokers ask the function about open transactions of a producer ``group``.
+
+        It gets the message and says True (committed), False (rolled back) or None (not known yet).
+        The brokers of ``topic`` know of this client from now on, also before it sends anything.
+        Raises ValueError when the group has a checker already.
+        """
+        session, producer = self.session, self._producer_of(group)
+        if self._checkers is None:
+            self._checkers = CheckerTable(session)
+        table = self._checkers
+
+        def register(checker: Checker) -> Checker:
+            table.add(producer.known_as, checker)
+            session.add_producer(producer.known_as)
+            known_as = session.namespace.wrap(topic)
+            session.hold(known_as)
+            session.tasks.spawn(session.refresh(known_as), name=f"route of {known_as}")
+            return checker
+
+        return register
+
+    async def request(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        order_key: str | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int = 3_000,
+    ) -> MessageView:
+        """Send a message and wait for the answer of the consumer that gets it.
+
+        Raises as Producer.send, and RequestTimedOut when there is none within ``timeout_ms``.
+        """
+        if self._asker is None:
+            self._asker = Asker(self.session, self.producer)
+        message = _message(topic, body, tag, keys, properties, 0)
+        return await self._asker.ask(
+            message, order_key=order_key, queue=queue, timeout_ms=timeout_ms
+        )
+
+    def replier(
+        self,
+        topics: str | Mapping[str, str],
+        *,
+        group: str,
+        concurrency: int = 8,
+        start: Start = "last",
+    ) -> Callable[[Responder], Responder]:
+        """A decorator: the function answers the requests sent to a topic, as a member of ``group``.
+
+        It gets the message and gives the answer's body, or None for no answer; when it raises, the
+        message is consumed again later. Raises as :meth:`subscribe`.
+        """
+        subscription = self.subscribe(topics, group=group, concurrency=concurrency, start=start)
+        producer = self.producer
+
+        def register(responder: Responder) -> Responder:
+            async def handle(message: ReceivedMessage) -> None:
+                await respond(producer, message, responder)
+
+            self.session.tasks.spawn(subscription.run(handle), name=f"replier {group}")
+            return responder
+
+        return register
+
+    def _producer_of(self, group: str) -> Producer:
+        """The producer that sends for ``group``, this client's own when it is empty."""
+        if group in ("", self.producer.group):
+            return self.producer
+        known = self._producers.get(group)
+        if known is None:
+            known = self._producers[group] = Producer(self.session, group)
+            known.share_hooks(self.producer)
+        return known
 
     async def queues(
         self, topic: str, purpose: Literal["read", "write"] = "read"

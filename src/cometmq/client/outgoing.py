@@ -5,7 +5,7 @@ Pure, so that large messages can be packed in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from cometmq.client.limits import (
 from cometmq.core.errors import MessageIllegal
 from cometmq.message import batch, properties
 from cometmq.message.compression import compress
-from cometmq.message.flags import COMPRESSED
+from cometmq.message.flags import COMPRESSED, TransactionType, with_transaction_type
 from cometmq.message.model import Message
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.protocol.codes import RequestCode
@@ -72,6 +72,23 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
             batch=self.code == RequestCode.SEND_BATCH_MESSAGE,
             broker_name=queue.broker_name,
         )
+
+    def with_properties(self, more: Mapping[str, str]) -> Packed:
+        """The same request with further properties. Raises MessageIllegal when they are too
+        long."""
+        text = f"{self.properties}\x02{properties.encode_text(more)}"
+        return msgspec.structs.replace(self, properties=check_property_size(text))
+
+    def prepared(self, group: str) -> Packed:
+        """The same message as the half message of a transaction of ``group``."""
+        pairs = {properties.TRAN_MSG: "true", properties.PRODUCER_GROUP: group}
+        sys_flag = with_transaction_type(self.sys_flag, TransactionType.PREPARED)
+        return msgspec.structs.replace(self.with_properties(pairs), sys_flag=sys_flag)
+
+    def as_reply(self, topic: str) -> Packed:
+        """The same message as the answer to a request, for the reply topic ``topic``."""
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+        return msgspec.structs.replace(self, topic=topic, code=code)
 
 
 class Packer:

@@ -7,7 +7,7 @@ apart (upstream: DefaultMQProducer.java).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.client.batches import plan_batches
@@ -31,7 +31,8 @@ class Producer:
 
     def __init__(self, session: Session, group: str = "") -> None:
         self.group = group or session.config.producer_group
-        known_as = session.namespace.wrap(self.group)
+        #: The group as brokers know it.
+        self.known_as = known_as = session.namespace.wrap(self.group)
         check_producer_group(known_as)
         self._session = session
         self._config = session.config
@@ -123,6 +124,43 @@ class Producer:
             for at, result in zip(positions, sent, strict=True):
                 results[at] = result
         return [result for result in results if result is not None]
+
+    async def send_prepared(
+        self,
+        message: Message,
+        *,
+        order_key: str | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult:
+        """Send the half message of a transaction of this group; its result has the half message's
+        queue offset. Raises as :meth:`send`."""
+        packed = (await self._pack_one(message)).prepared(self.known_as)
+        return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+
+    async def send_with(
+        self,
+        message: Message,
+        reserved: Mapping[str, str],
+        *,
+        order_key: str | None = None,
+        queue: MessageQueue | QueueSelector | None = None,
+        timeout_ms: int = 0,
+    ) -> SendResult:
+        """Send one message with properties that users may not set. Raises as :meth:`send`."""
+        packed = (await self._pack_one(message)).with_properties(reserved)
+        return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+
+    async def send_reply(self, message: Message, reserved: Mapping[str, str]) -> SendResult:
+        """Send the answer to a request: its topic is the same in every namespace. Raises as
+        :meth:`send`, BrokerRefused also when the asker did not get it."""
+        packed = (await self._pack_one(message)).with_properties(reserved).as_reply(message.topic)
+        return (await self._delivery.send(packed, None, None, 0))[0]
+
+    def share_hooks(self, other: Producer) -> None:
+        """Use the hooks of another producer, also those that it is given later."""
+        self._delivery.hooks = other.hooks
+        self._delivery.forbidden_hooks = other.forbidden_hooks
 
     async def send_to_retry(
         self,

@@ -93,6 +93,8 @@ class Session:
         self._asking: dict[str, asyncio.Task[TopicRoute | CometError]] = {}
         self._name_server = 0
         self._producer_groups: set[str] = set()
+        self._introduced: set[str] = set()
+        self._held_topics: set[str] = set()
         self._heartbeat_wanted = asyncio.Event()
         self._greeted: set[str] = set()
         self._started = False
@@ -260,6 +262,7 @@ class Session:
         while True:
             await self.clock.sleep_ms(self.config.route_poll_interval_ms)
             held = {topic for member in self.members.values() for topic in member.topics()}
+            held |= self._held_topics
             self._routes.expire(self.clock.monotonic_ms(), held)
             for topic in {*self._routes.topics(), *held}:
                 await self.refresh(topic)
@@ -271,6 +274,19 @@ class Session:
         if group not in self._producer_groups:
             self._producer_groups.add(group)
             self._heartbeat_wanted.set()
+
+    async def introduce(self, group: str) -> None:
+        """Say that this client sends for ``group``: every known broker has heard of it before this
+        returns, as far as it can be reached."""
+        self.add_producer(group)
+        if group not in self._introduced or not self._greeted.issuperset(self._addresses()):
+            await self.heartbeat()
+            self._introduced.add(group)
+
+    def hold(self, topic: str) -> None:
+        """Keep the route of ``topic`` known, and this client known to its brokers, for as long as
+        the session lasts."""
+        self._held_topics.add(topic)
 
     async def add_member(self, member: Member) -> None:
         """Join a consumer group: the brokers of its topics hear of it before this returns.

@@ -1,0 +1,164 @@
+"""Request-reply: a message that is answered, by whichever consumer of its topic gets it.
+
+    asker    sends with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL, and waits
+    replier  consumes it, and sends its answer to <cluster>_REPLY_TOPIC
+    broker   pushes the answer to the asker (PUSH_REPLY_MESSAGE_TO_CLIENT)
+
+(upstream: DefaultMQProducerImpl.request, MessageUtil.java)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.received import MessageView
+from cometmq.core.errors import ClientError, RequestTimedOut
+from cometmq.message import properties as props
+from cometmq.message.compression import decompress
+from cometmq.message.ids import pack_host
+from cometmq.message.model import Message, StoredMessage
+from cometmq.message.record import BadRecord
+from cometmq.net.client import split_address
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.received import ReceivedMessage
+    from cometmq.client.producer import Producer
+    from cometmq.client.selection import QueueSelector
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import PushReply
+
+log = logging.getLogger(__name__)
+
+#: Gives the answer to a request; None when there is none to give.
+Responder = Callable[["ReceivedMessage"], Awaitable[bytes | None]]
+
+_REPLY: Final = "reply"
+_REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+
+
+class Asker:
+    """The open requests of one client."""
+
+    def __init__(self, session: Session, producer: Producer) -> None:
+        self._session = session
+        self._producer = producer
+        self._waiting: dict[str, asyncio.Future[MessageView]] = {}
+        session.remoting.on_request[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = self._answered
+
+    async def ask(
+        self,
+        message: Message,
+        *,
+        order_key: str | None,
+        queue: MessageQueue | QueueSelector | None,
+        timeout_ms: int,
+    ) -> MessageView:
+        """Send a message and wait for the answer to it.
+
+        Raises as Producer.send, and RequestTimedOut when no answer came within ``timeout_ms``.
+        """
+        session = self._session
+        correlation_id = uuid.uuid4().hex
+        answer: asyncio.Future[MessageView] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = answer
+        asked = {
+            props.CORRELATION_ID: correlation_id,
+            props.REPLY_TO_CLIENT: session.client_id,
+            props.TTL: str(timeout_ms),
+        }
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                topic = session.namespace.wrap(message.topic)
+                await session.publish_queues(topic)
+                session.hold(topic)
+                # The answer comes by way of a broker that knows this client as a producer.
+                await session.introduce(self._producer.known_as)
+                await self._producer.send_with(
+                    message, asked, order_key=order_key, queue=queue, timeout_ms=timeout_ms
+                )
+                return await answer
+        except TimeoutError:
+            code = RequestCode.SEND_MESSAGE_V2
+            raise RequestTimedOut(f"topic {message.topic}", code, timeout_ms) from None
+        finally:
+            del self._waiting[correlation_id]
+
+    async def _answered(self, address: str, request: Request[PushReply]) -> Reply:
+        header = request.header
+        properties = props.decode_text(header.properties or "")
+        waiting = self._waiting.get(properties.get(props.CORRELATION_ID, ""))
+        if waiting is None or waiting.done():
+            log.info("reply_too_late address=%s topic=%s", address, header.topic)
+            return Reply()
+        try:
+            waiting.set_result(MessageView(_message_of(header, properties, request.body)))
+        except BadRecord as error:
+            log.error("reply_unreadable address=%s error=%s", address, error)
+        return Reply()
+
+
+def _message_of(header: PushReply, properties: dict[str, str], body: bytes) -> StoredMessage:
+    """Raises BadRecord for a body that cannot be unpacked."""
+    return StoredMessage(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        queue_offset=0,
+        physical_offset=0,
+        body=decompress(body, header.sys_flag),
+        properties=properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_ms=header.born_timestamp,
+        born_host=_packed(header.born_host),
+        store_ms=header.store_timestamp,
+        store_host=_packed(header.store_host),
+        reconsume_times=header.reconsume_times or 0,
+        prepared_offset=0,
+        size_bytes=len(body),
+    )
+
+
+def _packed(address: str) -> bytes:
+    try:
+        return pack_host(*split_address(address.removeprefix("/")))
+    except (ClientError, ValueError):
+        return bytes(8)  # only shown
+
+
+async def respond(producer: Producer, message: ReceivedMessage, responder: Responder) -> None:
+    """Have a request answered; what ``responder`` raises goes through.
+
+    An answer that does not arrive is logged: the asker is gone, or has waited too long.
+    """
+    body = await responder(message)
+    address = reply_address(message.properties)
+    if body is None or address is None:
+        return
+    topic, properties = address
+    try:
+        await producer.send_reply(Message(topic, body), properties)
+    except ClientError as error:
+        log.warning("reply_failed message=%s error=%s", message.message_id, error)
+
+
+def reply_address(asked: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
+    """The topic that an answer goes to and the properties it needs; None for a message that wants
+    no answer."""
+    cluster, asker = asked.get(props.CLUSTER), asked.get(props.REPLY_TO_CLIENT)
+    correlation_id = asked.get(props.CORRELATION_ID)
+    if not cluster or not asker or not correlation_id:
+        return None
+    return cluster + _REPLY_TOPIC_SUFFIX, {
+        props.MSG_TYPE: _REPLY,
+        props.CORRELATION_ID: correlation_id,
+        props.REPLY_TO_CLIENT: asker,
+        props.TTL: asked.get(props.TTL, "3000"),
+    }

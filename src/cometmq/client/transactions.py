@@ -1,0 +1,193 @@
+"""Transactional messages: stored first, seen by consumers once the sender's own work is done.
+
+    send the half message -> run the block -> commit or roll back
+                                           -> nothing arrives: the broker asks the group's checker
+
+Only a half message that is stored as safely as its broker's policy says runs the block (upstream:
+DefaultMQProducerImpl.sendMessageInTransaction). Commit and rollback are one-way: one that is lost
+is made up for by the broker's question.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.received import MessageView
+from cometmq.client.results import SendStatus
+from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
+from cometmq.message import properties as props
+from cometmq.message.flags import TransactionType
+from cometmq.message.ids import decode_offset_id
+from cometmq.message.model import from_record
+from cometmq.message.record import BadRecord, decode_one
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import EndTransaction
+
+if TYPE_CHECKING:
+    from cometmq.client.producer import Producer
+    from cometmq.client.results import SendResult
+    from cometmq.client.selection import QueueSelector
+    from cometmq.client.session import Session
+    from cometmq.message.model import Message, MessageQueue, StoredMessage
+    from cometmq.net.router import Reply
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import CheckTransactionState
+
+log = logging.getLogger(__name__)
+
+#: Says how the transaction of a half message ended: True for committed, False for rolled back, None
+#: when that is not known yet; the broker asks again then.
+Checker = Callable[[MessageView], Awaitable[bool | None]]
+
+_END_OF: Final = {
+    True: TransactionType.COMMIT,
+    False: TransactionType.ROLLBACK,
+    None: TransactionType.NONE,
+}
+
+
+class Transaction:
+    """One transactional message round a block of the sender's own work.
+
+    Entering sends the half message; leaving commits, or rolls back when the block raised.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        producer: Producer,
+        message: Message,
+        *,
+        order_key: str | None,
+        queue: MessageQueue | QueueSelector | None,
+        timeout_ms: int,
+    ) -> None:
+        self._session = session
+        self._producer = producer
+        self._message = message
+        self._order_key = order_key
+        self._queue = queue
+        self._timeout_ms = timeout_ms
+        self._left_open = False
+        self._sent: SendResult | None = None
+
+    @property
+    def result(self) -> SendResult:
+        """Where the half message is stored. Raises RuntimeError before it is."""
+        if self._sent is None:
+            raise RuntimeError("the half message is not sent yet: use `async with`")
+        return self._sent
+
+    @property
+    def message_id(self) -> str:
+        """The message's unique key, by which a checker can find what the block did."""
+        return self.result.message_id
+
+    def leave_open(self) -> None:
+        """End the block without commit or rollback: the broker will ask the group's checker."""
+        self._left_open = True
+
+    async def __aenter__(self) -> Transaction:
+        """Send the half message.
+
+        Raises as Producer.send, and BrokerRefused when the message is stored less safely than the
+        broker's policy asks; it is rolled back then.
+        """
+        if self._message.delay_level:
+            raise MessageIllegal("a transactional message cannot be delayed: its commit decides")
+        sent = await self._producer.send_prepared(
+            self._message,
+            order_key=self._order_key,
+            queue=self._queue,
+            timeout_ms=self._timeout_ms,
+        )
+        self._sent = sent
+        self._session.hold(self._session.namespace.wrap(self._message.topic))
+        if sent.status is not SendStatus.OK:
+            await self._end(TransactionType.ROLLBACK)
+            raise BrokerRefused(
+                sent.queue.broker_name,
+                RequestCode.SEND_MESSAGE_V2,
+                sent.status.value,
+                f"the half message is not safe ({sent.status.name}): it was rolled back",
+            )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if not self._left_open:
+            committed = kind is None
+            await self._end(TransactionType.COMMIT if committed else TransactionType.ROLLBACK)
+
+    async def _end(self, kind: TransactionType) -> None:
+        sent = self.result
+        header = EndTransaction(
+            producer_group=self._producer.known_as,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_offset_id(sent.offset_id).physical_offset,
+            commit_or_rollback=kind,
+            msg_id=sent.message_id,
+            from_transaction_check=False,
+            transaction_id=sent.transaction_id or sent.message_id,
+        )
+        try:
+            address = await self._session.master_of(self._session.namespace.wrap_queue(sent.queue))
+            await self._session.remoting.oneway(address, RequestCode.END_TRANSACTION, header)
+        except ClientError as error:
+            log.warning(
+                "transaction_end_not_sent message=%s end=%s error=%s reason=the broker will ask",
+                sent.message_id, kind.name, error,
+            )  # fmt: skip
+
+
+class CheckerTable:
+    """The checkers of one client; answers the brokers' CHECK_TRANSACTION_STATE."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._checkers: dict[str, Checker] = {}
+        session.remoting.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._checked
+
+    def add(self, group: str, checker: Checker) -> None:
+        """Have ``checker`` asked about half messages of a producer group (the brokers' name of it).
+        Raises ValueError when the group has one."""
+        if group in self._checkers:
+            raise ValueError(f"producer group {group!r} has a transaction checker already")
+        self._checkers[group] = checker
+
+    async def _checked(self, address: str, request: Request[CheckTransactionState]) -> Reply | None:
+        try:
+            record = decode_one(request.body)
+            stored = from_record(record)
+        except BadRecord as error:
+            log.error("transaction_check_unreadable address=%s error=%s", address, error)
+            return None
+        group = stored.properties.get(props.PRODUCER_GROUP, "")
+        checker = self._checkers.get(group)
+        if checker is None:
+            log.warning("transaction_checker_missing group=%s message=%s", group, stored.message_id)
+            return None
+        kind = _END_OF[await self._ask(checker, stored)]
+        header = EndTransaction(
+            producer_group=group,
+            tran_state_table_offset=request.header.tran_state_table_offset,
+            commit_log_offset=request.header.commit_log_offset,
+            commit_or_rollback=kind,
+            msg_id=stored.message_id,
+            from_transaction_check=True,
+            transaction_id=request.header.transaction_id or stored.message_id,
+        )
+        try:
+            await self._session.remoting.oneway(address, RequestCode.END_TRANSACTION, header)
+        except ClientError as error:
+            log.warning("transaction_end_not_sent message=%s error=%s", header.msg_id, error)
+        return None
+
+    async def _ask(self, checker: Checker, stored: StoredMessage) -> bool | None:
+        try:
+            verdict = await checker(MessageView(self._session.namespace.unwrap_message(stored)))
+        except Exception:
+            log.exception("transaction_checker_failed message=%s", stored.message_id)
+            return None
+        return None if verdict is None else bool(verdict)
