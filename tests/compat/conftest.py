@@ -14,6 +14,9 @@ from tests.compat.driver import Driver
 
 NOT_RUN = "needs Java 17 and Maven: apt-get install -y openjdk-17-jdk-headless maven"
 
+#: Open transactions are asked for within a test's patience.
+EAGER_CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -30,8 +33,8 @@ class SharedPeers:
     """Both clusters, each started when it is first asked for."""
 
     def __init__(self, jars: Path, home: Path) -> None:
-        self._java = anchor.JavaCluster(jars, home / "java")
-        self._ours = ProcessCluster(home / "cometmq")
+        self._java = anchor.JavaCluster(jars, home / "java", EAGER_CHECKS)
+        self._ours = ProcessCluster(home / "cometmq", **EAGER_CHECKS)
         self._ours_runs = False
 
     def java(self) -> Target:

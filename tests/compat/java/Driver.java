@@ -24,6 +24,7 @@ public final class Driver {
         Producers producers = new Producers();
         Consumers consumers = new Consumers();
         Tools tools = new Tools();
+        Transactions transactions = new Transactions();
         steps.put("send", producers::send);
         steps.put("consume", consumers::start);
         steps.put("received", consumers::received);
@@ -35,6 +36,10 @@ public final class Driver {
         steps.put("offsets", tools::offsets);
         steps.put("view", tools::view);
         steps.put("verdicts", new Filters()::verdicts);
+        steps.put("transactions", transactions::send);
+        steps.put("checks", transactions::checks);
+        steps.put("request", transactions::request);
+        steps.put("reply", transactions::reply);
         BufferedReader input =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = input.readLine()) != null; ) {
@@ -42,6 +47,7 @@ public final class Driver {
         }
         producers.close();
         consumers.close();
+        transactions.close();
         tools.close();
         System.exit(0);
     }
