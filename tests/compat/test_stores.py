@@ -6,6 +6,7 @@ arrive although the broker that took it is gone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.compat.test_producer import pull_all
 Row = dict[str, Json]
 TOPIC, OTHER, GROUP = "stored", "stored-other", "stored-group"
 RETRY = f"%RETRY%{GROUP}"
+GONE = "stored-gone"
 TOPICS = (TOPIC, OTHER, RETRY)
 #: Several files of each kind, so that their borders are crossed.
 SETTINGS = {
@@ -138,6 +140,20 @@ def place(row: Row) -> tuple[str, int, int]:
     return str(row["topic"]), cast("int", row["queueId"]), cast("int", row["queueOffset"])
 
 
+def delete_topic(driver: Driver, target: Target) -> None:
+    """A topic that comes and goes."""
+    driver.send(target.namesrv, GONE, prefix="gone-", count=20)
+    driver.mqadmin("deleteTopic", "-n", target.namesrv, "-c", "DefaultCluster", "-t", GONE)
+
+
+def leave_deleted(store: Path) -> None:
+    """What a killed CometMQ leaves of deleted topics: their names, and files that are to go."""
+    assert GONE in json.loads((store / "config" / "topics.json").read_bytes())["cometmqDeleted"]
+    left = store / "consumequeue" / ".deleted" / "gone-77" / "0"
+    left.mkdir(parents=True)
+    (left / f"{0:020d}").write_bytes(bytes(1_000))
+
+
 def check_kept(before: dict[str, list[Row]], after: dict[str, list[Row]]) -> list[Row]:
     """That all messages lie where they lay, as they were; gives those that came since."""
     had = {place(row): row for rows in before.values() for row in rows}
@@ -167,7 +183,11 @@ def test_a_store_goes_there_and_back(
     stands = progress(driver, writer.target())
     anchor.wait_until(lambda: parked_entries(writer.store) == 2, "the delayed messages' entries")
     driver.send(writer.target().namesrv, TOPIC, prefix="late-", delay=2)
+    if first == "cometmq":
+        delete_topic(driver, writer.target())
     writer.end(how)
+    if first == "cometmq":
+        leave_deleted(writer.store)
 
     reader.start()
     if how == "stop":
@@ -189,6 +209,9 @@ def test_a_store_goes_there_and_back(
     add_more(driver, reader.target(), "second-")
     middle = snapshot(driver, reader.target())
     reader.end(how)
+    topics = json.loads((reader.store / "config" / "topics.json").read_bytes())
+    assert GONE not in topics["topicConfigTable"]
+    assert TOPIC in topics["topicConfigTable"]
 
     writer.start()
     new = check_kept(middle, snapshot(driver, writer.target()))
