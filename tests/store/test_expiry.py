@@ -41,6 +41,16 @@ class Disk(FailingFiles):
 
 async def filled(root: Path, disk: Disk) -> MessageStore:
     """A store with some 6 log files and 5 index files, all durable, that drops what is old."""
+    store = await unsynced(root, disk)
+    clock = store.clock
+    assert isinstance(clock, VirtualClock)
+    clock.advance(store.config.flush_consume_queue_thorough_interval)
+    await store.upkeep.flush_entries()
+    return store
+
+
+async def unsynced(root: Path, disk: Disk) -> MessageStore:
+    """The same, with queues that are not on the device."""
     store = opened(root, VirtualClock(), disk, delete_when="", disk_max_used_space_ratio=5)
     fill(store, 500, queues=100)
     store.flusher.sync_now()
@@ -167,3 +177,17 @@ async def test_files_that_a_stop_left_are_there_after_it(tmp_path: Path) -> None
     assert again.log.segments.start == 0
     assert_consistent(again)
     again.close()
+
+
+async def test_the_log_is_kept_while_entries_made_from_it_may_be_lost(tmp_path: Path) -> None:
+    store = await unsynced(tmp_path, Disk())
+    age(store, store.log.segments.files)
+    await store.upkeep.expiry.make_room()
+    assert store.log.segments.start == 0
+    clock = store.clock
+    assert isinstance(clock, VirtualClock)
+    clock.advance(store.config.flush_consume_queue_thorough_interval)
+    await store.upkeep.flush_entries()
+    await store.upkeep.expiry.make_room()
+    assert store.log.segments.start > 0
+    store.close()

@@ -2,14 +2,18 @@
 
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
 from cometmq.store.files import PosixFiles
 from cometmq.store.index import Index
 from cometmq.store.queuefiles import QueueFiles
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles
 from tests.store.stores import config
 
@@ -111,3 +115,53 @@ def test_rows_without_keys_do_not_pile_up(tmp_path: Path) -> None:
     index.flush_pending(NOW_MS)
     assert (index.pending, index.files) == (0, [])
     index.close()
+
+
+def in_memory(seed: int) -> tuple[MemoryFiles, Index]:
+    files = MemoryFiles(Disk(), VirtualClock(), Random(seed))
+    files.make_directory("/s")
+    files.sync_directory("/")
+    return files, Index(files, config(Path("/s")))
+
+
+def gather(index: Index, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        index.gather([row((f"k{number}",), number * 100, NOW_MS)])
+    index.flush_pending(NOW_MS)
+
+
+def missing(files: MemoryFiles, below: int, count: int) -> list[int]:
+    """The keys that a start does not find; ``below`` is how far the files are believed."""
+    index = Index(files, config(Path("/s")))
+    index.load(below, clean=False)
+    found = [index.query("t", f"k{number}", 9, 0, 1 << 60) for number in range(count)]
+    return [number for number in range(count) if found[number] != [number * 100]]
+
+
+@pytest.mark.parametrize("count", [60, 99, 100, 250])
+def test_what_was_synced_is_found_after_a_power_cut(count: int) -> None:
+    """Also in a file that was full when it was synced and had nobody behind it yet."""
+    for seed in range(20):
+        files, index = in_memory(seed)
+        gather(index, 0, count)
+        for file in index.full_files():
+            file.write_slots()
+            file.release_slots()
+        index.sync_files(index.take_unsynced())
+        gather(index, count, 30)
+        files.disk.lose_power(Random(seed))
+        assert missing(files, count * 100, count) == []
+
+
+def test_what_a_failed_sync_lost_is_written_again() -> None:
+    for seed in range(20):
+        files, index = in_memory(seed)
+        gather(index, 0, 60)
+        taken = index.take_unsynced()
+        files.faults.append(Fault("datasync", errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            index.sync_files(taken)
+        index.give_back(taken, failed=True)
+        index.sync_files(index.take_unsynced())
+        files.disk.lose_power(Random(seed))
+        assert missing(files, 6_000, 60) == []

@@ -1,13 +1,19 @@
 """One log file."""
 
 import errno
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
+from cometmq.store.layout import file_name
 from cometmq.store.mapped import LogFile
 from cometmq.store.seals import Seal, Seals, sums_of
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.faults import FailingFiles
 
 
@@ -112,3 +118,35 @@ def test_where_data_is(tmp_path: Path) -> None:
     assert file.next_data((1 << 20) + 500_000) == (1 << 20) + 500_000
     assert file.next_data(1 << 21) == 1 << 21
     file.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "cut"])
+def test_clearing_never_leaves_a_short_file(end: str) -> None:
+    """Whenever the process ends, the file has its length, and what was before the place."""
+    for step in range(4):
+        disk = Disk()
+        files = MemoryFiles(disk, VirtualClock(), Random(step))
+        file = LogFile.create(files, "/", 4096, 4096)
+        file.write(4096, b"x" * 4000)
+        file.sync()
+        files.end_at(files.steps + step, Moment.BEFORE)
+        with suppress(ProcessEnded):
+            file.clear_from(5000)
+        disk.kill(Random(step)) if end == "kill" else disk.lose_power(Random(step))
+        after = MemoryFiles(disk, VirtualClock(), Random(0))
+        handle = after.open("/" + file_name(4096))
+        assert after.size(handle) == 4096
+        assert after.pread(handle, 904, 0) == b"x" * 904
+
+
+def test_what_is_cleared_is_zeros_and_durable() -> None:
+    files = MemoryFiles(Disk(), VirtualClock(), Random(0))
+    file = LogFile.create(files, "/", 0, 3 << 20)
+    for offset in (10, 600_000, 2_500_000):
+        file.write(offset, b"x" * 20_000)
+    file.sync()
+    files.faults.append(Fault("read", errno.EIO))
+    file.clear_from(15_000)
+    files.disk.lose_power(Random(1))
+    handle = files.open("/" + file_name(0))
+    assert files.pread(handle, 3 << 20, 0).rstrip(b"\0") == bytes(10) + b"x" * (15_000 - 10)

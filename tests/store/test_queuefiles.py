@@ -1,9 +1,16 @@
 """Files of many queues: few handles, and what has to be synced."""
 
+import errno
 from pathlib import Path
+from random import Random
 
+import pytest
+
+from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.queuefiles import QueueFiles
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import Fault, MemoryFiles
 
 
 def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
@@ -20,10 +27,58 @@ def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
     paths, new_directories = pool.take_unsynced()
     assert len(paths) == 40
     assert not pool.unsynced
-    pool.give_back(paths[:1], new_directories)
+    pool.give_back(paths[:1], new_directories, failed=False)
     assert pool.unsynced == set(paths[:1])
     pool.set_aside("t")
     pool.sync_paths(paths, new_directories)
     assert (pool.queue_count, pool.unsynced) == (0, set())
     assert pool.read(directories[0], 0, 20) == b""
     pool.close()
+
+
+def in_memory(seed: int) -> tuple[MemoryFiles, QueueFiles]:
+    files = MemoryFiles(Disk(), VirtualClock(), Random(seed))
+    files.make_directory("/s")
+    files.sync_directory("/")
+    return files, QueueFiles(files, "/s/consumequeue", 200)
+
+
+def test_a_synced_file_keeps_all_its_names() -> None:
+    for seed in range(30):
+        files, pool = in_memory(seed)
+        pool.write("/s/consumequeue/t/0", 0, b"x" * 20)
+        pool.sync_paths(*pool.take_unsynced())
+        pool.write("/s/consumequeue/t/0", 200, b"y" * 20)
+        pool.sync_paths(*pool.take_unsynced())
+        files.disk.lose_power(Random(seed))
+        again = QueueFiles(files, "/s/consumequeue", 200)
+        assert again.read("/s/consumequeue/t/0", 0, 20) == b"x" * 20
+        assert again.read("/s/consumequeue/t/0", 200, 20) == b"y" * 20
+
+
+def test_what_a_failed_sync_lost_is_written_again() -> None:
+    for seed in range(30):
+        files, pool = in_memory(seed)
+        pool.write("/s/consumequeue/t/0", 0, b"x" * 20)
+        taken = pool.take_unsynced()
+        files.faults.append(Fault("datasync", errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            pool.sync_paths(*taken)
+        pool.give_back(*taken, failed=True)
+        pool.sync_paths(*pool.take_unsynced())
+        files.disk.lose_power(Random(seed))
+        assert QueueFiles(files, "/s/consumequeue", 200).read("/s/consumequeue/t/0", 0, 20)
+
+
+def test_of_what_another_process_left_nothing_counts_as_synced() -> None:
+    for seed in range(30):
+        files, pool = in_memory(seed)
+        for number in range(3):
+            pool.write("/s/consumequeue/t/0", number * 200, b"x" * 20)
+        again = QueueFiles(files, "/s/consumequeue", 200)
+        again.doubt([("t", 0)])
+        again.sync_paths(*again.take_unsynced())
+        files.disk.lose_power(Random(seed))
+        after = QueueFiles(files, "/s/consumequeue", 200)
+        found = [after.read("/s/consumequeue/t/0", number * 200, 20) for number in range(3)]
+        assert found == [b"x" * 20] * 3

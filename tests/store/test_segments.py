@@ -1,12 +1,17 @@
 """The log files in a row."""
 
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import PosixFiles
-from cometmq.store.segments import FileFault, Segments
+from cometmq.store.segments import FileFault, Segments, remove_file
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import MemoryFiles, Moment, ProcessEnded
 
 SIZE = 4096
 
@@ -122,3 +127,27 @@ def test_files_can_be_detached(tmp_path: Path) -> None:
     assert all(file.closed for file in gone)
     assert (segments.end, len(list(tmp_path.iterdir()))) == (2 * SIZE, 4)
     segments.close()
+
+
+def in_memory(files: MemoryFiles, count: int) -> Segments:
+    segments = Segments(files, "/", SIZE)
+    for number in range(count):
+        segments.add(segments.create_file(number * SIZE))
+    return segments
+
+
+def test_a_power_cut_leaves_no_gap_among_removed_files() -> None:
+    left: set[tuple[int, int]] = set()
+    for seed in range(120):
+        files = MemoryFiles(Disk(), VirtualClock(), Random(seed))
+        segments = in_memory(files, 8)
+        files.end_at(files.steps + seed % 12, Moment.AFTER)
+        with suppress(ProcessEnded):
+            segments.drop_after(5 * SIZE)
+            for _ in range(3):
+                remove_file(files, segments.drop_first().path)
+        files.disk.lose_power(Random(seed))
+        again = Segments(MemoryFiles(files.disk, VirtualClock(), Random(0)), "/", SIZE)
+        again.load()
+        left.add((again.start // SIZE, again.end // SIZE))
+    assert left == {(0, 8), (0, 7), (0, 6), (1, 6), (2, 6), (3, 6)}

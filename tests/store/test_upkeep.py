@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,9 @@ from cometmq.net.tasks import Tasks
 from cometmq.store.checkpoint import read_checkpoint, read_positions
 from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import Fault, MemoryFiles
+from cometmq.testing.faults.threads import SteppedThreads
 from tests.store.faults import FailingFiles
 from tests.store.stores import assert_consistent, copied, fill, opened, put
 
@@ -188,3 +193,63 @@ def test_a_stop_without_a_working_device(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert len(assert_consistent(again)) == 30
     again.close()
+
+
+async def stepped(
+    threads: SteppedThreads, work: Coroutine[Any, Any, None] | asyncio.Task[None]
+) -> BaseException | None:
+    """Have work done with its jobs in between; gives its error."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        threads.step()
+        await asyncio.sleep(0)
+    return task.exception()
+
+
+async def test_an_index_file_that_goes_while_it_is_finished_or_synced() -> None:
+    for turns in range(8):
+        clock = VirtualClock()
+        threads = SteppedThreads(Random(turns), split=1)
+        files = MemoryFiles(Disk(), clock, Random(0), threads=threads)
+        store = opened(Path("/s"), clock, files)
+        fill(store, 300)
+        store.flusher.sync_now()
+        store.dispatcher.write_index(0)
+        dropped = store.index.full_files()[0]
+        clock.advance(store.config.flush_consume_queue_thorough_interval)
+        round_ = asyncio.create_task(store.upkeep.flush_entries())
+        for _ in range(turns):
+            threads.step()
+            await asyncio.sleep(0)
+        store.index.drop_before(dropped.end_phys + 1)
+        assert dropped not in store.index.files
+        assert await stepped(threads, round_) is None
+        assert store.index.full_files() == []
+        store.close()
+
+
+async def test_a_failed_sync_of_entries_leaves_nothing_to_believe(tmp_path: Path) -> None:
+    """Their pages may be forgotten: until they are written anew, a start makes them again."""
+    for seed in range(20):
+        clock = VirtualClock()
+        threads = SteppedThreads(Random(seed), split=0)
+        disk = Disk()
+        files = MemoryFiles(disk, clock, Random(seed), threads=threads)
+        store = opened(Path("/s"), clock, files)
+        fill(store, 60)
+        store.flusher.sync_now()
+        assert await stepped(threads, store.upkeep.flush_entries()) is None
+        clock.advance(store.config.flush_consume_queue_thorough_interval)
+        place = "consumequeue" if seed % 2 else "index"
+        files.faults.append(Fault("datasync", errno.EIO, 1, place))
+        for failing in (True, False):
+            error = await stepped(threads, store.upkeep.flush_entries())
+            assert isinstance(error, OSError) is failing
+            if failing and seed % 4 < 2:
+                disk.kill(Random(seed))
+                break
+        else:
+            disk.lose_power(Random(seed))
+        again = opened(Path("/s"), clock, MemoryFiles(disk, clock, Random(seed)))
+        assert len(assert_consistent(again)) == 60
+        again.close()

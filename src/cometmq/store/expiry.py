@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from cometmq.store.retention import LogAge, plan
+from cometmq.store.segments import remove_file
 
 if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
@@ -54,7 +55,9 @@ class Expiry:
     def _ages(self) -> list[LogAge]:
         """Ages of the log files before the one being written, by the file's change time."""
         store = self._store
-        files = [file for file in store.log.segments.files if file.end <= store.log.durable]
+        # Without its records no start could make again what queues lose in a power cut.
+        sure = min(store.log.durable, store.upkeep.synced)
+        files = [file for file in store.log.segments.files if file.end <= sure]
         return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
 
     async def _drop(self, count: int) -> None:
@@ -79,7 +82,7 @@ class Expiry:
                 # A thread reads it; its handle, closed by the loop, must not be the last hold.
                 await store.clock.sleep_ms(_PIN_STEP_MS)
                 continue
-            await loop.run_in_executor(store.executor, store.files.unlink, file.path)
+            await loop.run_in_executor(store.executor, remove_file, store.files, file.path)
             self._closing.popleft()
         while self._paths:
             await loop.run_in_executor(store.executor, store.files.unlink, self._paths[0])

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import Protocol
 
 _FLOCK = Struct("hhqqi")
+_COPY_BYTES = 1 << 20
 
 Buffer = bytes | bytearray | memoryview
 
@@ -357,6 +358,17 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
     files.rename(draft, path)
     if durable:
         files.sync_directory(os.path.dirname(path))
+
+
+def write_again(files: Files, handle: int) -> None:
+    """Write what a file holds over itself. After a failed sync the kernel takes pages for clean
+    that never reached the device, and another sync would pass them over. Raises OSError."""
+    end = files.size(handle)
+    at = files.next_data(handle, 0)
+    while at < end:
+        found = files.pread(handle, min(_COPY_BYTES, end - at), at)
+        files.pwrite(handle, found, at)
+        at = files.next_data(handle, at + len(found))
 
 
 def read_file(files: Files, path: str) -> bytes | None:

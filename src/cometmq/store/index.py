@@ -179,7 +179,7 @@ class Index:
 
     def full_files(self) -> list[IndexFile]:
         """Files that take no more entries but have their slots in memory only."""
-        return [file for file in self.files[:-1] if file.has_slots]
+        return [file for file in self.files if file.has_slots and not file.room]
 
     def take_unsynced(self) -> list[IndexFile]:
         """The files to sync now; they count as synced unless given back."""
@@ -188,10 +188,11 @@ class Index:
             file.unsynced = False
         return found
 
-    def give_back(self, files: list[IndexFile]) -> None:
-        """Syncing these failed: they have to be synced still."""
+    def give_back(self, files: list[IndexFile], *, failed: bool) -> None:
+        """These have to be synced still; ``failed`` says that the device did not take them."""
         for file in files:
             file.unsynced = True
+            file.failed |= failed
 
     def sync_files(self, files: list[IndexFile]) -> None:
         """Sync files and their names; a thread may do it. Raises OSError."""
@@ -199,6 +200,7 @@ class Index:
             file.sync()
         if files:
             self._files.sync_directory(self._directory)
+            self._files.sync_directory(os.path.dirname(self._directory))
 
     @property
     def end_phys(self) -> int:

@@ -26,7 +26,7 @@ from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
-from cometmq.store.files import zeroed_memory
+from cometmq.store.files import write_again, zeroed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,14 +55,17 @@ class IndexFile:
     """One file, the newest one with its slots in memory."""
 
     __slots__ = (
+        "_closed",
         "_files",
         "_handle",
+        "_pins",
         "_slots",
         "begin_ms",
         "begin_phys",
         "count",
         "end_ms",
         "end_phys",
+        "failed",
         "max_entries",
         "path",
         "slot_count",
@@ -77,7 +80,10 @@ class IndexFile:
         self.slot_count = slot_count
         self.max_entries = max_entries
         self.unsynced = True
+        self.failed = False
         self._slots: memoryview | None = None
+        self._closed = False
+        self._pins = 0
         self._handle = files.open(path, create=True)
         self.begin_ms = self.end_ms = self.begin_phys = self.end_phys = self.used_slots = 0
         self.count = 1
@@ -216,8 +222,14 @@ class IndexFile:
         self.write_header()
 
     def sync(self) -> None:
-        """Return once what was written is on the device; a thread may do it. Raises OSError."""
+        """Return once what was written is on the device; a thread may do it. Raises OSError.
+
+        With ``failed`` set, since a sync failed before, all of it is written again first.
+        """
+        if self.failed:
+            write_again(self._files, self._handle)
         self._files.datasync(self._handle)
+        self.failed = False
 
     @property
     def has_slots(self) -> bool:
@@ -259,9 +271,21 @@ class IndexFile:
         raw = self._files.pread(self._handle, SLOT_BYTES, HEADER_BYTES + place * SLOT_BYTES)
         return int.from_bytes(raw, "big", signed=True)
 
+    def pin(self) -> None:
+        """Keep the handle open for a thread, until :meth:`unpin`."""
+        self._pins += 1
+
+    def unpin(self) -> None:
+        """The reverse of :meth:`pin`."""
+        self._pins -= 1
+        if self._closed and not self._pins:
+            self._files.close(self._handle)
+
     def close(self) -> None:
-        """Give the handle back."""
-        self._files.close(self._handle)
+        """Give the handle back once no thread uses it."""
+        self._closed = True
+        if not self._pins:
+            self._files.close(self._handle)
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:

@@ -99,9 +99,21 @@ class LogFile:
         """Zero everything from a physical offset on, durably. Raises OSError."""
         if self.linked or self.seals is not None:
             self._detach()
-        self._files.resize(self.handle, offset - self.base)
-        self._files.allocate(self.handle, self.size_bytes)
-        self._files.datasync(self.handle)
+        # Not by cutting it off and growing it again: a crash in between would leave a short file.
+        files, handle = self._files, self.handle
+        at = files.next_data(handle, offset - self.base)
+        while at < self.size_bytes:
+            zeros = bytes(min(_COPY_BYTES, self.size_bytes - at))
+            if self._differs(at, zeros):
+                files.pwrite(handle, zeros, at)
+            at = files.next_data(handle, at + len(zeros))
+        files.datasync(handle)
+
+    def _differs(self, position: int, expected: bytes) -> bool:
+        try:
+            return self._files.pread(self.handle, len(expected), position) != expected
+        except OSError:
+            return True
 
     def _detach(self) -> None:
         """Make it a file that nobody else knows anything of."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from cometmq.store.files import write_again
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 from cometmq.store.removal import Removals
 
@@ -33,6 +34,7 @@ class QueueFiles:
     """
 
     __slots__ = (
+        "_failed",
         "_files",
         "_handles",
         "_limit",
@@ -49,6 +51,7 @@ class QueueFiles:
         self._files = files
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._limit = limit
+        self._failed: set[str] = set()
         self.directory = directory
         self.removals = Removals(files, directory)
         self.file_bytes = file_bytes
@@ -72,7 +75,7 @@ class QueueFiles:
             if not self._files.exists(directory):
                 self._files.make_directory(directory)
                 self.queue_count += 1
-            self.new_directories.update((directory, os.path.dirname(directory), self.directory))
+            self._doubt_names(directory)
             handle = self._files.open(path, create=True)
             self._files.resize(handle, self.file_bytes)
         else:
@@ -81,6 +84,11 @@ class QueueFiles:
         if len(self._handles) > self._limit:
             self._files.close(self._handles.popitem(last=False)[1])
         return handle
+
+    def _doubt_names(self, directory: str) -> None:
+        while len(directory) >= len(os.path.dirname(self.directory)):
+            self.new_directories.add(directory)
+            directory = os.path.dirname(directory)
 
     def write(self, directory: str, position: int, data: Buffer) -> None:
         """Write entries at a byte position of a queue, over the ends of files. Raises OSError."""
@@ -197,8 +205,19 @@ class QueueFiles:
         self.new_directories = set()
         return paths, directories
 
-    def give_back(self, paths: list[str], directories: list[str]) -> None:
-        """Syncing these failed: they have to be synced still."""
+    def doubt(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Nobody knows what of the files is on the device: all of it is to be synced."""
+        for topic, queue_id in queues:
+            directory = os.path.join(self.directory, topic, str(queue_id))
+            self._doubt_names(directory)
+            self.unsynced.update(
+                os.path.join(directory, file_name(base)) for base in self.bases(directory)
+            )
+
+    def give_back(self, paths: list[str], directories: list[str], *, failed: bool) -> None:
+        """These have to be synced still; ``failed`` says that the device did not take them."""
+        if failed:
+            self._failed.update(paths)
         self.unsynced.update(paths)
         self.new_directories.update(directories)
 
@@ -210,6 +229,8 @@ class QueueFiles:
             except FileNotFoundError:
                 continue
             try:
+                if path in self._failed:
+                    write_again(self._files, handle)
                 self._files.datasync(handle)
             finally:
                 self._files.close(handle)
@@ -217,6 +238,7 @@ class QueueFiles:
             # Its topic may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 self._files.sync_directory(directory)
+        self._failed.difference_update(paths)
 
     def close(self) -> None:
         """Close every handle."""

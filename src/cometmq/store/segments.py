@@ -160,9 +160,9 @@ class Segments:
         return gone
 
     def drop_after(self, offset: int) -> None:
-        """Remove the files that begin behind ``offset``."""
-        for file in self.detach_behind(offset):
-            self._files.unlink(file.path)
+        """Remove the files that begin behind ``offset``, last first. Raises OSError."""
+        for file in reversed(self.detach_behind(offset)):
+            remove_file(self._files, file.path)
 
     def drop_first(self) -> LogFile:
         """Let go of the oldest file. It is returned closed, and its name is the caller's to
@@ -190,3 +190,10 @@ def _fits_another(bases: list[int], sizes: list[int], file_bytes: int) -> bool:
         base == bases[0] + number * size and (sizes[number] == size)
         for number, base in enumerate(bases)
     )
+
+
+def remove_file(files: Files, path: str) -> None:
+    """Take a log file's name away for good, before that of its neighbour: a power cut could undo
+    one removal and not the other, and leave a gap. A thread may do it. Raises OSError."""
+    files.unlink(path)
+    files.sync_directory(os.path.dirname(path))

@@ -23,10 +23,11 @@ from cometmq.store.checkpoint import (
 )
 from cometmq.store.expiry import Expiry
 from cometmq.store.queuecheck import entry_total
-from cometmq.store.sealing import Sealer
+from cometmq.store.sealing import Reader, Sealer, sums_by_child
 
 if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
+    from cometmq.store.indexfile import IndexFile
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,11 @@ class Spawner(Protocol):
 
 
 class Upkeep:
-    """The background work of one store."""
+    """The background work of one store.
+
+    ``synced`` is the offset of the log below which all queue and index entries are on the device.
+    ``read_sums`` reads full log files that are to be sealed.
+    """
 
     __slots__ = (
         "_ahead_failed",
@@ -57,23 +62,25 @@ class Upkeep:
         "_log_synced_ms",
         "_noted",
         "_store",
-        "_synced",
         "_thorough_ms",
         "expiry",
+        "read_sums",
+        "synced",
     )
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.expiry = Expiry(store)
+        self.read_sums: Reader = sums_by_child
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
         self._noted = -1
         self._ahead_failed = False
-        self._synced = store.log.segments.start
+        self.synced = store.log.segments.start
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
     def resume(self, synced: int) -> None:
         """Queue and index files are on the device for the log below an offset."""
-        self._synced = synced
+        self.synced = synced
 
     def start(self, tasks: Spawner) -> None:
         """Start the rounds."""
@@ -83,7 +90,7 @@ class Upkeep:
             ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
             ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
-            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store).seal_full_files),
+            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store, self.read_sums).seal_full_files),
         ]
         for name, interval_ms, work in rounds:
             tasks.spawn(self._repeat(interval_ms, work), name=name)
@@ -150,10 +157,7 @@ class Upkeep:
             left -= _QUEUES_A_SLICE
             await store.clock.sleep_ms(0)
         store.update_refusal()
-        for file in store.index.full_files():
-            for _ in file.slot_writes():
-                await store.clock.sleep_ms(0)
-            file.release_slots()
+        await self._finish_index_files()
         reached = dispatcher.complete
         if self._is_due(store.config.flush_consume_queue_thorough_interval):
             await self._sync_all(*reached)
@@ -162,27 +166,68 @@ class Upkeep:
 
     async def _sync_all(self, reached: int, reached_ms: int) -> None:
         store = self._store
-        paths, directories = store.pool.take_unsynced()
         try:
-            await self._in_thread(store.pool.sync_paths, paths, directories)
-        except BaseException:
-            store.pool.give_back(paths, directories)
-            raise
-        index_files = store.index.take_unsynced()
-        try:
-            await self._in_thread(store.index.sync_files, index_files)
-        except BaseException:
-            store.index.give_back(index_files)
+            await self._sync_entries()
+        except OSError:
+            # What the device did not take may be forgotten: a start has to make it again.
+            self._note(self.synced, clean=False, durable=False)
             raise
         self._thorough_ms = store.clock.monotonic_ms()
         if not await self._log_durable(reached):
             self._note(reached, clean=False, durable=False)
             return
-        self._synced = reached
+        self.synced = reached
         self._checkpoint = Checkpoint(reached_ms, reached_ms, self._checkpoint.index_ms)
         root = store.config.store_path_root_dir
         write_checkpoint(store.files, root, self._checkpoint, durable=False)
         self._note(reached, clean=False, durable=False)
+
+    async def _sync_entries(self) -> None:
+        store = self._store
+        paths, directories = store.pool.take_unsynced()
+        try:
+            await self._in_thread(store.pool.sync_paths, paths, directories)
+        except BaseException as error:
+            store.pool.give_back(paths, directories, failed=isinstance(error, OSError))
+            raise
+        # Synced without its slots, a full file would count as whole at the next start.
+        await self._finish_index_files()
+        index_files = store.index.take_unsynced()
+        try:
+            await self._with_index_files(index_files, store.index.sync_files, index_files)
+        except BaseException as error:
+            store.index.give_back(index_files, failed=isinstance(error, OSError))
+            raise
+
+    async def _finish_index_files(self) -> None:
+        """Write the slots of full files; afterwards there is none without."""
+        store = self._store
+        while full := store.index.full_files():
+            file = full[0]
+            file.pin()
+            try:
+                for _ in file.slot_writes():
+                    await store.clock.sleep_ms(0)
+            finally:
+                file.unpin()
+            file.release_slots()
+
+    async def _with_index_files(
+        self, files: list[IndexFile], call: Callable[..., None], *values: object
+    ) -> None:
+        """Run a call on index files in a thread; dropped meanwhile, they stay open for it."""
+        for file in files:
+            file.pin()
+
+        def unpin(_: object) -> None:
+            for file in files:
+                file.unpin()
+
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._store.executor, call, *values)
+        # Not in a finally: a cancelled round does not stop the thread.
+        done.add_done_callback(unpin)
+        await asyncio.shield(done)
 
     async def _log_durable(self, offset: int) -> bool:
         """Sync the log up to ``offset``; False when that takes longer than the round may."""
@@ -226,7 +271,7 @@ class Upkeep:
             store.files.boot_id(),
             clean,
             reached,
-            self._synced,
+            self.synced,
             store.pool.queue_count,
             self._checkpoint,
             store.log.durable,
@@ -254,14 +299,18 @@ class Upkeep:
             return
         for file in [*store.index.full_files(), *store.index.files[-1:]]:
             file.write_slots()
-        store.index.sync_files(store.index.take_unsynced())
-        store.pool.sync_paths(*store.pool.take_unsynced())
+        try:
+            store.index.sync_files(store.index.take_unsynced())
+            store.pool.sync_paths(*store.pool.take_unsynced())
+        except OSError:
+            self._note(self.synced, clean=False, durable=False)
+            raise
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
         last_ms = store.last_ms
         self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
         write_checkpoint(store.files, root, self._checkpoint, durable=True)
-        self._synced = reached
+        self.synced = reached
         self._note(reached, clean=True, durable=True)
         store.files.unlink(abort_path(root))
         store.files.sync_directory(root)
