@@ -40,9 +40,11 @@ class Half:
 
 
 class HalfIndex:
-    """All open transactions by half offset. Offsets are added in ascending order."""
+    """All open transactions by half offset. Offsets are added in ascending order. ``checks`` counts
+    those that were made since the start."""
 
     def __init__(self) -> None:
+        self.checks = 0
         self._halves: dict[int, Half] = {}
         self._timers: list[tuple[int, int]] = []
 
