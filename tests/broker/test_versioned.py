@@ -165,11 +165,11 @@ async def test_notes_are_kept_beside_the_values(tmp_path: Path) -> None:
     world.table.put_note("plum", 9)
     assert world.table.version.counter == 2  # they are no change of the values
     await world.close()
-    notes = b',\n\t"eaten":{\n\t\t"plum":9,\n\t\t"fig":8\n\t}\n}'
+    notes = b',\n\t"eaten":{\n\t\t"fig":8,\n\t\t"plum":9\n\t}\n}'
     assert world.path.read_bytes() == FILE.removesuffix(b"\n}") + notes
     again = World(tmp_path)
     again.table.load()
-    assert again.table.notes() == {"plum": 9, "fig": 8}
+    assert list(again.table.notes().items()) == [("fig", 8), ("plum", 9)]
     for name in ("plum", "fig"):
         again.table.drop_note(name)
     await again.close()

@@ -154,7 +154,7 @@ class ConsumerOffsets:
 
     def delete_topic(self, topic: str) -> None:
         """Forget all progress in a topic."""
-        self.delete_topics({topic})
+        self._drop([key for key in self._table if key.startswith(topic + SEPARATOR)])
 
     def delete_topics(self, topics: Set[str]) -> None:
         """Forget all progress in some topics."""

@@ -187,9 +187,11 @@ class TopicTable:
         """Forget those of which the log holds no message any more, and the oldest of too many."""
         notes = self._table.notes()
         surplus = len(notes) - _REMEMBERED_DELETIONS
-        for number, (topic, end) in enumerate(sorted(notes.items(), key=lambda note: note[1])):
-            if end <= log_start or number < surplus:
-                self._table.drop_note(topic)
+        for topic, end in notes.items():  # in the order of their ends
+            if end > log_start and surplus <= 0:
+                return
+            self._table.drop_note(topic)
+            surplus -= 1
 
     def create_by_send(
         self, topic: str, default_topic: str, queue_nums: int, client: str, *, unit: bool = False

@@ -141,11 +141,13 @@ class VersionedTable(Generic[V]):
         return True
 
     def notes(self) -> dict[str, int]:
-        """All notes by name, as they are now."""
+        """All notes by name, as they are now; the one that was put last is the last."""
         return dict(self._notes)
 
     def put_note(self, name: str, number: int) -> None:
         """Write down a number with the values; that is no change of theirs."""
+        if name in self._notes:
+            self.drop_note(name)
         self._set_note(name, number)
         self.file.touch()
 
