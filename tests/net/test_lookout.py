@@ -22,15 +22,19 @@ NOT_LOOKING = 2
 
 
 class TurningClock(VirtualClock):
-    """Every turn of the loop in which somebody looks at this clock takes 10 us."""
+    """Time passes while the loop looks: 10 us each time the processor is offered."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_us = 1_000
+        self.taken_us = 0
 
     def monotonic_ns(self) -> int:
-        self.now_us += TURN_US
         return self.now_us * 1_000
+
+    def offer(self) -> None:
+        """The processor is offered; others keep it for ``taken_us``."""
+        self.now_us += TURN_US + self.taken_us
 
 
 class Requests:
@@ -60,7 +64,7 @@ class Requests:
 @pytest.fixture
 async def requests() -> Requests:
     clock = TurningClock()
-    return Requests(clock, Lookout(LOOK_US, clock))
+    return Requests(clock, Lookout(LOOK_US, clock, offer=clock.offer))
 
 
 async def test_the_first_requests_are_not_waited_for(requests: Requests) -> None:
@@ -123,13 +127,44 @@ async def test_one_turn_with_many_requests_is_one_arrival(requests: Requests) ->
 
 async def test_a_thread_that_needs_the_interpreter_is_not_kept_waiting() -> None:
     clock, syncing = TurningClock(), False
-    requests = Requests(clock, Lookout(LOOK_US, clock, must_sleep=lambda: syncing))
+    requests = Requests(
+        clock, Lookout(LOOK_US, clock, must_sleep=lambda: syncing, offer=clock.offer)
+    )
     await requests.come(10, every_us=40)
     syncing = True
     assert await requests.passes(40) == 1
     assert not requests.lookout.is_awake
     syncing = False
     await requests.come(3, every_us=40)
+    assert requests.lookout.is_awake
+
+
+async def test_where_others_want_the_processor_looking_rests(requests: Requests) -> None:
+    await requests.come(10, every_us=40)
+    requests.clock.taken_us = 3_000
+    taken = 0
+    for _ in range(1_000):
+        requests.lookout.arrived(requests.clock.now_us * 1_000)
+        before_us = requests.clock.now_us
+        await requests.passes(40)
+        taken += requests.clock.now_us - before_us > requests.clock.taken_us
+    # 40 ms of requests: looking again after 4, 16, ... ms, so three times at most.
+    assert 1 <= taken <= 3
+    assert not requests.lookout.is_awake
+
+
+async def test_looking_goes_on_when_the_others_are_gone(requests: Requests) -> None:
+    await requests.come(10, every_us=40)
+    requests.clock.taken_us = 3_000
+    await requests.come(1_000, every_us=40)
+    requests.clock.taken_us = 0
+    await requests.come(5_000, every_us=40)
+    assert requests.lookout.is_awake
+    # Who takes it once in a while takes no more than a moment's looking.
+    requests.clock.taken_us = 3_000
+    await requests.come(1, every_us=40)
+    requests.clock.taken_us = 0
+    await requests.come(120, every_us=40)
     assert requests.lookout.is_awake
 
 
@@ -148,8 +183,8 @@ async def test_a_server_looks_between_requests_and_rests_after_them() -> None:
         return Reply()
 
     awake: list[bool] = []
-    # So long a look that a loaded machine answers within it.
-    lookout = Lookout(100_000, SystemClock())
+    # So long a look that a loaded machine answers within it, and nobody to take the processor.
+    lookout = Lookout(100_000, SystemClock(), offer=lambda: None)
     async with serving({RequestCode.HEART_BEAT: beat}, lookout=lookout) as served:
         client = await served.connect()
         for opaque in range(30):

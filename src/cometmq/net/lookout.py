@@ -2,12 +2,13 @@
 
 A loop that has nothing to do sleeps, and on an idle processor its wake-up takes 40 us and more:
 longer than most requests. A client with one request in flight pays for it with every request. So
-after a request the loop looks for the next one for a while, and sleeps only then. Each look offers
-the processor to whoever else wants it.
+after a request the loop looks for the next one for a while, and sleeps only then.
 
 It pays only when the next request comes within that while. A weighted mean of the last pauses says
 whether it will: an idle server never looks, and one whose pauses get longer stops after a few looks
-that found nothing (docs/decisions/0005-lookout.md has the numbers).
+that found nothing. Nor does it pay when others want the processor, which is awake anyway then: each
+look offers it, and when it is taken there is no looking for a while that gets longer each time
+(docs/decisions/0005-lookout.md has the numbers).
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ if TYPE_CHECKING:
 
 #: The newest pause weighs 1 in 2**3; one counts at most as twice the time of a look.
 _WEIGHT_SHIFT: Final = 3
+#: An offered processor that is back within this was wanted by nobody.
+_TAKEN_NS: Final = 20_000
+#: For how long nothing is looked for then: four times as long as the last time, half as long for
+#: every request that was found.
+_REST_MIN_NS: Final = 1_000_000
+_REST_MAX_NS: Final = 500_000_000
+_TAKEN_SHIFT: Final = 2
+_FOUND_SHIFT: Final = 1
 
 
 class Lookout:
     """One event loop's look for requests, ``look_us`` long.
 
     ``must_sleep`` is asked before every look; while it is true the loop sleeps as ever, because
-    somebody needs the interpreter who cannot have it from a loop that is awake: a thread.
+    somebody needs the interpreter who cannot have it from a loop that is awake: a thread. ``offer``
+    lets others have the processor.
     """
 
     __slots__ = (
@@ -37,22 +47,33 @@ class Lookout:
         "_clock",
         "_look_ns",
         "_loop",
+        "_offer",
         "_pause_ns",
         "_quiet_since_ns",
+        "_rest_ns",
+        "_rests_until_ns",
         "_served",
         "must_sleep",
     )
 
     def __init__(
-        self, look_us: int, clock: Clock, *, must_sleep: Callable[[], bool] = lambda: False
+        self,
+        look_us: int,
+        clock: Clock,
+        *,
+        must_sleep: Callable[[], bool] = lambda: False,
+        offer: Callable[[], None] = yield_processor,
     ) -> None:
         self._look_ns = look_us * 1_000
         self._clock = clock
         self.must_sleep = must_sleep
+        self._offer = offer
         self._loop = asyncio.get_running_loop()
         self._awake = False
         self._served = False
         self._quiet_since_ns = 0
+        self._rest_ns = _REST_MIN_NS
+        self._rests_until_ns = 0
         self._pause_ns = 2 * self._look_ns
 
     @property
@@ -66,6 +87,8 @@ class Lookout:
             return
         self._served = True
         if self._quiet_since_ns:
+            if self._awake:
+                self._rest_ns = max(self._rest_ns >> _FOUND_SHIFT, _REST_MIN_NS)
             pause_ns = min(now_ns - self._quiet_since_ns, 2 * self._look_ns)
             self._pause_ns += (pause_ns - self._pause_ns) >> _WEIGHT_SHIFT
             self._quiet_since_ns = 0
@@ -79,18 +102,26 @@ class Lookout:
             # What these requests have to wait for, their commit, is queued behind this call.
             self._served = False
             self._loop.call_soon(self._look)
-        elif self._is_worth_it():
-            yield_processor()
+        elif not self.must_sleep() and self._pays() and self._has_processor():
             self._loop.call_soon(self._look)
         else:
             self._awake = False
 
-    def _is_worth_it(self) -> bool:
-        if self.must_sleep():
-            return False
+    def _pays(self) -> bool:
         now_ns = self._clock.monotonic_ns()
         if not self._quiet_since_ns:
             self._quiet_since_ns = now_ns
-            return self._pause_ns < self._look_ns
+            return self._pause_ns < self._look_ns and now_ns >= self._rests_until_ns
         # A clock that stands still (a test's) would keep the loop awake for ever.
         return 0 < now_ns - self._quiet_since_ns < self._look_ns
+
+    def _has_processor(self) -> bool:
+        """Offer the processor; false when somebody took it."""
+        begin_ns = self._clock.monotonic_ns()
+        self._offer()
+        end_ns = self._clock.monotonic_ns()
+        if end_ns - begin_ns < _TAKEN_NS:
+            return True
+        self._rest_ns = min(self._rest_ns << _TAKEN_SHIFT, _REST_MAX_NS)
+        self._rests_until_ns = end_ns + self._rest_ns
+        return False
