@@ -102,13 +102,13 @@ async def test_a_rolled_back_message_is_never_seen(tmp_path: Path) -> None:
         assert len(await read(client, "t", "1")) == 1
 
 
-async def test_one_way_ends_and_unknown_ones_are_not_answered(tmp_path: Path) -> None:
+async def test_unknown_leaves_a_transaction_open_and_junk_is_refused(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         half = await prepare(client)
-        client.post(END, **end_fields(half, "0"))
-        answer, _ = await client.ask(RequestCode.GET_MAX_OFFSET, topic="t", queueId="1")
-        assert (answer.opaque, answer.ext["offset"]) == (client.opaque, "0")
+        assert (await end(client, half, "0")).code == 0
+        junk = await end(client, half, "4")
+        assert (junk.code, "commitOrRollback" in (junk.remark or "")) == (1, True)
         assert (await end(client, half, COMMIT)).code == 0
 
 

@@ -99,15 +99,20 @@ class Transactions:
     # ----------------------------------------------------------------------------------------- end
 
     def end(self, peer: Peer, request: Request[EndTransaction]) -> Reply | None:
-        """Commit or roll back; answered once that is stored. Unknown is not answered."""
+        """Commit or roll back; answered once that is stored. Unknown changes nothing."""
         header = request.header
         kind = header.commit_or_rollback
-        if kind not in (TransactionType.COMMIT, TransactionType.ROLLBACK):
+        if kind == TransactionType.NONE:
             log.info(
                 "transaction unknown half_offset=%d group=%s",
                 header.tran_state_table_offset, header.producer_group,
             )  # fmt: skip
-            return None
+            return Reply()
+        if kind not in (TransactionType.COMMIT, TransactionType.ROLLBACK):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
+            )
         half = self._open(header)
         view = self._store.message_at(half.physical_offset)
         if view is None:
