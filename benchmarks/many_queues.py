@@ -11,7 +11,6 @@ it. A rate counts with the time until the broker has dispatched all of it. One J
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shutil
 import statistics
@@ -21,10 +20,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS, BenchmarkFailed, build_load
-from cometmq.admin.node import NodeProcess
+from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.servers import MAKERS, Server, cpu_s, proc_numbers
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.runtime import run
@@ -34,102 +33,8 @@ from tests.compat import anchor
 
 QUEUES: Final = 10
 WIDE, NARROW = "wide-", "narrow"
-WAIT_S: Final = 300
 #: What the Java broker is tried with, from the most on.
 JAVA_TOPICS: Final = (10_000, 6_000, 3_000, 1_500)
-
-
-class Server(Protocol):
-    """A broker that can be stopped, killed and started again on the same store."""
-
-    name: str
-    home: Path
-
-    @property
-    def port(self) -> int:
-        """Where it serves."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        ...
-
-    def start(self) -> None:
-        """Start it; returns when it serves."""
-        ...
-
-    def stop(self) -> None:
-        """Ask it to stop and wait."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
-class OurServer:
-    """CometMQ as a user starts it."""
-
-    name = "cometmq"
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._node = NodeProcess(home / "store")
-        self.kill = self._node.kill
-
-    @property
-    def port(self) -> int:
-        return int(self._node.broker.rpartition(":")[2])
-
-    @property
-    def pid(self) -> int:
-        assert self._node.process is not None
-        return self._node.process.pid
-
-    def start(self) -> None:
-        self._node.start(WAIT_S * 1000)
-
-    def stop(self) -> None:
-        self._node.terminate(WAIT_S * 1000)
-
-
-class JavaServer:
-    """The Java broker; its name server stays up, since only the broker is measured."""
-
-    name = "java"
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._cluster = anchor.JavaCluster(
-            anchor.fetch_jars(), home, JAVA_SETTINGS, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
-        )
-        self._broker = self._cluster.broker_server
-        self._broker.command.remove("-XX:TieredStopAtLevel=1")
-
-    @property
-    def port(self) -> int:
-        return int(self._cluster.broker.rpartition(":")[2])
-
-    @property
-    def pid(self) -> int:
-        return self._broker.pid
-
-    def start(self) -> None:
-        if self._cluster.namesrv_server.process is None:
-            self._cluster.namesrv_server.start()
-        self._broker.start()
-
-    def stop(self) -> None:
-        process = self._broker.process
-        assert process is not None
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(WAIT_S)
-        self._broker.stop()
-
-    def kill(self) -> None:
-        self._cluster.kill()
 
 
 def write_topics(store: Path, topics: int) -> None:
@@ -165,8 +70,13 @@ class Measured:
     def load(
         self, topic: str, connections: int, window: int, seconds: float = 0
     ) -> dict[str, float]:
-        """One run of the load generator; `messages_per_s` covers dispatch too."""
+        """One run of the load generator; `messages_per_s` covers dispatch too.
+
+        `cpu_us` is the broker's processor time a message, which other work on the machine changes
+        less than the rate.
+        """
         seconds = seconds or self._seconds
+        before_s = cpu_s(self._server.pid)
         done = subprocess.run(self._words(topic, connections, window, seconds), stdout=-1)
         if done.returncode:
             raise BenchmarkFailed(f"{self._server.name}: the load generator failed")
@@ -177,6 +87,7 @@ class Measured:
         while self._behind_bytes():
             time.sleep(0.005)
         found["messages_per_s"] *= seconds / (seconds + time.perf_counter() - begin)
+        found["cpu_us"] = (cpu_s(self._server.pid) - before_s) * 1e6 / found["stored"]
         return found
 
     def _words(self, topic: str, connections: int, window: int, seconds: float) -> list[str]:
@@ -201,22 +112,26 @@ class Measured:
     def rounds(self, count: int) -> dict[str, object]:
         """Rates over all queues and over one topic, in alternating rounds."""
         rates: dict[str, list[float]] = {WIDE: [], NARROW: []}
-        longest_ms = 0.0
+        cpu_us: dict[str, list[float]] = {WIDE: [], NARROW: []}
         for number in range(count):
             for topic in (WIDE, NARROW) if number % 2 else (NARROW, WIDE):
                 found = self.load(topic, 8, 64)
                 rates[topic].append(round(found["messages_per_s"]))
+                cpu_us[topic].append(round(found["cpu_us"], 1))
         quiet = self.load(WIDE, 1, 1, 3 * self._seconds)
-        longest_ms = quiet["max_us"] / 1000
         wide, narrow = (statistics.median(rates[topic]) for topic in (WIDE, NARROW))
         return {
             "all_queues_per_s": wide,
             "one_topic_per_s": narrow,
             "ratio": round(wide / narrow, 3),
             "rounds": rates,
+            "cpu_us": cpu_us,
+            "cpu_ratio": round(
+                statistics.median(cpu_us[NARROW]) / statistics.median(cpu_us[WIDE]), 3
+            ),
             "one_in_flight_p50_us": quiet["p50_us"],
             "one_in_flight_p999_us": quiet["p999_us"],
-            "one_in_flight_max_ms": longest_ms,
+            "one_in_flight_max_ms": quiet["max_us"] / 1000,
         }
 
     def restarts(self) -> dict[str, float]:
@@ -250,9 +165,8 @@ def timed(action: Callable[[], None]) -> float:
 
 def memory_mib(pid: int) -> dict[str, int]:
     """Resident memory of a process: its own, and files that it maps."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return {name: int(fields[name].split()[0]) >> 10 for name in ("RssAnon", "RssFile")}
+    fields = proc_numbers(pid, "status")
+    return {name: fields[name] >> 10 for name in ("RssAnon", "RssFile")}
 
 
 def measure(
@@ -285,14 +199,13 @@ def main() -> int:
     parser.add_argument("--place", help="the directory for the stores; the temporary one")
     words = parser.parse_args()
     java = JAVA_TOPICS if words.java is None else (words.java,) if words.java else ()
-    makers: dict[str, Callable[[Path], Server]] = {"cometmq": OurServer, "java": JavaServer}
     tries = [("cometmq", words.topics), *(("java", topics) for topics in java)]
     with tempfile.TemporaryDirectory(prefix="cometmq-many-", dir=words.place) as place:
         load_path = build_load(Path(place))
         for name, topics in tries:
             home = Path(place, f"{name}-{topics}")
             try:
-                line = measure(makers[name](home), load_path, topics, words.rounds, words.seconds)
+                line = measure(MAKERS[name](home), load_path, topics, words.rounds, words.seconds)
             except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
                 line = {"broker": name, "topics": topics, "failed": str(error)[-500:]}
             print(json.dumps(line), flush=True)

@@ -1,4 +1,4 @@
-"""File layers that fail when they are told to, and one that loses power."""
+"""File layers that fail when they are told to, forget, and lose power."""
 
 import os
 import random
@@ -38,6 +38,22 @@ class FailingFiles(PosixFiles):
     def datasync(self, handle: int) -> None:
         self._check("datasync")
         super().datasync(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        self._check("rename")
+        super().rename(source, target)
+
+
+class ForgetfulFiles(PosixFiles):
+    """A system that has nothing in memory as long as it is ``cold``."""
+
+    __slots__ = ("cold",)
+
+    def __init__(self) -> None:
+        self.cold = True
+
+    def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        return 0 if self.cold else super().read_cached(handle, buffer, offset)
 
 
 class LossyFiles(PosixFiles):

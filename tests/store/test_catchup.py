@@ -231,7 +231,7 @@ def test_a_topic_made_anew_keeps_to_its_own_messages_when_all_is_dispatched_agai
     for number in range(9):
         put(store, "u", 0, b"former %d" % number)
     fill(store, 30)
-    store.delete_topic("u")
+    store.deletions.delete("u")
     for number in range(4):
         put(store, "u", 0, b"new %d" % number)
     store.commit()

@@ -12,6 +12,7 @@ from cometmq.message.ids import pack_host
 from cometmq.message.record import iter_decode
 from cometmq.store import queries
 from cometmq.store.engine import MessageStore
+from tests.store.faults import ForgetfulFiles
 from tests.store.stores import fill, log_of, opened, put
 
 
@@ -63,15 +64,19 @@ async def test_holes_have_no_time(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("ratio", [0, 40])
-async def test_only_what_begins_a_record_is_fetched(tmp_path: Path, ratio: int) -> None:
-    store = opened(tmp_path, access_message_in_memory_max_ratio=ratio)
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_only_what_begins_a_record_is_fetched(tmp_path: Path, in_memory: bool) -> None:
+    files = ForgetfulFiles()
+    store = opened(tmp_path, files=files)
     fill(store, 20)
+    store.close()
+    files.cold = not in_memory
+    store = opened(tmp_path, files=files)
     places = {record.physical_offset: record.size_bytes for record in log_of(store)}
     for place in range(-3, store.written_offset + 3):
         found = await store.fetch_at(place)
         assert (len(found) if found is not None else None) == places.get(place)
-        assert store.message_at(place) == (found if ratio else None)
+        assert store.message_at(place) == (found if in_memory else None)
     store.close()
 
 
@@ -91,7 +96,7 @@ async def test_ranges_of_dropped_files(tmp_path: Path) -> None:
     store.log.segments.drop_first()
     await store.load(result)
     assert result.chunks == []
-    assert await queries.bytes_at(store.log, 0, 10, 0) is None
+    assert await queries.bytes_at(store.log, 0, 10) is None
     assert store.log.view(0, 10) is None
     assert queries.record_size(None, 0) == 0
     store.close()

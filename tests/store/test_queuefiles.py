@@ -82,3 +82,61 @@ def test_of_what_another_process_left_nothing_counts_as_synced() -> None:
         after = QueueFiles(files, "/s/consumequeue", 200)
         found = [after.read("/s/consumequeue/t/0", number * 200, 20) for number in range(3)]
         assert found == [b"x" * 20] * 3
+
+
+class CountedSyncs(PosixFiles):
+    """Counts how often files, and how often all of them, are synced."""
+
+    __slots__ = ("files", "whole")
+
+    def __init__(self) -> None:
+        self.files = self.whole = 0
+
+    def datasync(self, handle: int) -> None:
+        super().datasync(handle)
+        self.files += 1
+
+    def sync_filesystem(self, path: str) -> None:
+        super().sync_filesystem(path)
+        self.whole += 1
+
+
+def test_very_many_files_are_synced_at_once(tmp_path: Path) -> None:
+    files = CountedSyncs()
+    pool = QueueFiles(files, str(tmp_path), 200)
+    pool.sync_limit = 4
+    for number in range(4):
+        pool.write(str(tmp_path / "t" / str(number)), 0, bytes(20))
+    pool.sync_paths(*pool.take_unsynced())
+    assert (files.files, files.whole) == (4, 0)
+    for number in range(5):
+        pool.write(str(tmp_path / "t" / str(number)), 0, bytes(20))
+    pool.sync_paths(*pool.take_unsynced())
+    assert (files.files, files.whole) == (4, 1)
+    pool.close()
+
+
+def test_what_was_lost_of_very_many_files_is_written_again() -> None:
+    for seed in range(30):
+        files, pool = in_memory(seed)
+        pool.sync_limit = 2
+        for number in range(3):
+            pool.write(f"/s/consumequeue/t/{number}", 0, b"x" * 20)
+        taken = pool.take_unsynced()
+        files.faults.append(Fault("sync_filesystem", errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            pool.sync_paths(*taken)
+        pool.give_back(*taken, failed=True)
+        pool.sync_paths(*pool.take_unsynced())
+        files.disk.lose_power(Random(seed))
+        again = QueueFiles(files, "/s/consumequeue", 200)
+        for number in range(3):
+            assert again.read(f"/s/consumequeue/t/{number}", 0, 20) == b"x" * 20
+
+
+def test_many_queues_share_the_memory() -> None:
+    pool = QueueFiles(PosixFiles(), "nowhere", 200)
+    pool.share_memory(8)
+    assert (pool.kept_bytes, pool.long_bytes) == (1_280, 20_000)
+    pool.share_memory(100_000)
+    assert (pool.kept_bytes, pool.long_bytes) == (320, 2_684)

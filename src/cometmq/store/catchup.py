@@ -69,6 +69,8 @@ class CatchUp:
         self._pass(scan, self._shape)
         self._find_short()
         if self._late:
+            # What is dispatched out of order has no place in it: the next start reads the log.
+            self._store.dispatcher.journal.remove()
             begin = max(min(self._late.values()), segments.start)
             logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
             self._pass(Scan(segments, begin, scan.position), self._shape_late)

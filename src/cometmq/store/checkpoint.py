@@ -14,6 +14,8 @@
     clean        everything below ``written`` is complete and nothing is behind it
     written      queue and index files hold all of the log below this offset; true as long as the
                  machine has not lost power (same boot_id)
+    complete     with -1 that is so; else queue files do up to here, and from here on up to
+                 ``written`` they do together with the journal (entryjournal.py)
     synced       the same, and on the device
     queues       how many queues had files; with fewer at a start, somebody removed some, and all of
                  the log is dispatched again to what lacks entries
@@ -72,6 +74,7 @@ class Positions(msgspec.Struct, frozen=True):
     file_bytes: int = 0
     rebuild: int = -1
     shrunk: bool = False
+    complete: int = -1
     crc: int = 0
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.store.resident import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +36,8 @@ class CommitLog:
 
     ``position`` is where the next record goes (buffered ones counted), ``written`` what the
     operating system has, ``durable`` what the device has; ``limit`` ends the file at ``position``.
+    ``opened_at`` is where this run began to write. What is more than ``hot_bytes`` behind the end
+    counts as far; ``windows`` is what was read there lately.
     """
 
     __slots__ = (
@@ -44,22 +47,27 @@ class CommitLog:
         "_runs",
         "durable",
         "failure",
+        "hot_bytes",
         "limit",
+        "opened_at",
         "parts",
         "position",
         "segments",
+        "windows",
         "written",
     )
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self.failure: StoreError | None = None
+        self.hot_bytes = 1 << 62
+        self.windows = Windows()
         self._ahead: Future[LogFile] | None = None
         self.resume(segments.start)
 
     def resume(self, end: int) -> None:
         """Go on behind ``end``, which recovery found and made durable."""
-        self.position = self.written = self.durable = end
+        self.position = self.written = self.durable = self.opened_at = end
         self._reset()
 
     def _reset(self) -> None:
@@ -205,6 +213,10 @@ class CommitLog:
             if file.base < self.written:
                 found.append(file)
         return found[::-1] if self.durable < self.written else []
+
+    def is_far(self, offset: int) -> bool:
+        """Whether what is at ``offset`` is so far behind the end that it may not be in memory."""
+        return self.written - offset > self.hot_bytes
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of one record or several in one file; None when no file holds them."""

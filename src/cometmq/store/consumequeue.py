@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 #: A position of the log, and the store time of the last record before it, ms.
 Mark: TypeAlias = tuple[int, int]
 
-#: As many bytes of entries in memory are written at once, whoever waits for their turn.
-LONG_TAIL_BYTES = 20_000
 _HEAD_ENTRIES = 200
 _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
@@ -111,6 +109,19 @@ class ConsumeQueue:
             if found > first:
                 return found
         return -1
+
+    def resume(self, first: int, entries: bytearray) -> None:
+        """Take the last entries from ``first`` on, which the files may lack; those before it, they
+        have. :meth:`find_first` is owed then."""
+        self._start_at(first)
+        self.tail = entries
+        self.next_offset = self.max_offset = first + len(entries) // QUEUE_ENTRY_BYTES
+
+    def find_first(self, log_start: int) -> None:
+        """Find out where a resumed queue begins; ``log_start`` is the log's first offset."""
+        bases = self._pool.bases(self.directory)
+        self.min_offset = bases[0] // QUEUE_ENTRY_BYTES if bases else self.tail_offset
+        self.correct_min(log_start)
 
     def _end_in(self, first: int, stop: int, below: int) -> int:
         """Where the entries for records below end in the file from ``first`` to ``stop``.
@@ -271,6 +282,22 @@ class ConsumeQueue:
         if stop > tail_offset and len(found) == size:
             found += self.tail[: (stop - tail_offset) * QUEUE_ENTRY_BYTES]
         return found
+
+    def read_at_once(self, offset: int, count: int) -> bytearray | bytes | None:
+        """As :meth:`read`; None when the device would have to be asked: :meth:`fetch` them then."""
+        size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
+        if size <= 0:
+            return self.read(offset, count)
+        found = self._pool.read_cached(self.directory, offset * QUEUE_ENTRY_BYTES, size)
+        if found is not None and len(found) == size and offset + count > self.tail_offset:
+            stop = min(offset + count, self.max_offset)
+            found += self.tail[: (stop - self.tail_offset) * QUEUE_ENTRY_BYTES]
+        return found
+
+    def fetch(self, offset: int, count: int) -> bytes:
+        """Entries from ``offset`` that are in its file; for a thread. Raises OSError."""
+        size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
+        return self._pool.fetch(self.directory, offset * QUEUE_ENTRY_BYTES, size)
 
     def write(self) -> None:
         """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""

@@ -88,7 +88,8 @@ class Deletions:
     def _forget(self, topic: str, queue_ids: list[int]) -> None:
         store = self._store
         places = [(topic, queue_id) for queue_id in queue_ids]
-        gone = {store.queues.pop(place) for place in places if place in store.queues}
+        found = (store.queues.pop(key, None) or store.resumed.pop(key, None) for key in places)
+        gone = {queue for queue in found if queue is not None}
         store.known[topic].difference_update(queue_ids)
         if not store.known[topic]:
             del store.known[topic]

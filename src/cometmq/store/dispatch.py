@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, takes_queue_slot, transaction_type
-from cometmq.store.consumequeue import LONG_TAIL_BYTES, ConsumeQueue, Mark
+from cometmq.store.consumequeue import ConsumeQueue, Mark
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
 from cometmq.store.runs import Run
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
+    from cometmq.store.entryjournal import EntryJournal
     from cometmq.store.index import Index
+    from cometmq.store.queuefiles import QueueFiles
     from cometmq.store.runs import Segment
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,22 @@ class Dispatcher:
     memory since a write failed (the next write tries again).
     """
 
-    __slots__ = ("_dirty", "_index", "_mark", "last_ms", "listeners", "position", "problem")
+    __slots__ = (
+        "_dirty",
+        "_index",
+        "_mark",
+        "_pool",
+        "journal",
+        "last_ms",
+        "listeners",
+        "position",
+        "problem",
+    )
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, pool: QueueFiles, journal: EntryJournal) -> None:
         self._index = index
+        self._pool = pool
+        self.journal = journal
         #: Queues by the time since which their files lack entries, longest first.
         self._dirty: deque[ConsumeQueue] = deque()
         self._mark: Mark = (0, 0)
@@ -71,9 +85,9 @@ class Dispatcher:
         self._mark = (end, self.last_ms)
         if self._index.pending >= BATCH_KEYS:
             self.write_index(now_ms)
-        for queue in grown:
-            if queue.is_prompt or len(queue.tail) >= LONG_TAIL_BYTES:
-                self._write_now(queue)
+        self._write_due(grown)
+        if 0 <= self.journal.end < end:
+            self._note_entries(segment)
         for listener in self.listeners:
             try:
                 listener(grown)
@@ -131,10 +145,20 @@ class Dispatcher:
         if queue.dirty is None:
             self._soil(queue)
 
-    def _write_now(self, queue: ConsumeQueue) -> None:
-        """Write a queue that must not wait, or has many entries in memory; it keeps its place."""
+    def _write_due(self, queues: Iterable[ConsumeQueue]) -> None:
+        """Write queues that must not wait, and those with many entries in memory; all keep their
+        place among the others."""
+        long_bytes = self._pool.long_bytes
         try:
-            queue.write()
+            for queue in queues:
+                if queue.is_prompt or len(queue.tail) >= long_bytes:
+                    queue.write()
+        except OSError as error:
+            self._failed(error)
+
+    def _note_entries(self, segment: Segment) -> None:
+        try:
+            self.journal.add(segment, self.position)
         except OSError as error:
             self._failed(error)
 
@@ -149,7 +173,7 @@ class Dispatcher:
         return self._dirty[0].dirty or self._mark if self._dirty else self._mark
 
     def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
-        """Write the entries of the queues that wait longest, and the gathered index entries.
+        """Write the entries of the queues that wait longest, and what was gathered besides.
 
         At most ``limit`` queues, and none whose files are complete up to ``before``. Gives whether
         none is left of those. After an error entries stay in memory, and ``problem`` says why.
@@ -165,24 +189,37 @@ class Dispatcher:
             self.problem = None
         except OSError as error:
             self._failed(error)
-        self.write_index(now_ms)
-        return self.problem is None and self.complete[0] >= bound
+        return self.write_index(now_ms) and self.problem is None and self.complete[0] >= bound
 
-    def write_index(self, now_ms: int) -> None:
-        """Write the index entries gathered so far; see :meth:`write`."""
+    def write_index(self, now_ms: int) -> bool:
+        """Write the index entries and the rows of the journal that were gathered so far.
+
+        Gives whether they are all written; see :meth:`write`.
+        """
         try:
             self._index.flush_pending(now_ms)
+            if self.journal.start >= 0:
+                self.journal.write(self.position)
         except OSError as error:
             self._failed(error)
+            return False
+        return True
 
     def _failed(self, error: OSError) -> None:
         if self.problem is None:
             logger.error("dispatch_write_failed error=%r", str(error))
         self.problem = error
 
+    def resume(self, queue: ConsumeQueue, since: Mark) -> None:
+        """Take over a queue whose files may lack entries since a position before all others."""
+        queue.dirty = since
+        self._dirty.append(queue)
+
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop what is still to be written for queues that go away."""
         self._dirty = deque(queue for queue in self._dirty if queue not in gone)
+        if self.journal.start >= 0:
+            self.journal.forget(gone)
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

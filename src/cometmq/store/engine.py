@@ -8,6 +8,7 @@ SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device h
 from __future__ import annotations
 
 import logging
+import os.path
 from collections.abc import Callable, Set
 from itertools import accumulate
 from struct import Struct
@@ -31,23 +32,30 @@ from cometmq.message.record import (
 from cometmq.store.backlog import Backlog
 from cometmq.store.batching import Shared, prepare
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
-from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Dispatcher, Listener
+from cometmq.store.entryjournal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
-from cometmq.store.layout import SCHEDULE_TOPIC
-from cometmq.store.loading import load_ranges
 from cometmq.store.queries import (
     IndexQuery,
-    is_hot,
     offset_by_time,
     query_index,
     record_at,
     record_size,
     store_time_at,
 )
-from cometmq.store.reader import ReadLimits, ReadResult, ReadStatus, empty, fill, read
+from cometmq.store.queueloading import load_queue
+from cometmq.store.reader import (
+    Query,
+    ReadLimits,
+    ReadResult,
+    ReadStatus,
+    empty,
+    load,
+    read,
+)
+from cometmq.store.resident import bytes_at_once
 from cometmq.store.runs import run_of
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
@@ -57,6 +65,7 @@ from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.index import Index
     from cometmq.store.queuefiles import QueueFiles
     from cometmq.store.recovery import RecoveryReport
@@ -87,7 +96,8 @@ class MessageStore:
         self.log = log
         self.pool = pool
         self.index = index
-        self.dispatcher = Dispatcher(index)
+        journal = EntryJournal(files, os.path.join(config.store_path_root_dir, JOURNAL_DIRECTORY))
+        self.dispatcher = Dispatcher(index, pool, journal)
         self.backlog = Backlog(self.dispatcher)
         self.seals = Seals(files, config.store_path_root_dir)
         self.durable: Watermark[object] = Watermark()
@@ -102,6 +112,7 @@ class MessageStore:
         self.put_failures = 0
         self.last_ms = 0
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
         self.check_queue: Callable[[ConsumeQueue], None] = lambda _: None
@@ -114,7 +125,7 @@ class MessageStore:
         self.turn = Turn()
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
-        self.hot_bytes = files.memory_bytes() * hot_ratio // 100
+        log.hot_bytes = files.memory_bytes() * hot_ratio // 100
         self.upkeep = Upkeep(self)
         self.deletions = Deletions(self)
         self._limits = ReadLimits(
@@ -122,7 +133,6 @@ class MessageStore:
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_disk,
             config.max_transfer_count_on_message_in_disk,
-            self.hot_bytes,
         )
 
     @staticmethod
@@ -141,32 +151,14 @@ class MessageStore:
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made (in memory) when there is none. Raises MessageIllegal for a bad name."""
         found = self.queues.get((topic, queue_id))
-        return found if found is not None else self._load_queue(topic, queue_id)
+        return found if found is not None else load_queue(self, topic, queue_id)
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, when messages were ever put into it."""
         found = self.queues.get((topic, queue_id))
         if found is None and queue_id in self.known.get(topic, ()):
-            found = self._load_queue(topic, queue_id)
+            found = load_queue(self, topic, queue_id)
         return found
-
-    def _load_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        delay_ms = 0
-        if topic == SCHEDULE_TOPIC and self.delays_ms:
-            delay_ms = self.delays_ms[min(queue_id, len(self.delays_ms) - 1)]
-        try:
-            queue = ConsumeQueue(self.pool, topic, queue_id, delay_ms)
-        except ValueError as error:
-            raise MessageIllegal(str(error)) from None
-        if queue_id in self.known.setdefault(topic, set()):
-            self.check_queue(queue)
-            queue.load(self.load_below, self.log.segments.start)
-            if not self.recovering:
-                queue.settle()
-        self.known[topic].add(queue_id)
-        self.queues[topic, queue_id] = queue
-        self.pool.share_memory(len(self.queues))
-        return queue
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic with the ids of its queues."""
@@ -384,31 +376,33 @@ class MessageStore:
         queue = self.queues.get((topic, queue_id)) or self.find_queue(topic, queue_id)
         if queue is None:
             return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read(queue, self.log, offset, max_count, max_bytes, codes, self._limits)
+        return read(Query(queue, offset, max_count, max_bytes, codes), self.log, self._limits)
 
     async def load(self, result: ReadResult) -> None:
         """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
         behind a damaged block. Raises StoreCorrupt when nothing is before that."""
-        fill(result, await load_ranges(self.log, result.ranges))
+        await load(result, self.log, self._limits)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The record at a physical offset, if it is surely in memory; see :meth:`fetch_at`."""
+        """The record at a physical offset, if that takes no wait; see :meth:`fetch_at`."""
         end = self.dispatcher.position
         if not self.log.segments.start <= physical_offset <= end - FIXED_BYTES:
             return None
-        if not is_hot(self.log, physical_offset, FIXED_BYTES, self.hot_bytes):
+        file = self.log.segments.find(physical_offset)
+        if file is None or physical_offset + FIXED_BYTES > file.end:
             return None
-        size = record_size(self.log.view(physical_offset, FIXED_BYTES), physical_offset)
-        if not size or not is_hot(self.log, physical_offset, size, self.hot_bytes):
+        head = bytes_at_once(self.log, file, physical_offset, physical_offset + FIXED_BYTES)
+        size = record_size(head, physical_offset)
+        if not size or physical_offset + size > file.end:
             return None
-        return self.log.view(physical_offset, size)
+        return bytes_at_once(self.log, file, physical_offset, physical_offset + size)
 
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
         """The bytes of the record that begins at a physical offset; None when none does.
 
         For an offset that anybody may have sent: what stands there is checked, not believed.
         """
-        return await record_at(self.log, physical_offset, self.dispatcher.position, self.hot_bytes)
+        return await record_at(self.log, physical_offset, self.dispatcher.position)
 
     async def offset_by_time(
         self, topic: str, queue_id: int, store_ms: int, *, upper: bool = False
@@ -420,14 +414,14 @@ class MessageStore:
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return 0
-        return await offset_by_time(self.log, queue, store_ms, self.hot_bytes, upper=upper)
+        return await offset_by_time(self.log, queue, store_ms, upper=upper)
 
     async def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message at a queue offset was stored, ms; -1 when there is none."""
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return -1
-        return await store_time_at(self.log, queue, offset, self.hot_bytes)
+        return await store_time_at(self.log, queue, offset)
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored, ms; -1 when there is none."""
@@ -444,7 +438,7 @@ class MessageStore:
         self.dispatcher.write_index(self.clock.wall_ms())
         count = min(max_count, self.config.max_msgs_num_batch)
         return await query_index(
-            self.index, self.log, self.dispatcher.position, self.hot_bytes,
+            self.index, self.log, self.dispatcher.position,
             (topic, key), count, (begin_ms, end_ms),
         )  # fmt: skip
 
@@ -489,6 +483,7 @@ class MessageStore:
         finally:
             self.refusal = closed_error(self.config.store_path_root_dir)
             self.log.close()
+            self.dispatcher.journal.close()
             self.pool.close()
             self.index.close()
             self.files.close(self.lock_handle)

@@ -69,6 +69,11 @@ class Files(Protocol):
         """Fill ``buffer``; gives the bytes read, fewer only at the end of the file."""
         ...
 
+    def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        """Fill ``buffer`` with what is in memory; gives the bytes read, fewer where the device
+        would have to be asked."""
+        ...
+
     def next_data(self, handle: int, offset: int) -> int:
         """Where bytes begin, from ``offset`` on, that need not be zero; the length when none do."""
         ...
@@ -107,6 +112,11 @@ class Files(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Return once the names in a directory are on the device."""
+        ...
+
+    def sync_filesystem(self, path: str) -> None:
+        """Return once everything on the file system that holds ``path`` is on the device: for very
+        many files far quicker than one after the other."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -186,6 +196,15 @@ class PosixFiles:
             done += count
         return done
 
+    def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        try:
+            return os.preadv(handle, [buffer], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            # EOPNOTSUPP: a file system that cannot tell.
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return 0
+            raise
+
     def next_data(self, handle: int, offset: int) -> int:
         size = os.fstat(handle).st_size
         if offset >= size:
@@ -231,6 +250,18 @@ class PosixFiles:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def sync_filesystem(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Loaded late: a store with few queues never needs it.
+            import ctypes
+
+            if ctypes.CDLL(None, use_errno=True).syncfs(handle):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
         finally:
             os.close(handle)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.core.errors import StoreCorrupt
+from cometmq.store.resident import WINDOW_BYTES, Window
 from cometmq.store.seals import BLOCK_BYTES
 
 if TYPE_CHECKING:
@@ -56,15 +57,25 @@ class _Span:
     compared: bool = True
 
 
-async def load_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> list[Piece]:
-    """The bytes of ranges of the log, read in a thread; a range that is gone by now ends them."""
+async def load_ranges(
+    log: CommitLog, ranges: Sequence[tuple[int, int]], *, ahead: bool = False
+) -> list[Piece]:
+    """The bytes of ranges of the log, read in a thread; a range that is gone by now ends them.
+
+    With ``ahead`` ranges that lie close together are read with what follows them, and that is kept
+    for whoever goes on from there (resident.py).
+    """
     spans: list[_Span] = []
     places: list[tuple[_Span, int, int]] = []
+    close = ahead and sum(ranges[-1]) - ranges[0][0] <= WINDOW_BYTES // 2
     for start, size in ranges:
         file = log.segments.find(start)
         if file is None or start + size > file.end:
             break
-        places.append((_span_for(spans, file, start, start + size), start, size))
+        stop = start + size
+        if close and not (spans and spans[-1].file is file):
+            stop = min(max(stop, start + WINDOW_BYTES), file.end, max(log.written, stop))
+        places.append((_span_for(spans, file, start, stop), start, size))
     for span in spans:
         span.file.pin()
     done = asyncio.get_running_loop().run_in_executor(None, _fill, spans)
@@ -73,6 +84,8 @@ async def load_ranges(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> list
     await asyncio.shield(done)
     for span in spans:
         _note(span)
+        if close and not span.bad and (span.compared or span.seals is None):
+            log.windows.keep(Window(span.start, span.stop, memoryview(span.buffer)))
     return [_piece(*place) for place in places]
 
 

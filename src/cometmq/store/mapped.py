@@ -90,6 +90,14 @@ class LogFile:
         """Fill ``buffer`` from a physical offset without the map; gives the bytes read."""
         return self._files.read_into(self.handle, buffer, offset - self.base)
 
+    def cached(self, start: int, stop: int) -> memoryview | None:
+        """Bytes between two physical offsets, copied, when the system has all of them in memory;
+        None when it would have to ask the device. Raises OSError."""
+        buffer = bytearray(stop - start)
+        if self._files.read_cached(self.handle, buffer, start - self.base) < len(buffer):
+            return None
+        return memoryview(buffer)
+
     def next_data(self, offset: int) -> int:
         """Where bytes begin, from a physical offset on, that need not be zeros; ``end`` when none
         do."""

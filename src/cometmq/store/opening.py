@@ -26,10 +26,12 @@ from cometmq.store.commitlog import NO_ROOM, CommitLog
 from cometmq.store.config import DamagePolicy
 from cometmq.store.damage import Mender, Proof, hole_for, mend_file, ways_out
 from cometmq.store.engine import MessageStore
+from cometmq.store.entryjournal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
 from cometmq.store.indexcheck import check_index
 from cometmq.store.queuefiles import QueueFiles
+from cometmq.store.queueloading import resume_queues
 from cometmq.store.recovery import RecoveryReport, StartingPoint, by_checkpoint, starting_point
 from cometmq.store.scan import log_store_ms
 from cometmq.store.segments import FileFault, Segments
@@ -205,6 +207,7 @@ class _Opening:
             -1 if self._unfinished else self._store.pool.queue_count,
         )  # fmt: skip
         queues.look(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        start = self._resume_queues(start)
         if start.by_queues:
             queues.load_good()
             end = queues.records_end()
@@ -221,6 +224,25 @@ class _Opening:
                 reason = f"{start.reason}, {noted.entries - total} queue entries are missing"
                 return replace(start, dispatch_from=segments.start, reason=reason)
         return start
+
+    def _resume_queues(self, start: StartingPoint) -> StartingPoint:
+        """Take from the journal what the queues' own files lack; where to dispatch from then."""
+        noted, journal = self._positions, self._store.dispatcher.journal
+        if noted is None or noted.complete < 0:
+            journal.remove()
+            return start
+        usual = start.offset == start.dispatch_from == noted.written and not start.stale_entries
+        if usual and not self._queues.faults and self._rebuild == Rebuild():
+            directory = os.path.join(self._root, JOURNAL_DIRECTORY)
+            tails = read_journal(self._files, directory, noted.complete, noted.written)
+            if tails is not None:
+                since = noted.complete, self._checkpoint.queues_ms
+                resume_queues(self._store, tails, since)
+                journal.go_on(noted.complete, noted.written)
+                return start
+        journal.remove()
+        low = self._segments.start
+        return replace(start, dispatch_from=max(min(start.dispatch_from, noted.complete), low))
 
     def _with_short_files(self, start: StartingPoint) -> StartingPoint:
         """What followed in a file that is short now was on the device, if there are later files."""

@@ -12,6 +12,7 @@ from cometmq.message.flags import BORN_HOST_V6
 from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2, PREFIX
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.loading import load_ranges
+from cometmq.store.resident import bytes_at_once
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
@@ -30,40 +31,33 @@ class IndexQuery(NamedTuple):
     last_update_phys: int
 
 
-def is_hot(log: CommitLog, offset: int, size_bytes: int, hot_bytes: int) -> bool:
-    """Whether bytes may be read through the map: near enough to the end to be in memory, and
-    proven to be what they were."""
-    if log.written - offset > hot_bytes:
-        return False
-    file = log.segments.find(offset)
-    return file is None or file.is_proven(offset, min(offset + size_bytes, file.end))
-
-
-async def bytes_at(
-    log: CommitLog, offset: int, size_bytes: int, hot_bytes: int
-) -> memoryview | None:
-    """Bytes of the log, through the map when hot; None when no file holds them.
+async def bytes_at(log: CommitLog, offset: int, size_bytes: int) -> memoryview | None:
+    """Bytes of the log; None when no file holds them.
 
     Raises StoreCorrupt when they are not what they were.
     """
-    if is_hot(log, offset, size_bytes, hot_bytes):
-        return log.view(offset, size_bytes)
-    found = await load_ranges(log, [(offset, size_bytes)])
-    return found[0].sound() if found else None
+    file = log.segments.find(offset)
+    if file is None or offset + size_bytes > file.end:
+        return None
+    found = bytes_at_once(log, file, offset, offset + size_bytes)
+    if found is not None:
+        return found
+    pieces = await load_ranges(log, [(offset, size_bytes)])
+    return pieces[0].sound() if pieces else None
 
 
-async def record_at(log: CommitLog, offset: int, end: int, hot_bytes: int) -> memoryview | None:
+async def record_at(log: CommitLog, offset: int, end: int) -> memoryview | None:
     """The record that begins at ``offset`` and ends by ``end``; None when there is none.
 
     The offset may come from anybody: what stands there is checked, not believed.
     """
     if not log.segments.start <= offset <= end - FIXED_BYTES:
         return None
-    head = await bytes_at(log, offset, FIXED_BYTES, hot_bytes)
+    head = await bytes_at(log, offset, FIXED_BYTES)
     size = record_size(head, offset)
     if not size or offset + size > end:
         return None
-    return await bytes_at(log, offset, size, hot_bytes)
+    return await bytes_at(log, offset, size)
 
 
 def record_size(head: memoryview | None, offset: int) -> int:
@@ -76,23 +70,21 @@ def record_size(head: memoryview | None, offset: int) -> int:
     return int(size)
 
 
-async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int, hot_bytes: int) -> int:
+async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
     """When the message at a queue offset was stored, ms; -1 when there is none."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     phys, size, _ = QUEUE_ENTRY.unpack(queue.read(offset, 1))
     if size == HOLE_SIZE:
         return -1
-    head = await bytes_at(log, phys, _HEAD_BYTES, hot_bytes)
+    head = await bytes_at(log, phys, _HEAD_BYTES)
     if not record_size(head, phys) or head is None:
         return -1
     at = _STORE_TIME_POSITION + (12 if head[39] & BORN_HOST_V6 else 0)
     return int.from_bytes(head[at : at + 8], "big")
 
 
-async def offset_by_time(
-    log: CommitLog, queue: ConsumeQueue, store_ms: int, hot_bytes: int, *, upper: bool
-) -> int:
+async def offset_by_time(log: CommitLog, queue: ConsumeQueue, store_ms: int, *, upper: bool) -> int:
     """The first offset stored at or after a time; with ``upper`` the last one at or before it.
 
     ``max_offset`` when all are older (``min_offset`` with ``upper`` when all are newer).
@@ -102,7 +94,7 @@ async def offset_by_time(
     bound_ms = store_ms + 1 if upper else store_ms
     while low < high:
         middle = (low + high) // 2
-        if await store_time_at(log, queue, middle, hot_bytes) < bound_ms:
+        if await store_time_at(log, queue, middle) < bound_ms:
             low = middle + 1
         else:
             high = middle
@@ -113,7 +105,6 @@ async def query_index(
     index: Index,
     log: CommitLog,
     end: int,
-    hot_bytes: int,
     key: tuple[str, str],
     max_count: int,
     times_ms: tuple[int, int],
@@ -122,7 +113,7 @@ async def query_index(
     places = index.query(*key, max_count, *times_ms)
     records: list[memoryview] = []
     for place in sorted(set(places)):
-        record = await record_at(log, place, end, hot_bytes)
+        record = await record_at(log, place, end)
         if record is not None:
             records.append(record)
     return IndexQuery(records, index.end_ms, index.end_phys)

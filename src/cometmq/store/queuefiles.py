@@ -20,8 +20,12 @@ from cometmq.store.removal import Removals
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files
 
+#: Beyond as many files, syncing the whole file system is quicker.
+_SYNC_LIMIT = 512
 _KEPT_BYTES = 1_280
 _KEPT_IN_ALL_BYTES = 32 << 20
+_LONG_BYTES = 20_000
+_LONG_IN_ALL_BYTES = 256 << 20
 
 
 _CLEAR_BYTES = 1 << 16
@@ -30,7 +34,9 @@ _CLEAR_BYTES = 1 << 16
 class QueueFiles:
     """The files of all queues: handles in an LRU, and which of them still have to be synced.
 
-    ``kept_bytes`` is how much of its written entries a queue keeps in memory.
+    ``kept_bytes`` is how much of its written entries a queue keeps in memory, ``long_bytes`` with
+    how much in memory it is written at once, whoever waits for their turn. More than ``sync_limit``
+    files are synced as a whole.
     """
 
     __slots__ = (
@@ -41,9 +47,11 @@ class QueueFiles:
         "directory",
         "file_bytes",
         "kept_bytes",
+        "long_bytes",
         "new_directories",
         "queue_count",
         "removals",
+        "sync_limit",
         "unsynced",
     )
 
@@ -56,14 +64,17 @@ class QueueFiles:
         self.removals = Removals(files, directory)
         self.file_bytes = file_bytes
         self.kept_bytes = _KEPT_BYTES
+        self.long_bytes = _LONG_BYTES
+        self.sync_limit = _SYNC_LIMIT
         self.queue_count = 0
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
 
     def share_memory(self, queue_count: int) -> None:
-        """Have that many queues keep no more written entries in memory than all of them may."""
-        share = _KEPT_IN_ALL_BYTES // max(queue_count, 1)
+        """Have that many queues hold no more in memory than all of them together may."""
+        share = _KEPT_IN_ALL_BYTES // queue_count
         self.kept_bytes = min(_KEPT_BYTES, share - share % QUEUE_ENTRY_BYTES)
+        self.long_bytes = min(_LONG_BYTES, _LONG_IN_ALL_BYTES // queue_count)
 
     def _handle(self, path: str, *, create: bool) -> int:
         handle = self._handles.get(path)
@@ -115,6 +126,31 @@ class QueueFiles:
         except FileNotFoundError:
             return b""
         return self._files.pread(handle, size, position - base)
+
+    def read_cached(self, directory: str, position: int, size_bytes: int) -> bytearray | None:
+        """As :meth:`read`, of what is in memory; None when the device would have to be asked."""
+        base = position - position % self.file_bytes
+        buffer = bytearray(min(size_bytes, base + self.file_bytes - position))
+        try:
+            handle = self._handle(f"{directory}{os.sep}{base:020d}", create=False)
+        except FileNotFoundError:
+            return bytearray()
+        if self._files.read_cached(handle, buffer, position - base) < len(buffer):
+            return None
+        return buffer
+
+    def fetch(self, directory: str, position: int, size_bytes: int) -> bytes:
+        """As :meth:`read`, through a handle of its own, so that a thread may do it."""
+        base = position - position % self.file_bytes
+        try:
+            handle = self._files.open(os.path.join(directory, file_name(base)))
+        except FileNotFoundError:
+            return b""
+        try:
+            size = min(size_bytes, base + self.file_bytes - position)
+            return self._files.pread(handle, size, position - base)
+        finally:
+            self._files.close(handle)
 
     def bases(self, directory: str) -> list[int]:
         """The byte positions at which a queue's files begin, in order."""
@@ -200,7 +236,7 @@ class QueueFiles:
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
         """The files and directories to sync now; they count as synced unless given back."""
-        paths, directories = sorted(self.unsynced), sorted(self.new_directories)
+        paths, directories = list(self.unsynced), list(self.new_directories)
         self.unsynced = set()
         self.new_directories = set()
         return paths, directories
@@ -222,8 +258,12 @@ class QueueFiles:
         self.new_directories.update(directories)
 
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
-        """Sync files and directories through handles of their own, so that a thread may do it."""
-        for path in paths:
+        """Sync files and directories; a thread may do it. Raises OSError.
+
+        Through handles of their own; with very many, all of the file system at once.
+        """
+        at_once = len(paths) > self.sync_limit
+        for path in sorted(self._failed.intersection(paths) if at_once else paths):
             try:
                 handle = self._files.open(path)
             except FileNotFoundError:
@@ -231,10 +271,14 @@ class QueueFiles:
             try:
                 if path in self._failed:
                     write_again(self._files, handle)
-                self._files.datasync(handle)
+                if not at_once:
+                    self._files.datasync(handle)
             finally:
                 self._files.close(handle)
-        for directory in directories:
+        if at_once:
+            self._files.sync_filesystem(self.directory)
+            directories = []
+        for directory in sorted(directories):
             # Its topic may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 self._files.sync_directory(directory)

@@ -1,22 +1,23 @@
 """Reading a queue for a consumer: decide what to send, without copying a byte of it.
 
-``read`` looks at queue entries only and gives ranges of the log. Hot ranges come as views of the
-files' maps; cold ones (far behind the end, so perhaps not in memory) are loaded in a thread,
-because a page fault would hold the whole process, and so are the blocks of a sealed file that were
-not compared with their seal since the start (upstream: DefaultMessageStore.getMessage).
+``read`` looks at queue entries only and gives ranges of the log, with their bytes where that takes
+no wait (resident.py). Otherwise the result is cold: the store's ``load`` gets what is missing in a
+thread. Far behind the end an answer is smaller (upstream: DefaultMessageStore.getMessage).
 """
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from cometmq.message.record import PREFIX
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from cometmq.store.loading import damaged
+from cometmq.store.loading import damaged, load_ranges
+from cometmq.store.resident import is_recent, ranges_at_once, ranges_in_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cometmq.store.loading import Piece
 
 MAX_SCANNED_ENTRIES = 800
+_PLAIN_SPAN_BYTES = 256 << 10
 _QUEUE_OFFSET_AT = 20
 _iter_entries = QUEUE_ENTRY.iter_unpack
 #: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
@@ -46,11 +48,27 @@ class ReadStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+class Query(NamedTuple):
+    """What is asked of a queue; see :func:`read`."""
+
+    queue: ConsumeQueue
+    offset: int
+    max_count: int
+    max_bytes: int
+    codes: frozenset[int] | None
+
+    @property
+    def entry_count(self) -> int:
+        """How many queue entries are looked at."""
+        return self.max_count if self.codes is None else max(MAX_SCANNED_ENTRIES, self.max_count)
+
+
 class ReadResult(msgspec.Struct, gc=False):
     """What a read found. ``ranges`` are (physical offset, size); ``chunks`` their bytes, in order.
 
-    ``ranges`` may be empty when ``chunks`` is filled already; with ``cold`` set, ``chunks`` is
-    empty until the store's ``load`` has filled it.
+    ``ranges`` may be empty when ``chunks`` is filled already. With ``cold`` set, ``chunks`` is
+    empty until the store's ``load`` has filled it; with ``query`` too, not even the queue entries
+    were in memory.
     """
 
     status: ReadStatus
@@ -62,16 +80,16 @@ class ReadResult(msgspec.Struct, gc=False):
     size_bytes: int
     cold: bool
     ranges: list[tuple[int, int]]
+    query: Query | None = None
 
 
 class ReadLimits(msgspec.Struct, frozen=True, gc=False):
-    """How much one read gives, for hot and for cold bytes; ``hot_bytes`` parts the two."""
+    """How much one read gives, for hot bytes and for cold ones, those far behind the end."""
 
     hot_max_bytes: int
     hot_max_count: int
     cold_max_bytes: int
     cold_max_count: int
-    hot_bytes: int
 
 
 def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int) -> ReadResult:
@@ -79,51 +97,49 @@ def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int
     return ReadResult(status, next_offset, min_offset, max_offset, [], 0, 0, False, [])
 
 
-def read(
-    queue: ConsumeQueue,
-    log: CommitLog,
-    offset: int,
-    max_count: int,
-    max_bytes: int,
-    codes: frozenset[int] | None,
-    limits: ReadLimits,
-) -> ReadResult:
+def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
     """At most ``max_count`` messages and ``max_bytes`` from ``offset`` on; at least one.
 
     With ``codes``, only entries with one of these tag codes. ``next_offset`` is behind the last
     entry that was looked at.
     """
+    queue, offset = query.queue, query.offset
     low, high = queue.min_offset, queue.max_offset
     if not low <= offset < high:
         return _outside(offset, low, high)
-    entries = queue.read(
-        offset, max_count if codes is None else max(MAX_SCANNED_ENTRIES, max_count)
-    )
-    if codes is None:
-        plain = _plain(entries, log, min(max_bytes, limits.hot_max_bytes), limits)
+    entries = queue.read_at_once(offset, query.entry_count)
+    if entries is None:
+        waits = empty(ReadStatus.FOUND, offset, low, high)
+        waits.cold, waits.query = True, query
+        return waits
+    return choose(entries, query, log, limits)
+
+
+def choose(
+    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits
+) -> ReadResult:
+    """The result from the queue entries that a query looks at."""
+    queue, offset = query.queue, query.offset
+    if query.codes is None:
+        plain = _plain(entries, log, min(query.max_bytes, limits.hot_max_bytes), limits)
         if plain is not None:
             chunks, count, total = plain
+            low, high = queue.min_offset, queue.max_offset
             return ReadResult(
                 ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, []
             )
-    return _one_by_one(entries, queue, log, offset, max_count, max_bytes, codes, limits)
+    return _one_by_one(entries, query, log, limits)
 
 
 def _one_by_one(
-    entries: bytes | bytearray,
-    queue: ConsumeQueue,
-    log: CommitLog,
-    offset: int,
-    max_count: int,
-    max_bytes: int,
-    codes: frozenset[int] | None,
-    limits: ReadLimits,
+    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits
 ) -> ReadResult:
+    queue, offset, max_count, max_bytes, codes = query
     low, high, log_start = queue.min_offset, queue.max_offset, log.segments.start
     ranges: list[tuple[int, int]] = []
     start = stop = -1
     scanned = count = total = 0
-    removed = cold = False
+    removed = far = False
     for phys, size, code in _iter_entries(entries):
         if codes is not None and code not in codes:
             scanned += 1
@@ -136,9 +152,9 @@ def _one_by_one(
             if total + size > max_bytes or count >= max_count:
                 break
         else:
-            cold = log.written - phys > limits.hot_bytes
-            max_bytes = min(max_bytes, limits.cold_max_bytes if cold else limits.hot_max_bytes)
-            max_count = min(max_count, limits.cold_max_count if cold else limits.hot_max_count)
+            far = log.is_far(phys)
+            max_bytes = min(max_bytes, limits.cold_max_bytes if far else limits.hot_max_bytes)
+            max_count = min(max_count, limits.cold_max_count if far else limits.hot_max_count)
         if phys != stop:
             if count:
                 ranges.append((start, stop - start))
@@ -150,7 +166,7 @@ def _one_by_one(
     if not count:
         return empty(_nothing_found(scanned, removed), offset + scanned, low, high)
     ranges.append((start, stop - start))
-    chunks = None if cold else _views(log, ranges)
+    chunks = ranges_in_windows(log, ranges) if far else ranges_at_once(log, ranges)
     return ReadResult(
         ReadStatus.FOUND, offset + scanned, low, high, chunks or [], count, total, chunks is None,
         ranges,
@@ -160,8 +176,8 @@ def _one_by_one(
 def _plain(
     entries: bytes | bytearray, log: CommitLog, max_bytes: int, limits: ReadLimits
 ) -> tuple[list[memoryview], int, int] | None:
-    """All of the entries as chunks with their count and size, when every one is hot, in one file
-    and wanted; None when they have to be looked at one by one.
+    """All of the entries as chunks with their count and size, when every one is in memory, in one
+    file and wanted; None when they have to be looked at one by one.
 
     What nearly every pull finds, in half the time of the loop: all entries are unpacked at once,
     and only the first and the last place are checked, for a queue's records go up.
@@ -172,14 +188,19 @@ def _plain(
     fields = _UNPACK[count](entries)
     places, sizes = fields[::3], fields[1::3]
     first, stop, total = places[0], places[-1] + sizes[-1], sum(sizes)
-    if total > max_bytes or first < log.segments.start or log.written - first > limits.hot_bytes:
+    if total > max_bytes or first < log.segments.start or log.is_far(first):
         return None
     file = log.segments.find(first)
     if file is None or stop > file.end:
         return None
     if file.unproven is not None and not file.is_proven(first, stop):
         return None
-    base, whole = file.base, file.view
+    if is_recent(log, first):
+        base, whole = file.base, file.view
+    elif stop - first <= _PLAIN_SPAN_BYTES and (copied := file.cached(first, stop)) is not None:
+        base, whole = first, copied
+    else:
+        return None
     if stop - first == total:
         return [whole[first - base : stop - base]], count, total
     return (
@@ -192,18 +213,19 @@ def _plain(
     )
 
 
-def _views(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
-    """The ranges through the maps; None when some are not proven to be what they were."""
-    file = log.segments.find(ranges[0][0])
-    if file is not None and file.unproven is None and sum(ranges[-1]) <= file.end:
-        # Nearly always: a queue's records go up, so all of them lie in the first one's file.
-        base, whole = file.base, file.view
-        return [whole[start - base : start - base + size] for start, size in ranges]
-    for start, size in ranges:
-        file = log.segments.find(start)
-        if file is not None and not file.is_proven(start, start + size):
-            return None
-    return [view for start, size in ranges if (view := log.view(start, size)) is not None]
+async def load(result: ReadResult, log: CommitLog, limits: ReadLimits) -> None:
+    """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or behind
+    a damaged block. Raises StoreCorrupt when nothing is before that."""
+    query = result.query
+    if query is not None:
+        entries = await asyncio.get_running_loop().run_in_executor(
+            None, query.queue.fetch, query.offset, query.entry_count
+        )
+        found = choose(entries, query, log, limits)
+        for name in ReadResult.__struct_fields__:
+            setattr(result, name, getattr(found, name))
+    if result.cold:
+        fill(result, await load_ranges(log, result.ranges, ahead=True))
 
 
 def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:

@@ -26,6 +26,7 @@ from cometmq.store.queuecheck import entry_total
 from cometmq.store.sealing import Reader, Sealer, sums_by_child
 
 if TYPE_CHECKING:
+    from cometmq.store.consumequeue import Mark
     from cometmq.store.engine import MessageStore
     from cometmq.store.indexfile import IndexFile
 
@@ -53,7 +54,8 @@ class Upkeep:
     """The background work of one store.
 
     ``synced`` is the offset of the log below which all queue and index entries are on the device.
-    ``read_sums`` reads full log files that are to be sealed.
+    ``read_sums`` reads full log files that are to be sealed. A round writes ``queues_a_round``
+    queues at least.
     """
 
     __slots__ = (
@@ -64,6 +66,7 @@ class Upkeep:
         "_store",
         "_thorough_ms",
         "expiry",
+        "queues_a_round",
         "read_sums",
         "synced",
     )
@@ -73,8 +76,9 @@ class Upkeep:
         self.expiry = Expiry(store)
         self.read_sums: Reader = sums_by_child
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
-        self._noted = -1
+        self._noted = (-1, -1)
         self._ahead_failed = False
+        self.queues_a_round = _QUEUES_A_ROUND
         self.synced = store.log.segments.start
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
@@ -149,8 +153,8 @@ class Upkeep:
         store = self._store
         dispatcher = store.dispatcher
         started, now_ms = dispatcher.position, store.clock.wall_ms()
-        left = max(_QUEUES_A_ROUND, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
-        while left > 0 and not dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
+        left = max(self.queues_a_round, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
+        while left > 0 and not dispatcher.write(now_ms, min(left, _QUEUES_A_SLICE), started):
             if dispatcher.problem is not None:
                 store.update_refusal()
                 return
@@ -158,29 +162,27 @@ class Upkeep:
             await store.clock.sleep_ms(0)
         store.update_refusal()
         await self._finish_index_files()
-        reached = dispatcher.complete
         if self._is_due(store.config.flush_consume_queue_thorough_interval):
-            await self._sync_all(*reached)
-        elif reached[0] != self._noted:
-            self._note(reached[0], clean=False, durable=False)
+            await self._sync_all(dispatcher.complete)
+        elif (dispatcher.position, dispatcher.complete[0]) != self._noted:
+            self._note()
 
-    async def _sync_all(self, reached: int, reached_ms: int) -> None:
+    async def _sync_all(self, reached: Mark) -> None:
         store = self._store
         try:
             await self._sync_entries()
         except OSError:
             # What the device did not take may be forgotten: a start has to make it again.
-            self._note(self.synced, clean=False, durable=False)
+            self._write_positions(self.synced)
             raise
         self._thorough_ms = store.clock.monotonic_ms()
-        if not await self._log_durable(reached):
-            self._note(reached, clean=False, durable=False)
-            return
-        self.synced = reached
-        self._checkpoint = Checkpoint(reached_ms, reached_ms, self._checkpoint.index_ms)
-        root = store.config.store_path_root_dir
-        write_checkpoint(store.files, root, self._checkpoint, durable=False)
-        self._note(reached, clean=False, durable=False)
+        if await self._log_durable(reached[0]):
+            self.synced = reached[0]
+            sure_ms = max(reached[1], self._checkpoint.log_ms)
+            self._checkpoint = Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms)
+            root = store.config.store_path_root_dir
+            write_checkpoint(store.files, root, self._checkpoint, durable=False)
+        self._note()
 
     async def _sync_entries(self) -> None:
         store = self._store
@@ -248,29 +250,55 @@ class Upkeep:
         for file in store.index.full_files():
             file.write_slots()
             file.release_slots()
-        self._note(store.dispatcher.complete[0], clean=False, durable=False)
+        self._note()
         return True
 
     async def note_soon(self) -> None:
         """Write and note everything, after a change that a restart must not undo; when that cannot
         be done here, the next round does it."""
         store = self._store
-        self._noted = -1
-        started, now_ms = store.dispatcher.position, store.clock.wall_ms()
-        while not store.dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
-            if store.dispatcher.problem is not None:
+        dispatcher = store.dispatcher
+        self._noted = (-1, -1)
+        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        while not dispatcher.journal.covers(dispatcher.complete[0]):
+            if dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
+                break
+            if dispatcher.problem is not None:
                 return
             await store.clock.sleep_ms(0)
         if not store.index.full_files():
-            self._note(store.dispatcher.complete[0], clean=False, durable=False)
+            self._note()
 
-    def _note(self, reached: int, *, clean: bool, durable: bool) -> None:
+    def _note(self) -> None:
+        """Note up to where queue files, journal and index hold the log.
+
+        An older note stays when something cannot be written.
+        """
+        store = self._store
+        dispatcher, journal = store.dispatcher, store.dispatcher.journal
+        if not dispatcher.write_index(store.clock.wall_ms()):
+            return
+        position, complete = dispatcher.position, dispatcher.complete[0]
+        if complete == position:
+            self._write_positions(position)
+            if journal.start >= 0:
+                journal.remove()
+        elif journal.covers(complete):
+            self._write_positions(position, complete)
+            journal.drop_before(complete)
+        else:
+            self._write_positions(complete)
+            if journal.start < 0:
+                journal.begin(position)
+        self._noted = (position, complete)
+
+    def _write_positions(self, written: int, complete: int = -1, *, clean: bool = False) -> None:
         store = self._store
         index = tuple(os.path.basename(file.path) for file in store.index.files)
         positions = Positions(
             store.files.boot_id(),
             clean,
-            reached,
+            written,
             self.synced,
             store.pool.queue_count,
             self._checkpoint,
@@ -278,10 +306,10 @@ class Upkeep:
             index,
             entry_total(store.queues, store.known) if clean else -1,
             store.log.segments.file_bytes,
+            complete=complete,
         )
         root = store.config.store_path_root_dir
-        write_positions(store.files, root, positions, durable=durable)
-        self._noted = reached
+        write_positions(store.files, root, positions, durable=clean)
 
     def stop(self) -> None:
         """Bring everything to the device and say that the stop was clean.
@@ -303,7 +331,7 @@ class Upkeep:
             store.index.sync_files(store.index.take_unsynced())
             store.pool.sync_paths(*store.pool.take_unsynced())
         except OSError:
-            self._note(self.synced, clean=False, durable=False)
+            self._write_positions(self.synced)
             raise
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
@@ -311,7 +339,8 @@ class Upkeep:
         self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
         write_checkpoint(store.files, root, self._checkpoint, durable=True)
         self.synced = reached
-        self._note(reached, clean=True, durable=True)
+        self._write_positions(reached, clean=True)
+        store.dispatcher.journal.remove()
         store.files.unlink(abort_path(root))
         store.files.sync_directory(root)
 

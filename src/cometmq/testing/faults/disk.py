@@ -240,6 +240,14 @@ class Disk:
                 kept.append(change)
         self._unsynced = kept
 
+    def sync_all(self) -> None:
+        """Everything is on the device."""
+        for change in self._unsynced:
+            _apply(change)
+        self._unsynced = []
+        for file in self.files():
+            file.sync()
+
     def files(self) -> Iterator[File]:
         """Every file that has a name, once."""
         seen: set[int] = set()

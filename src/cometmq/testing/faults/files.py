@@ -211,6 +211,9 @@ class MemoryFiles:
         buffer[: len(found)] = found
         return len(found)
 
+    def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        return self.read_into(handle, buffer, offset)
+
     def next_data(self, handle: int, offset: int) -> int:
         file, _ = self._handles[handle]
         rest = memoryview(file.data)[offset : file.size].tobytes()
@@ -298,6 +301,21 @@ class MemoryFiles:
             self.on_names_synced(path)
         if ends:
             self._die("sync_directory", path)
+
+    def sync_filesystem(self, path: str) -> None:
+        ends = self._begin("sync_filesystem", path)
+        if self._sync_ms:
+            self._clock.advance(self._sync_ms)
+        if self.faults and (error := self._fault("sync_filesystem", path)) is not None:
+            for file in self.disk.files():
+                file.fail_sync(self._chance)
+            raise error
+        if ends and self._moment is Moment.WITHIN:
+            self.disk.write_back(self._chance)
+        else:
+            self.disk.sync_all()
+        if ends:
+            self._die("sync_filesystem", path)
 
     def rename(self, source: str, target: str) -> None:
         node = self.disk.find(source)

@@ -1,0 +1,174 @@
+"""What producers notice of a consumer that replays what is no longer in memory.
+
+    .venv/bin/python -m benchmarks.cold_replay [--rounds 3] [--seconds 10] [--gib 1] [--no-java]
+
+For each broker: topics of a GiB each, one a round, then more than three log files of other
+messages, which a Java broker reads at its start. The broker is stopped, the log files leave the
+system's memory, and it is started again. Then rounds: producers alone, and producers beside a
+consumer that replays a topic nobody has read. A broker counts as cold what is more than 1 % of the
+machine's memory behind the end. That it was cold shows in ``read_bytes`` of its process, which has
+to grow by what was replayed. One JSON line a broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.servers import MAKERS, Server, proc_numbers
+from cometmq.core.clock import SystemClock
+from cometmq.net.client import Remoting
+from cometmq.net.runtime import run
+from cometmq.net.tasks import Tasks
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode
+from tests.compat import anchor
+
+QUEUES: Final = 4
+BODY_BYTES: Final = 1024
+#: A stored record with such a body, roughly.
+RECORD_BYTES: Final = 1200
+PRODUCERS: Final = 4
+BEHIND_BYTES: Final = (3 << 30) + (512 << 20)
+SETTINGS: Final = {"accessMessageInMemoryMaxRatio": "1"}
+HEAD_START_S: Final = 1.0
+
+
+class Replay:
+    """The measurements of one broker."""
+
+    def __init__(self, server: Server, load_path: Path, seconds: float) -> None:
+        self._server = server
+        self._load_path = load_path
+        self._seconds = seconds
+
+    def words(self, kind: str, topic: str, *more: object) -> list[str]:
+        """A command of the load generator."""
+        words = (self._load_path, kind, self._server.port, topic, QUEUES, *more)
+        return [str(word) for word in words]
+
+    def fill(self, topic: str, size_bytes: int) -> None:
+        """Send until a topic holds that much."""
+        run(_create_topic(f"127.0.0.1:{self._server.port}", topic))
+        stored = 0
+        while stored * RECORD_BYTES < size_bytes:
+            words = self.words("batch", topic, 4, 4, BODY_BYTES, 2, 32)
+            done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
+            found = json.loads(done.stdout)
+            if found["errors"]:
+                raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
+            stored += int(found["stored"])
+
+    def cool(self) -> None:
+        """Take the whole log out of the system's memory; the broker does not run meanwhile."""
+        self._server.stop()
+        os.sync()
+        for path in sorted((self._server.home / "store" / "commitlog").iterdir()):
+            handle = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+        self._server.start()
+
+    def produce(self) -> dict[str, float]:
+        """Latencies of a few producers with one send in flight each."""
+        words = self.words("send", "live", PRODUCERS, 1, BODY_BYTES, self._seconds)
+        done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
+        found: dict[str, float] = json.loads(done.stdout)
+        if found["errors"]:
+            raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
+        return found
+
+    def round(self, topic: str) -> dict[str, float]:
+        """Producers alone, then beside a replay."""
+        alone = self.produce()
+        before = proc_numbers(self._server.pid, "io")["read_bytes"]
+        words = self.words("pull", topic, QUEUES, 32, self._seconds + 2 * HEAD_START_S)
+        replay = subprocess.Popen(words, stdout=subprocess.PIPE)
+        time.sleep(HEAD_START_S)
+        beside = self.produce()
+        output, _ = replay.communicate()
+        read_bytes = proc_numbers(self._server.pid, "io")["read_bytes"] - before
+        replayed = json.loads(output)
+        # The load generator does not count its first fifth.
+        replayed_bytes = replayed["messages_per_s"] * RECORD_BYTES * self._seconds
+        return {
+            "alone_p50_us": alone["p50_us"],
+            "alone_p99_us": alone["p99_us"],
+            "alone_per_s": alone["messages_per_s"],
+            "beside_p50_us": beside["p50_us"],
+            "beside_p99_us": beside["p99_us"],
+            "beside_p999_us": beside["p999_us"],
+            "beside_per_s": beside["messages_per_s"],
+            "p99_ratio": round(beside["p99_us"] / alone["p99_us"], 2),
+            "replayed_per_s": replayed["messages_per_s"],
+            "replayed_mib": round(replayed_bytes / 2**20),
+            "read_mib": round(read_bytes / 2**20),
+        }
+
+
+async def _create_topic(address: str, topic: str) -> None:
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    header = h.CreateTopic(topic, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG", 0, "false")
+    try:
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        await remoting.call(address, code, header, timeout_ms=10_000)
+    finally:
+        await remoting.close()
+        await tasks.close()
+
+
+def measure(server: Server, load_path: Path, words: argparse.Namespace) -> dict[str, object]:
+    """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    replay = Replay(server, load_path, words.seconds)
+    try:
+        server.start()
+        topics = [f"cold-{number}" for number in range(words.rounds)]
+        for topic in topics:
+            replay.fill(topic, int(words.gib * 2**30))
+        replay.fill("behind", BEHIND_BYTES)
+        replay.fill("live", 1)
+        replay.cool()
+        replay.produce()
+        found = [replay.round(topic) for topic in topics]
+        server.stop()
+    finally:
+        server.kill()
+    medians = {key: statistics.median(line[key] for line in found) for key in found[0]}
+    return {"broker": server.name, **medians, "rounds": found}
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--gib", type=float, default=1.0, help="what a round may replay")
+    parser.add_argument("--no-java", action="store_true")
+    words = parser.parse_args()
+    names = ["cometmq"] if words.no_java else ["cometmq", "java"]
+    with tempfile.TemporaryDirectory(prefix="cometmq-cold-") as place:
+        load_path = build_load(Path(place))
+        for name in names:
+            server = MAKERS[name](Path(place, name), SETTINGS)
+            try:
+                line = measure(server, load_path, words)
+            except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
+                line = {"broker": name, "failed": str(error)[-500:]}
+            print(json.dumps(line), flush=True)
+            shutil.rmtree(server.home, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

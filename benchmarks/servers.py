@@ -1,0 +1,130 @@
+"""The two brokers of a benchmark, on stores that stay when they are stopped, killed, restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS
+from cometmq.admin.node import NodeProcess
+from tests.compat import anchor
+
+WAIT_S: Final = 300
+
+
+class Server(Protocol):
+    """A broker that can be stopped, killed and started again on the same store."""
+
+    name: str
+    home: Path
+
+    @property
+    def port(self) -> int:
+        """Where it serves."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        ...
+
+    def start(self) -> None:
+        """Start it; returns when it serves."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to stop and wait."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class OurServer:
+    """CometMQ as a user starts it."""
+
+    name = "cometmq"
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self._node = NodeProcess(home / "store", settings=settings)
+        self.kill = self._node.kill
+
+    @property
+    def port(self) -> int:
+        return int(self._node.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        assert self._node.process is not None
+        return self._node.process.pid
+
+    def start(self) -> None:
+        self._node.start(WAIT_S * 1000)
+
+    def stop(self) -> None:
+        self._node.terminate(WAIT_S * 1000)
+
+
+class JavaServer:
+    """The Java broker; its name server stays up, since only the broker is measured."""
+
+    name = "java"
+
+    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        lines = {**JAVA_SETTINGS, **(settings or {})}
+        self._cluster = anchor.JavaCluster(
+            anchor.fetch_jars(), home, lines, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
+        )
+        self._broker = self._cluster.broker_server
+        self._broker.command.remove("-XX:TieredStopAtLevel=1")
+
+    @property
+    def port(self) -> int:
+        return int(self._cluster.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._broker.pid
+
+    def start(self) -> None:
+        if self._cluster.namesrv_server.process is None:
+            self._cluster.namesrv_server.start()
+        self._broker.start()
+
+    def stop(self) -> None:
+        process = self._broker.process
+        assert process is not None
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(WAIT_S)
+        self._broker.stop()
+
+    def kill(self) -> None:
+        self._cluster.kill()
+
+
+MAKERS: Final[Mapping[str, type[OurServer] | type[JavaServer]]] = {
+    "cometmq": OurServer,
+    "java": JavaServer,
+}
+
+
+def proc_numbers(pid: int, name: str) -> dict[str, int]:
+    """The numbers of a file such as "status" or "io" under /proc/PID."""
+    lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
+    fields = (line.partition(":") for line in lines)
+    words = ((key, value.split()) for key, _, value in fields)
+    return {key: int(found[0]) for key, found in words if found and found[0].isdigit()}
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has used, seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,125 @@
+"""Bytes of the log that are in memory: given at once, without a wait for the device.
+
+A page fault in a map holds the whole process until the device answers, and so does a read. So
+
+- what this run of the broker wrote last, which is in memory for certain, is given as views of the
+  files' maps;
+- other bytes near the end are asked of the system, which copies what it has, and says so when it
+  has not: after a restart, or when memory is short;
+- far behind the end there are only the windows: what was read lately, and compared with its seal.
+
+Whatever is not given here is read in a thread (loading.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.mapped import LogFile
+
+RECENT_BYTES = 64 << 20
+WINDOW_BYTES = 1 << 20
+_WINDOWS = 32
+#: Ranges so near to each other are read in one go.
+_GAP_BYTES = 16 << 10
+_SPAN_BYTES = 512 << 10
+
+
+class Window(NamedTuple):
+    """Bytes of one file from a physical offset up to another."""
+
+    start: int
+    stop: int
+    view: memoryview
+
+
+class Windows:
+    """What was read last far behind the end, so that a consumer who goes on from there finds it."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: deque[Window] = deque(maxlen=_WINDOWS)
+
+    def keep(self, window: Window) -> None:
+        """Remember a window in the place of the oldest."""
+        self._kept.append(window)
+
+    def forget(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+
+    def find(self, start: int, stop: int) -> memoryview | None:
+        """The bytes from ``start`` to ``stop`` when a window holds all of them."""
+        for window in self._kept:
+            if window.start <= start and stop <= window.stop:
+                return window.view[start - window.start : stop - window.start]
+        return None
+
+
+def is_recent(log: CommitLog, offset: int) -> bool:
+    """Whether this run wrote what is at ``offset``, and so lately that it is still in memory."""
+    return offset >= log.opened_at and log.written - offset <= RECENT_BYTES
+
+
+def bytes_at_once(log: CommitLog, file: LogFile, start: int, stop: int) -> memoryview | None:
+    """The bytes of a file between two physical offsets, when that takes no wait; else None.
+
+    Far behind the end the system may have read them again since they were compared with a seal.
+    """
+    if is_recent(log, start):
+        return file.view[start - file.base : stop - file.base]
+    if file.seals is not None and (log.is_far(start) or not file.is_proven(start, stop)):
+        return None
+    return file.cached(start, stop)
+
+
+def ranges_at_once(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
+    """The bytes of ranges (offset, size) that go up, near the end; None when one takes a wait.
+
+    Fewer than ranges when the files of the last ones are gone.
+    """
+    first = log.segments.find(ranges[0][0])
+    if first is not None and sum(ranges[-1]) <= first.end and is_recent(log, ranges[0][0]):
+        base, whole = first.base, first.view
+        return [whole[start - base : start - base + size] for start, size in ranges]
+    found: list[memoryview] = []
+    for file, span in _spans(log, ranges):
+        start, stop = span[0][0], sum(span[-1])
+        whole_span = bytes_at_once(log, file, start, stop)
+        if whole_span is None:
+            return None
+        found += [whole_span[at - start : at - start + size] for at, size in span]
+    return found
+
+
+def _spans(
+    log: CommitLog, ranges: list[tuple[int, int]]
+) -> list[tuple[LogFile, list[tuple[int, int]]]]:
+    """Neighbouring ranges together, by file; a range without a file ends them."""
+    spans: list[tuple[LogFile, list[tuple[int, int]]]] = []
+    for start, size in ranges:
+        file = log.segments.find(start)
+        if file is None or start + size > file.end:
+            break
+        if spans and spans[-1][0] is file:
+            near = spans[-1][1]
+            if start - sum(near[-1]) <= _GAP_BYTES and start + size - near[0][0] <= _SPAN_BYTES:
+                near.append((start, size))
+                continue
+        spans.append((file, [(start, size)]))
+    return spans
+
+
+def ranges_in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
+    """The bytes of ranges (offset, size) far behind the end; None when one was not read lately."""
+    found: list[memoryview] = []
+    for start, size in ranges:
+        view = log.windows.find(start, start + size)
+        if view is None:
+            return None
+        found.append(view)
+    return found
