@@ -25,6 +25,18 @@ def test_a_walk_may_stop_and_go_on(many: list[tuple[int, bytes, bytes]], limit: 
     assert first + batch.walk(raw, first[-1][3] if first else 0) == batch.walk(raw)
 
 
+@given(entries, st.integers(0, 6))
+def test_many_messages_are_noticed_without_reading_them(
+    many: list[tuple[int, bytes, bytes]], count: int
+) -> None:
+    assert batch.has_more_than(batch.pack(many), count) == (len(many) > count)
+
+
+def test_what_is_no_batch_may_hold_many() -> None:
+    assert batch.has_more_than(bytes(100), 3)
+    assert not batch.has_more_than(bytes(100), 5)
+
+
 @given(entries.filter(bool), st.data())
 def test_cut_batches_are_refused(many: list[tuple[int, bytes, bytes]], data: st.DataObject) -> None:
     raw = batch.pack(many)
