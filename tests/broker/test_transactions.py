@@ -13,7 +13,13 @@ from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Head
-from tests.broker.serving import BrokerClient, RunningBroker, running_broker
+from tests.broker.serving import (
+    NO_SPACE,
+    BrokerClient,
+    FailingFiles,
+    RunningBroker,
+    running_broker,
+)
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -129,6 +135,33 @@ async def test_ends_that_do_not_fit_are_refused(
         refused = await end(client, half, COMMIT, **changes)
         assert (refused.code, words in (refused.remark or "")) == (1, True)
         assert (await end(client, half, ROLLBACK)).code == 0
+
+
+async def test_a_half_message_that_has_left_memory_is_read_from_the_disk(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        half = await prepare(client)
+        running.broker.store.hot_bytes = -1
+        assert (await end(client, half, COMMIT)).code == 0
+        running.broker.store.hot_bytes = 1 << 30
+        assert [record.body for record in await read(client, "t", "1")] == [b"half"]
+
+
+async def test_a_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files) as running:
+        client = await running.connect()
+        half = await prepare(client)
+        files.write_errno = NO_SPACE
+        for _ in range(2):  # once at the write, then at the door
+            refused = await end(client, half, COMMIT)
+            assert (refused.code, bool(refused.remark)) == (14, True)
+        assert (await facts(client))["transactionHalfMessages"] == "1"
+        files.write_errno = 0
+        running.broker.store.update_refusal()
+        assert (await end(client, half, COMMIT)).code == 0
+        assert len(await read(client, "t", "1")) == 1
+        assert [op.body for op in await read(client, OP)] == [b"0"]
 
 
 async def test_a_broker_may_refuse_transactions(tmp_path: Path) -> None:
