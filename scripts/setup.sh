@@ -85,15 +85,16 @@ install() {
     uv_pip install --quiet --require-hashes --build-constraints requirements/build.lock \
         -r requirements/all.lock
     uv_pip install --quiet --no-deps --no-build-isolation --editable .
-    # Where Python may not write bytecode itself, each start would compile our modules anew.
-    "$VENV/bin/python" -m compileall -q src
+    # uv compiles nothing, and where Python may not write bytecode itself each start would do it.
+    "$VENV/bin/python" -m compileall -q -j 0 src "$VENV"/lib/python3.*/site-packages ||
+        say "setup: note: some modules have no bytecode; programs that use them start slowly"
     say "setup: done; the command is $VENV/bin/cometmq"
 }
 
 uv_pip() {
     command=$1
     shift
-    "$VENV/bin/uv" pip "$command" --python "$VENV/bin/python" --compile-bytecode "$@"
+    "$VENV/bin/uv" pip "$command" --python "$VENV/bin/python" "$@"
 }
 
 check_machine
