@@ -142,7 +142,8 @@ async def test_changes_of_one_rest_leave_together(first: Served) -> None:
     for number in range(2, 12):
         broker.table = topics(*(f"t{n}" for n in range(number)), version=number)
         broker.registration.changed()
-    await until(lambda: version(first) == DataVersion(11, 1))
+    (server,) = broker.registration._servers
+    await until(lambda: server.version == DataVersion(11, 1))
     assert seen == [Code.REGISTER_BROKER]
     for number in (11, 12):
         broker.table = topics(*(f"t{n}" for n in range(number)), version=number + 1)
