@@ -191,6 +191,22 @@ def test_a_kill_while_a_queue_is_made_again(tmp_path: Path, renames: int, other_
     store.close()
 
 
+@pytest.mark.parametrize("other_boot", [False, True])
+def test_a_kill_while_a_missing_queue_is_made_again(tmp_path: Path, other_boot: bool) -> None:
+    """Its folder is there again, with some of its entries."""
+    root = closed(tmp_path / "s")
+    whole = queue_file(root, 1).read_bytes()
+    shutil.rmtree(queue_file(root, 1).parent)
+    store = opened(root)
+    killed = copied(root, "killed")
+    store.close()
+    queue_file(killed, 1).parent.mkdir()
+    queue_file(killed, 1).write_bytes(whole[:200].ljust(len(whole), b"\0"))
+    again = opened(killed, files=OtherBoot() if other_boot else None)
+    assert len(assert_consistent(again)) == 200
+    again.close()
+
+
 def test_a_kill_after_a_queue_was_made_again(tmp_path: Path) -> None:
     root = closed(tmp_path / "s")
     queue_file(root, 1).write_bytes(b"garbage")

@@ -93,6 +93,14 @@ def test_from_a_missing_index_file_on_all_is_made_again(indexed: Indexed, lost: 
     )  # fmt: skip
 
 
+def test_what_is_not_believed_anyway_is_not_missed(indexed: Indexed) -> None:
+    """A power cut took the newest files, whose names were not synced yet."""
+    below = indexed.end_phys(2) - 50
+    for path in indexed.paths[3:]:
+        path.unlink()
+    assert indexed.check(below=below) == (below, [])
+
+
 def test_the_last_index_file_is_missing(indexed: Indexed) -> None:
     indexed.paths[4].unlink()
     assert indexed.check() == (indexed.end_phys(3), [])

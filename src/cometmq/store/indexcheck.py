@@ -70,7 +70,7 @@ def check_index(
             check = _IndexFileCheck(files, config, segments, below)
             problem = check.problem(path, reached)
             if not problem:
-                reached = max(reached, check.end_phys)
+                reached = max(reached, check.reached)
         if problem:
             state.bad.append((path, problem))
     if state.bad or lost:
@@ -99,7 +99,7 @@ class _IndexFileCheck:
         self._config = config
         self._segments = segments
         self._below = below
-        self.end_phys = 0
+        self.reached = 0
 
     def problem(self, path: str, reached: int) -> str:
         """Why a file cannot be used; empty when it can. The files before reach up to the record at
@@ -137,7 +137,8 @@ class _IndexFileCheck:
             last = self._entry(handle, count - 1)
             if last[1] != end_phys or not self._stored(end_phys, end_ms, 999):
                 return "its last entry contradicts its header or the log"
-            self.end_phys = end_phys
+        # Entries stand in the order of the log, so later files hold none that is believed.
+        self.reached = min(end_phys, self._below)
         return ""
 
     def _entry(self, handle: int, number: int) -> tuple[int, ...]:

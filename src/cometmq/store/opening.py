@@ -261,12 +261,12 @@ class _Opening:
         if self._rebuild.index:
             state.forget_all(self._files, config, self._segments.start)
         self._queues.want(self._rebuild.queues)
-        if self._queues.faults or state.start < start.offset > start.dispatch_from:
+        index_from = state.start if config.message_index_enable else start.offset
+        if self._queues.faults or min(index_from, start.dispatch_from) < start.offset:
             self._note(rebuild=self._segments.start)
         self._queues.set_aside_bad()
         for path, problem in reversed(state.bad):
             self._aside.move(path, f"index-{os.path.basename(path)}", problem)
-        index_from = state.start if config.message_index_enable else start.offset
         store.load_below = start.offset
         store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
         return index_from
