@@ -1,7 +1,9 @@
 """Table files: the backup, when they are written, failing devices."""
 
 import asyncio
+import contextlib
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.broker.prettyjson import pretty
-from cometmq.broker.tables import WINDOW_MS, TableFile
+from cometmq.broker.tables import WINDOW_MS, TableFile, warn_of_missing
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreError, StoreFull
 from cometmq.net.tasks import Tasks
@@ -47,8 +49,12 @@ class World:
         yield pretty({"table": self.value})
 
     def read(self) -> object:
-        found = self.file.read(required_key="table")
-        return None if found is None else found["table"]
+        return self.file.read(lambda found: dict(found["table"]), required_key="table")
+
+    def aside(self) -> dict[str, bytes]:
+        """What was set aside, by its name without the time."""
+        folder = self.path.parent.parent / "cometmq-set-aside"
+        return {path.name.partition("-")[2]: path.read_bytes() for path in folder.glob("*")}
 
 
 async def test_a_table_comes_back(tmp_path: Path) -> None:
@@ -62,24 +68,123 @@ async def test_a_table_comes_back(tmp_path: Path) -> None:
     assert not world.path.with_name("x.json.tmp").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"table":{', b"[]", b'{"other":1}', b"\xff\xfe"])
-async def test_the_backup_is_read_when_the_table_cannot_be(tmp_path: Path, damage: bytes) -> None:
+DAMAGES = [
+    b"", b"\0" * 100, b'{"table":{', b"[]", b'{"other":1}', b"\xff\xfe", b'{"table":7}',
+    b"[" * 99_999,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_the_backup_is_read_when_the_table_cannot_be(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(tmp_path)
     await world.file.write()
     world.value = {"a": 2}
     await world.file.write()
     world.path.write_bytes(damage)
     assert world.read() == {"a": 1}
+    assert "table_read_from_backup" in caplog.text
+    assert world.aside() == {"config-x.json": damage}
+    # The bad one is out of the way, so that the next write does not put it in the backup's place.
+    world.value = {"a": 3}
+    await world.file.write()
+    assert world.read() == {"a": 3}
     world.path.unlink()
     assert world.read() == {"a": 1}
 
 
-async def test_a_table_is_never_silently_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_bad_backup_does_not_matter(tmp_path: Path, damage: bytes) -> None:
     world = World(tmp_path)
     await world.file.write()
-    world.path.write_bytes(b"")
-    with pytest.raises(StoreCorrupt, match="Restore the file"):
+    world.path.with_name("x.json.bak").write_bytes(damage)
+    assert world.read() == {"a": 1}
+    assert world.aside() == {}
+
+
+@pytest.mark.parametrize("backup", [None, b"", b"{"])
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_table_is_never_silently_empty(
+    tmp_path: Path, damage: bytes, backup: bytes | None
+) -> None:
+    world = World(tmp_path)
+    await world.file.write()
+    world.path.write_bytes(damage)
+    if backup is not None:
+        world.path.with_name("x.json.bak").write_bytes(backup)
+    with pytest.raises(StoreCorrupt, match="put the file back from a copy") as caught:
         world.read()
+    assert caught.value.path == str(world.path)
+    assert "x.json: " in caught.value.problem
+    assert ("x.json.bak: " in caught.value.problem) is (backup is not None)
+    assert f"move {world.path} and its .bak away" in str(caught.value)
+    assert world.path.read_bytes() == damage
+
+
+async def test_every_byte_of_a_table_flipped(tmp_path: Path) -> None:
+    """It is read, or its backup is, or the start says why not; nothing else happens."""
+    world = World(tmp_path)
+    world.value = {f"name {number}": number for number in range(3)}
+    await world.file.write()
+    await world.file.write()
+    good = world.path.read_bytes()
+    backups = 0
+    for at in range(len(good)):
+        raw = bytearray(good)
+        raw[at] ^= 1 << at % 8
+        world.path.write_bytes(raw)
+        found = world.read()
+        assert isinstance(found, dict)
+        backups += not world.path.exists()
+        world.path.write_bytes(raw)
+        world.path.with_name("x.json.bak").rename(tmp_path / "bak")
+        with contextlib.suppress(StoreCorrupt):
+            assert isinstance(world.read(), dict)
+        (tmp_path / "bak").rename(world.path.with_name("x.json.bak"))
+    assert backups > 10
+
+
+class Unreadable(PosixFiles):
+    """A device that does not give the table back."""
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".json"):
+            raise OSError(errno.EIO, "Input/output error")
+        return super().pread(handle, size_bytes, offset)
+
+
+async def test_a_table_that_the_device_does_not_give(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.file.write()
+    with pytest.raises(StoreCorrupt, match="Input/output error"):
+        World(tmp_path, Unreadable()).read()
+    await world.file.write()
+    assert World(tmp_path, Unreadable()).read() == {"a": 1}
+    assert list(world.aside()) == ["config-x.json"]
+
+
+async def test_a_stop_writes_the_table_that_nobody_changed(tmp_path: Path) -> None:
+    """So that it is missed when it is gone."""
+    world = World(tmp_path)
+    assert world.file.is_missing
+    await world.file.close()
+    assert world.read() == {"a": 1}
+    before = world.path.stat().st_mtime_ns
+    await world.file.close()
+    assert world.path.stat().st_mtime_ns == before
+
+
+def test_missing_tables_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "topics.json").write_text("{}")
+    (tmp_path / "delayOffset.json.bak").write_text("{}")
+    warn_of_missing(PosixFiles(), str(tmp_path))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(" effect=")[0] for line in lines] == [
+        f"table_missing path={tmp_path}/subscriptionGroup.json",
+        f"table_missing path={tmp_path}/consumerOffset.json",
+    ]
+    assert "where its own policy for new groups says" in lines[1]
 
 
 async def test_changes_of_a_window_share_a_write(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
+from cometmq.broker.tables import warn_of_missing
 from cometmq.broker.topics import TopicTable
 from cometmq.broker.transactions import Transactions
 from cometmq.core.errors import StoreError
@@ -175,7 +176,7 @@ class Broker:
             files=self._files,
         )
         self._build_transactions(directory)
-        self._load_tables()
+        self._load_tables(directory)
         self.remoting = Remoting(clock=clock, tasks=tasks)
         self.registration = Registration(
             [address for address in config.namesrv_addr.split(";") if address.strip()],
@@ -227,7 +228,9 @@ class Broker:
         # The thread that syncs needs the interpreter to say that it is done.
         return Lookout(self.config.lookout_micros, self._clock, must_sleep=lambda: len(waiting) > 0)
 
-    def _load_tables(self) -> None:
+    def _load_tables(self, directory: str) -> None:
+        if self.store.written_offset > self.store.log.segments.start:
+            warn_of_missing(self.store.files, directory)
         self.topics.load()
         self.groups.load()
         self.offsets.load()

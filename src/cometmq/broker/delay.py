@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ from cometmq.core.errors import MessageIllegal, StoreCorrupt, StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC, SCHEDULE_TOPIC
 from cometmq.store.config import delay_levels_ms
-from cometmq.store.layout import QUEUE_ENTRY
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -131,14 +131,7 @@ class DelayDelivery:
 
     def load(self) -> None:
         """Read the positions and bring them into their queues' bounds. Raises StoreCorrupt."""
-        table = self._file.read(required_key="offsetTable")
-        if table is not None:
-            try:
-                self._positions = msgspec.convert(
-                    table["offsetTable"] or {}, dict[int, int], strict=False
-                )
-            except msgspec.ValidationError as error:
-                raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
+        self._positions = self._file.read(_positions, required_key="offsetTable") or {}
         for level in range(1, len(self._levels) + 1):
             queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
             position = self._positions.get(level, 0)
@@ -154,6 +147,7 @@ class DelayDelivery:
             await self._clock.sleep_ms(0)  # one turn, in which its callback runs
         if self._changed or self._file.unsaved:
             await self._file.write()
+        await self._file.close()
 
     def text(self) -> bytes:
         """The positions in one line, as answer 45 carries them."""
@@ -214,9 +208,12 @@ class DelayDelivery:
         # Entries beyond the level's whole delay come from before the wall clock was set back.
         horizon_ms = now_ms + self._levels.delay_ms(level)
         records: list[OutgoingRecord | None] = []
-        for physical, _, due_ms in QUEUE_ENTRY.iter_unpack(queue.read(position, BATCH)):
+        for physical, size, due_ms in QUEUE_ENTRY.iter_unpack(queue.read(position, BATCH)):
             if now_ms < due_ms <= horizon_ms:
                 break
+            if size == HOLE_SIZE:
+                records.append(None)
+                continue
             try:
                 records.append(await self._restore(physical, level, position + len(records)))
             except StoreCorrupt as error:
@@ -274,6 +271,13 @@ class DelayDelivery:
     def _encode(self) -> Iterator[bytes]:
         self._changed = False
         yield pretty({"offsetTable": self._used()})
+
+
+def _positions(found: dict[str, Any]) -> dict[int, int]:
+    try:
+        return msgspec.convert(found["offsetTable"] or {}, dict[int, int], strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"offsetTable: {error}") from None
 
 
 def restored(record: Record) -> OutgoingRecord | None:

@@ -10,14 +10,14 @@ import logging
 import os
 from collections.abc import Iterator, Set
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cometmq.broker.lookup import bounds, is_young
 from cometmq.broker.prettyjson import EntryTexts
 from cometmq.broker.tables import TableFile
-from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
+from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -70,15 +70,7 @@ class ConsumerOffsets:
 
     def load(self) -> None:
         """Read the file. Raises StoreCorrupt."""
-        table = self._file.read(required_key="offsetTable")
-        if table is None:
-            return
-        try:
-            self._table = msgspec.convert(
-                table["offsetTable"] or {}, dict[str, dict[int, int]], strict=False
-            )
-        except msgspec.ValidationError as error:
-            raise StoreCorrupt(self._file.path, -1, f"offsetTable: {error}") from None
+        self._table = self._file.read(_offset_table, required_key="offsetTable") or {}
         for key, offsets in self._table.items():
             self._texts.put(key, offsets)
 
@@ -118,6 +110,7 @@ class ConsumerOffsets:
     async def close(self) -> None:
         """Write what is not written yet."""
         await self.saved()
+        await self._file.close()
 
     # --------------------------------------------------------------------------------- the table
 
@@ -190,6 +183,13 @@ class ConsumerOffsets:
             else:
                 self._texts.put(key, offsets)
         return chain((b'{\n\t"offsetTable":',), self._texts.pieces(), (b"\n}",))
+
+
+def _offset_table(found: dict[str, Any]) -> dict[str, dict[int, int]]:
+    try:
+        return msgspec.convert(found["offsetTable"] or {}, dict[str, dict[int, int]], strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"offsetTable: {error}") from None
 
 
 class OffsetHandler:

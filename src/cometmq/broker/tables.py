@@ -7,7 +7,8 @@
 
 A write goes draft, sync, old to .bak, draft to its name, sync of the directory. So one of the two
 names always holds a whole table; if neither can be read the broker does not start, for an empty
-table would silently take all topics or offsets away.
+table would silently take all topics or offsets away. That there is no file on a store with messages
+is said in the log.
 
 Changes of 100 ms share one write. Whoever waits for one has it written at once, or behind the write
 that is under way, together with all that came meanwhile.
@@ -19,11 +20,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
 from cometmq.core.slices import join_in_slices
 from cometmq.protocol.fastjson import parse_json
+from cometmq.store.aside import SetAside
 from cometmq.store.files import Files, PosixFiles, make_durable_directory, read_file
 
 if TYPE_CHECKING:
@@ -32,8 +34,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Changes of this long share one write, unless somebody waits for them.
 WINDOW_MS: Final = 100
+
+#: What a start does on a store with messages when there is no such table.
+WITHOUT: Final = {
+    "topics.json": "topics are found again by their queues, with permission to read and write",
+    "subscriptionGroup.json": "groups begin with the settings of new ones",
+    "consumerOffset.json": "each group begins where its own policy for new groups says",
+    "delayOffset.json": "delayed messages that the log still has are delivered again",
+}
+
+
+def warn_of_missing(files: Files, directory: str) -> None:
+    """Say which tables of a store with messages are not there, and what that means."""
+    for name, effect in WITHOUT.items():
+        path = os.path.join(directory, name)
+        if not (files.exists(path) or files.exists(path + ".bak")):
+            log.warning("table_missing path=%s effect=%r", path, effect)
 
 
 class TableFile:
@@ -63,35 +83,52 @@ class TableFile:
         self._waiters: list[asyncio.Future[None]] = []
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
 
-    def read(self, *, required_key: str) -> dict[str, Any] | None:
-        """The table as it was written last; None when there is none.
+    def read(self, take: Callable[[dict[str, Any]], T], *, required_key: str) -> T | None:
+        """The table as it was written last, as ``take`` makes it of the file; None when there is
+        none.
 
-        ``required_key`` must stand in it. Falls back to the .bak file. Raises StoreCorrupt when
-        there are files and none can be read.
+        ``required_key`` must stand in it; ``take`` raises ValueError or TypeError for values that
+        cannot be. A file that cannot be read gives way to the .bak file, and is set aside, so that
+        it never takes that one's place. Raises StoreCorrupt when there are files and none can be
+        read.
         """
         problems: list[str] = []
         for path in (self.path, self.path + ".bak"):
-            data = read_file(self._files, path)
-            if data is None:
-                continue
             try:
-                value = parse_json(data)
-            except BadRequest as error:
+                data = read_file(self._files, path)
+                if data is None:
+                    continue
+                found = _parsed(data, required_key)
+                value = take(found)
+            except (BadRequest, ValueError, TypeError, OSError) as error:
                 problems.append(f"{os.path.basename(path)}: {error}")
                 continue
-            if isinstance(value, dict) and required_key in value:
-                if problems or path != self.path:
-                    log.warning("table read from backup path=%s problems=%s", path, problems)
-                return value
-            problems.append(f"{os.path.basename(path)}: it has no {required_key!r}")
+            if path != self.path:
+                log.warning("table_read_from_backup path=%s problems=%s", path, problems)
+                self._set_aside(problems)
+            return value
         if problems:
             raise StoreCorrupt(
                 self.path,
                 -1,
-                f"{'; '.join(problems)}. Restore the file, or move it and its .bak away to start "
-                "with an empty table",
+                "; ".join(problems),
+                ways_out=(
+                    "put the file back from a copy",
+                    f"move {self.path} and its .bak away to start with an empty table",
+                ),
             )
         return None
+
+    def _set_aside(self, problems: list[str]) -> None:
+        if problems:
+            directory, name = os.path.split(self.path)
+            aside = SetAside(self._files, os.path.dirname(directory), self._clock)
+            aside.move(self.path, f"config-{name}", "; ".join(problems))
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is neither the file nor its backup."""
+        return not any(self._files.exists(path) for path in (self.path, self.path + ".bak"))
 
     @property
     def unsaved(self) -> bool:
@@ -162,8 +199,9 @@ class TableFile:
         await asyncio.shield(self._thread)
 
     async def close(self) -> None:
-        """Write what is not written yet."""
-        if self._dirty or self._waiters:
+        """Write what is not written yet, and the file if there is none: a later start that misses
+        it can tell that it was taken away."""
+        if self._dirty or self._waiters or self.is_missing:
             await self.write()
 
     async def _write_in_window(self) -> None:
@@ -208,6 +246,14 @@ class TableFile:
             files.rename(self.path, self.path + ".bak")
         files.rename(draft, self.path)
         files.sync_directory(directory)
+
+
+def _parsed(data: bytes, required_key: str) -> dict[str, Any]:
+    """A table file's content. Raises BadRequest, ValueError."""
+    value = parse_json(data)
+    if not isinstance(value, dict) or required_key not in value:
+        raise ValueError(f"it has no {required_key!r}")
+    return value
 
 
 def _explain(path: str, error: OSError) -> StoreError:

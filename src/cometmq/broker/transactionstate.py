@@ -32,7 +32,7 @@ from cometmq.broker.halfmessages import (
 )
 from cometmq.broker.lookup import bounds, find_entry, find_record
 from cometmq.broker.tables import TableFile
-from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC
 
@@ -156,13 +156,9 @@ class TransactionState:
             await self._drop_copied(copies, end)
 
     def _read(self) -> _Snapshot | None:
-        table = self._file.read(required_key="halves")
-        if table is None:
-            return None
-        try:
-            return msgspec.convert(table, _Snapshot, strict=False)
-        except msgspec.ValidationError as error:
-            raise StoreCorrupt(self._file.path, -1, str(error)) from None
+        return self._file.read(
+            lambda found: msgspec.convert(found, _Snapshot, strict=False), required_key="halves"
+        )
 
     async def _records(self, topic: str, start: int, end: int) -> AsyncIterator[Record]:
         for offset in range(start, end):

@@ -22,7 +22,6 @@ import msgspec
 
 from cometmq.broker.prettyjson import EntryTexts, pretty
 from cometmq.broker.tables import TableFile
-from cometmq.core.errors import StoreCorrupt
 from cometmq.protocol.bodies import DataVersion
 
 if TYPE_CHECKING:
@@ -98,21 +97,29 @@ class VersionedTable(Generic[V]):
         StoreCorrupt.
         """
         form = self._format
-        found = self.file.read(required_key=form.table)
-        if found is None:
+
+        def take(found: dict[str, Any]) -> tuple[dict[str, V], DataVersion, dict[str, int]]:
+            values: dict[str, V] = {}
+            for name, fields in (found[form.table] or {}).items():
+                if adapt is not None and isinstance(fields, dict):
+                    adapt(fields)
+                try:
+                    values[name] = msgspec.convert(fields, form.value_type, strict=False)
+                except msgspec.ValidationError as error:
+                    raise ValueError(f"{form.noun} {name!r}: {error}") from None
+            notes = found.get(form.notes)
+            numbers = notes.items() if isinstance(notes, dict) else ()
+            version = _read_version(found.get("dataVersion"))
+            return values, version, {name: int(number) for name, number in numbers}
+
+        taken = self.file.read(take, required_key=form.table)
+        if taken is None:
             return False
-        for name, fields in (found[form.table] or {}).items():
-            if adapt is not None and isinstance(fields, dict):
-                adapt(fields)
-            try:
-                value = msgspec.convert(fields, form.value_type, strict=False)
-            except msgspec.ValidationError as error:
-                raise StoreCorrupt(self.file.path, -1, f"{form.noun} {name!r}: {error}") from None
+        values, self.version, notes = taken
+        for name, value in values.items():
             self._set(name, value)
-        self.version = _read_version(found.get("dataVersion"))
-        notes = found.get(form.notes)
-        for name, number in notes.items() if isinstance(notes, dict) else ():
-            self._set_note(name, int(number))
+        for name, number in notes.items():
+            self._set_note(name, number)
         return True
 
     def add_default(self, name: str, value: V) -> None:
