@@ -15,6 +15,7 @@ import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client import client as asynchronous
 from cometmq.client.blocking import Client, ReceivedMessage
+from cometmq.client.consumer.received import MessageView
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message
 from cometmq.testing.cluster import Cluster
@@ -176,3 +177,41 @@ def test_a_client_that_is_not_open(cometmq_session_cluster: Cluster) -> None:
     client.start()
     client.close()
     client.close()
+
+
+def test_a_transaction_commits_or_rolls_back(client: Client, topic: str) -> None:
+    asked: list[str] = []
+
+    @client.transaction_checker("blocking-shop", topic=topic)
+    def check(message: object) -> bool | None:
+        asked.append(repr(message))
+        return None
+
+    with client.transaction(topic, b"kept", group="blocking-shop") as kept:
+        assert kept.message_id
+    with (
+        pytest.raises(ZeroDivisionError),
+        client.transaction(topic, b"gone", group="blocking-shop"),
+    ):
+        raise ZeroDivisionError
+    with client.transaction(topic, b"open", group="blocking-shop") as left_open:
+        left_open.leave_open()
+    assert left_open.result.queue_offset > kept.result.queue_offset
+    client.send(topic, b"last")
+    found: set[bytes] = set()
+    with client.subscribe(topic, group=f"g-{topic}", start="first") as subscription:
+        for message in subscription:
+            with message.processing() as inside:
+                found.add(inside.body)
+            if found >= {b"kept", b"last"}:
+                break
+    assert found == {b"kept", b"last"}
+    assert asked == []
+
+
+def test_requests_are_answered(client: Client, topic: str) -> None:
+    @client.replier(topic, group=f"g-{topic}", start="first")
+    def answer(message: MessageView) -> bytes:
+        return b"re: " + message.body
+
+    assert client.request(topic, b"hello", timeout_ms=20_000).body == b"re: hello"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
@@ -26,11 +26,14 @@ from cometmq.net.runtime import loop_factory
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from cometmq.client import transactions
     from cometmq.client.config import ClientConfig
     from cometmq.client.consumer import subscription
+    from cometmq.client.results import SendResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 class _LoopThread:
@@ -106,6 +109,42 @@ class Processing:
         traceback: TracebackType | None,
     ) -> bool:
         return self._thread.wait(self._block.__aexit__(kind, error, traceback))
+
+
+class Transaction:
+    """A transactional message round a ``with`` block; see the asyncio client's."""
+
+    __slots__ = ("_inner", "_thread")
+
+    def __init__(self, thread: _LoopThread, inner: transactions.Transaction) -> None:
+        self._thread = thread
+        self._inner = inner
+
+    @property
+    def result(self) -> SendResult:
+        """Where the half message is stored. Raises RuntimeError before it is."""
+        return self._inner.result
+
+    @property
+    def message_id(self) -> str:
+        """The message's unique key, by which a checker can find what the block did."""
+        return self._inner.message_id
+
+    def leave_open(self) -> None:
+        """End the block without commit or rollback: the broker will ask the group's checker."""
+        self._inner.leave_open()
+
+    def __enter__(self) -> Transaction:
+        self._thread.wait(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
 
 
 class Subscription:
@@ -190,6 +229,49 @@ def _subscribing(
     return call
 
 
+def _transacting(
+    method: Callable[Concatenate[asynchronous.Client, P], transactions.Transaction],
+) -> Callable[Concatenate[Client, P], Transaction]:
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Transaction:
+        return Transaction(self._running(), method(self.inner, *args, **kwargs))
+
+    return call
+
+
+def _deciding(
+    method: Callable[
+        Concatenate[asynchronous.Client, P],
+        Callable[[Callable[[M], Awaitable[T]]], Callable[[M], Awaitable[T]]],
+    ],
+) -> Callable[Concatenate[Client, P], Callable[[Callable[[M], T]], Callable[[M], T]]]:
+    """A method that makes a decorator. What is decorated is a plain function here, and runs in a
+    thread of its own."""
+
+    @functools.wraps(method)
+    def call(
+        self: Client, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[Callable[[M], T]], Callable[[M], T]]:
+        async def make() -> Callable[[Callable[[M], Awaitable[T]]], object]:
+            return method(self.inner, *args, **kwargs)
+
+        decorate = self.wait(make())
+
+        def register(function: Callable[[M], T]) -> Callable[[M], T]:
+            async def in_thread(message: M) -> T:
+                return await asyncio.to_thread(function, message)
+
+            async def add() -> None:
+                decorate(in_thread)
+
+            self.wait(add())
+            return function
+
+        return register
+
+    return call
+
+
 class Client:
     """A RocketMQ client for blocking programs; arguments and errors are the asyncio client's."""
 
@@ -253,6 +335,10 @@ class Client:
     send_many = _waiting(asynchronous.Client.send_many)
     queues = _waiting(asynchronous.Client.queues)
     subscribe = _subscribing(asynchronous.Client.subscribe)
+    transaction = _transacting(asynchronous.Client.transaction)
+    transaction_checker = _deciding(asynchronous.Client.transaction_checker)
+    request = _waiting(asynchronous.Client.request)
+    replier = _deciding(asynchronous.Client.replier)
 
 
 async def _call(action: Callable[[], None]) -> None:
