@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
 #: Long work gives the loop back this often.
-SLICE_NS: Final = 2_000_000
+SLICE_NS: Final = 1_000_000
 
 
 class Slices:
