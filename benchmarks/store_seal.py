@@ -28,6 +28,7 @@ from cometmq.store.tools.sums import read_sums
 
 FILE_BYTES = 256 << 20
 WORK_NS = 8_000
+LEVELS = "1s"
 
 Case = Callable[[str], Awaitable[object]]
 
@@ -65,12 +66,12 @@ async def thread_of_blocks(path: str) -> None:
 
 async def thread_of_records(path: str) -> None:
     """Blocks and records in a thread."""
-    await asyncio.to_thread(read_sums, PosixFiles(), path, 0, FILE_BYTES, 0)
+    await asyncio.to_thread(read_sums, PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS)
 
 
 async def child(path: str) -> None:
     """Blocks and records in a child process, as the broker does it."""
-    await sums_by_child(path, 0, FILE_BYTES, 0)
+    await sums_by_child(path, 0, FILE_BYTES, 0, LEVELS)
 
 
 @contextlib.asynccontextmanager

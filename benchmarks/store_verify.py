@@ -1,28 +1,40 @@
 """How fast ``store verify`` reads a store, beside reading the log and computing CRC-32 alone.
 
 Writes a store of 1 KiB records and one of 128 B records through the store itself, seals it as the
-broker does, and verifies it with one process. The peer reads the same log files in pieces of 1 MiB
-and computes one CRC of each: what no check can do without. Both in alternating rounds of one run,
-as bytes of log by second of processor time (the machine may be shared). One JSON line a case.
-Run: ``.venv/bin/python -m benchmarks.store_verify [--gib 2] [--rounds 3]``
+broker does, and verifies it with one process: as it is, with every record decoded, and without its
+seals. The peer reads the same log files in pieces of 1 MiB and computes one CRC of each: what no
+check can do without. All in alternating rounds of one run, as bytes of full log files by second of
+processor time (the machine may be shared). One JSON line a case.
+Run: ``OPENBLAS_NUM_THREADS=1 .venv/bin/python -m benchmarks.store_verify [--gib 2] [--rounds 3]``
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import os
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 from cometmq.core.clock import SystemClock
+from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.sealing import Sealer
+from cometmq.store.tools.verify import verify
 
 HOST = pack_host("127.0.0.1", 10911)
 QUEUES = 8
 TURN = 64
+PIECE_BYTES = 1 << 20
+FILE_BYTES = 1 << 30
 
 
 def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) -> None:
@@ -36,8 +48,9 @@ def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) 
     while store.written_offset < total_bytes:
         for _ in range(TURN):
             unique = f"{number * 0x9E3779B97F4A7C15 % (1 << 128):032X}"
+            tag = f"tag{number % 4}"
             text = props.encode(
-                {props.UNIQ_KEY: unique, props.TAGS: f"tag{number % 4}", props.CLUSTER: "default"}
+                {props.UNIQ_KEY: unique, props.TAGS: tag, props.CLUSTER: "DefaultCluster"}
             )
             store.append(
                 queues[number % QUEUES],
@@ -47,7 +60,7 @@ def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) 
                 sys_flag=0,
                 born_ms=1_700_000_000_000,
                 born_host=HOST,
-                tag_code=TAG_CODES[number % 4],
+                tag_code=tag_code(tag),
                 keys=(unique,),
             )
             number += 1
@@ -57,4 +70,85 @@ def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) 
     store.close()
 
 
-TAG_CODES = [sum(ord(c) * 31 ** (3 - at) for at, c in enumerate(f"tag{n}")) for n in range(4)]
+def full_files(root: Path) -> list[Path]:
+    """The log files before the one that is written to."""
+    return sorted((root / "commitlog").iterdir())[:-1]
+
+
+def peer(root: Path) -> None:
+    """Read the full log files and sum them."""
+    buffer = bytearray(PIECE_BYTES)
+    for path in full_files(root):
+        handle = os.open(path, os.O_RDONLY)
+        for offset in range(0, path.stat().st_size, PIECE_BYTES):
+            os.preadv(handle, [buffer], offset)
+            crc32(buffer)
+        os.close(handle)
+
+
+def by_seals(root: Path) -> None:
+    """Verify in this process."""
+    _verify(root, full=False)
+
+
+def by_records(root: Path) -> None:
+    """Verify in this process, with every record decoded."""
+    _verify(root, full=True)
+
+
+def without_seals(root: Path) -> None:
+    """Verify as a store is verified that a Java broker wrote: the body of every record summed."""
+    seals = root / "cometmq-seals"
+    seals.rename(root / "aside")
+    try:
+        _verify(root, full=False)
+    finally:
+        (root / "aside").rename(seals)
+
+
+def _verify(root: Path, *, full: bool) -> None:
+    config = StoreConfig(store_path_root_dir=str(root))
+    found = verify(config, ReadOnlyFiles(), processes=1, full=full)
+    assert found.is_sound, found.findings
+    assert found.records
+
+
+def timed(work: Callable[[Path], None], root: Path) -> float:
+    """Gigabytes of full log files by second of processor time."""
+    size = sum(path.stat().st_size for path in full_files(root))
+    begun = time.process_time()
+    work(root)
+    return size / (time.process_time() - begun) / 1e9
+
+
+def main() -> None:
+    """Write the stores and measure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gib", type=int, default=2, help="full log files of each store")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, help="where the stores are, or are to stay")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for body_bytes in (1024, 128):
+            root = (options.keep or Path(folder)) / str(body_bytes)
+            if not root.exists():
+                write_store(root, options.gib * FILE_BYTES, FILE_BYTES, body_bytes)
+            cases = [peer, by_seals, by_records, without_seals]
+            rates: dict[str, list[float]] = {case.__name__: [] for case in cases}
+            timed(peer, root)
+            for _ in range(options.rounds):
+                for case in cases:
+                    rates[case.__name__].append(timed(case, root))
+            line = min(1.0, 0.7 * max(rates["peer"]))
+            found = {f"{name}_gb_s": [round(r, 2) for r in each] for name, each in rates.items()}
+            print(
+                json.dumps(
+                    {"body_bytes": body_bytes, "line_gb_s": round(line, 2)}
+                    | found
+                    | {"reached": max(rates["by_seals"]) >= line}
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -15,8 +15,9 @@ from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
 from cometmq.store.files import PosixFiles
-from cometmq.store.seals import Seal, Seals, sums_of
+from cometmq.store.seals import Seals
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
+from tests.store.sealed import seal_of
 
 HELD: dict[str, Any] = {"sysFlag": "6", "suspendTimeoutMillis": "10000"}
 
@@ -259,7 +260,7 @@ def seal_and_damage(root: Path, at: int) -> Path:
     """Seal the first log file, as upkeep does some time after it is full; then a bit flips."""
     path = root / "commitlog" / f"{0:020d}"
     raw = bytearray(path.read_bytes())
-    Seals(PosixFiles(), str(root)).add(Seal(0, len(raw), 1 << 60, sums_of(raw)))
+    Seals(PosixFiles(), str(root)).add(seal_of(0, bytes(raw)))
     raw[at] ^= 1
     path.write_bytes(raw)
     return path

@@ -7,10 +7,19 @@ from typing import Any
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.engine import MessageStore
-from cometmq.store.seals import Seal, sums_of
+from cometmq.store.seals import Seal, Summary, sums_of
+from cometmq.store.tools.sums import read_sums
 from tests.store.stores import fill, opened
 
 FILE_BYTES = 4 * 65_536
+
+
+NOTHING = Summary(0, -1, -1, 0, 0, 0, 0)
+
+
+def seal_of(base: int, content: bytes) -> Seal:
+    """A seal for any bytes, with no records in them."""
+    return Seal(base, len(content), 5, NOTHING, sums_of(content))
 
 
 def seal_all(store: MessageStore) -> list[int]:
@@ -18,8 +27,12 @@ def seal_all(store: MessageStore) -> list[int]:
     done: list[int] = []
     for file in store.log.segments.files:
         if file.end <= store.log.written and file.seals is None:
-            sums = sums_of(Path(file.path).read_bytes())
-            store.seals.add(Seal(file.base, file.size_bytes, store.last_ms, sums))
+            levels = store.config.message_delay_level
+            found = read_sums(store.files, file.path, file.base, file.size_bytes, 0, levels)
+            assert not found.problem
+            store.seals.add(
+                Seal(file.base, file.size_bytes, store.last_ms, found.summary, found.sums)
+            )
             file.seal(store.seals, proven=True)
             done.append(file.base)
     return done

@@ -172,7 +172,7 @@ async def test_an_unreadable_seal_is_no_reason_not_to_serve(tmp_path: Path) -> N
     root, records = made(tmp_path)
     for seal in (root / "cometmq-seals").iterdir():
         raw = bytearray(seal.read_bytes())
-        raw[45] ^= 1
+        raw[101] ^= 1
         seal.write_bytes(raw)
     store = reopened(root)
     got, errors = await replayed(store, 0)

@@ -11,10 +11,11 @@ from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import file_name
 from cometmq.store.mapped import LogFile
-from cometmq.store.seals import Seal, Seals, sums_of
+from cometmq.store.seals import Seals
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.faults import FailingFiles
+from tests.store.sealed import seal_of
 
 
 def test_writes_are_seen_through_the_map(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_no_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
 def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
     files = PosixFiles()
     seals = Seals(files, str(tmp_path))
-    seals.add(Seal(0, 4_096, 0, sums_of(bytes(4_096))))
+    seals.add(seal_of(0, bytes(4_096)))
     seals = Seals(files, str(tmp_path))
     file = LogFile.create(files, str(tmp_path), 0, 4_096)
     seals.attach([file])

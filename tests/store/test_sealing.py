@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.clock import VirtualClock
+from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import PosixFiles
 from cometmq.store.mapped import LogFile
 from cometmq.store.sealing import Sealer, SumsFailed, is_stale, sums_by_child
 from cometmq.store.seals import BLOCK_BYTES, FileSums, Seal, sums_of
 from cometmq.store.tools.sums import read_sums
-from tests.store.sealed import FILE_BYTES, flip, reopened, sealed_store
+from tests.store.sealed import FILE_BYTES, NOTHING, flip, reopened, sealed_store
 from tests.store.stores import fill, log_of, opened
+
+LEVELS = StoreConfig().message_delay_level
 
 
 @dataclass
@@ -28,9 +31,11 @@ class InProcess:
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     failing: bool = False
 
-    async def __call__(self, path: str, base: int, size_bytes: int, made_ms: int) -> FileSums:
-        self.asked.append((base, made_ms))
-        found = read_sums(PosixFiles(), path, base, size_bytes, made_ms)
+    async def __call__(
+        self, path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
+    ) -> FileSums:
+        self.asked.append((base, moment_ms))
+        found = read_sums(PosixFiles(), path, base, size_bytes, moment_ms, delay_levels)
         if self.meanwhile:
             self.meanwhile.pop()()
         if self.failing:
@@ -72,7 +77,10 @@ async def test_full_and_durable_files_are_sealed_oldest_first(tmp_path: Path) ->
         seal = store.seals.read(file.base)
         assert seal is not None
         assert seal.sums == sums_in(file)
-        assert seal.made_ms >= store.last_ms
+        records = [each for each in log_of(store) if file.base <= each.physical_offset < file.end]
+        assert seal.summary.records == seal.summary.entries == len(records)
+        assert seal.summary.keys == 2 * len(records)
+        assert seal.summary.last_ms == records[-1].store_ms
     await sealer.seal_full_files()
     assert len(reader.asked) == 2
     store.close()
@@ -81,11 +89,11 @@ async def test_full_and_durable_files_are_sealed_oldest_first(tmp_path: Path) ->
 async def test_a_child_process_reads(tmp_path: Path) -> None:
     store = filled(tmp_path)
     file = store.log.segments.files[0]
-    found = await sums_by_child(file.path, 0, FILE_BYTES, 0)
-    assert found == read_sums(PosixFiles(), file.path, 0, FILE_BYTES, 0)
+    found = await sums_by_child(file.path, 0, FILE_BYTES, 0, LEVELS)
+    assert found == read_sums(PosixFiles(), file.path, 0, FILE_BYTES, 0, LEVELS)
     assert (found.problem, found.late_from) == ("", 0)
     with pytest.raises(SumsFailed, match=r"exit code 1.*No such file"):
-        await sums_by_child(file.path + "x", 0, FILE_BYTES, 0)
+        await sums_by_child(file.path + "x", 0, FILE_BYTES, 0, LEVELS)
     store.close()
 
 
@@ -93,7 +101,7 @@ async def test_the_child_ends_with_its_caller(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     # Opening the pipe waits for somebody to write: a child that never comes to an end.
-    reading = asyncio.create_task(sums_by_child(str(fifo), 0, FILE_BYTES, 0))
+    reading = asyncio.create_task(sums_by_child(str(fifo), 0, FILE_BYTES, 0, LEVELS))
     async with asyncio.timeout(20):
         while not children_with(str(fifo)):
             await asyncio.sleep(0.01)
@@ -292,11 +300,11 @@ async def test_an_unreadable_seal_in_doubt_is_made_anew(
     ],
 )
 def test_what_explains_a_difference(differing: list[int], late_from: int, stale: bool) -> None:
-    seal = Seal(100, 10 * BLOCK_BYTES, 5, bytes(40))
+    seal = Seal(100, 10 * BLOCK_BYTES, 5, NOTHING, bytes(40))
     assert is_stale(seal, differing, late_from) is stale
 
 
 async def test_an_answer_that_is_none_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/echo")
     with pytest.raises(SumsFailed, match="JSON"):
-        await sums_by_child("path", 0, FILE_BYTES, 0)
+        await sums_by_child("path", 0, FILE_BYTES, 0, LEVELS)

@@ -8,17 +8,28 @@ import pytest
 from cometmq.core.errors import StoreCorrupt
 from cometmq.store import seals as seals_module
 from cometmq.store.files import PosixFiles
-from cometmq.store.seals import BLOCK_BYTES, Seal, Seals, block_count, decode, encode
+from cometmq.store.seals import (
+    BLOCK_BYTES,
+    Seal,
+    Seals,
+    Summary,
+    block_count,
+    decode,
+    encode,
+    sums_of,
+)
 from cometmq.store.segments import Segments
+from tests.store.sealed import seal_of
 
 CONTENT = bytes(range(256)) * 600
-SEAL = Seal(3 * len(CONTENT), len(CONTENT), 1_700_000_000_000, seals_module.sums_of(CONTENT))
+SUMMARY = Summary(7, 1, 2, 6, 0xFEDC_BA98_7654_3210, 5, 1 << 63)
+SEAL = Seal(3 * len(CONTENT), len(CONTENT), 1_700_000_000_000, SUMMARY, sums_of(CONTENT))
 
 
 def test_bytes_of_a_seal() -> None:
     raw = encode(SEAL)
     assert block_count(len(CONTENT)) == 3
-    assert len(raw) == 40 + 3 * 4 + 4
+    assert len(raw) == 96 + 3 * 4 + 4
     assert raw[:8] == b"CMQS\0\1\0\1"
     assert decode(raw, "p", SEAL.base) == SEAL
 
@@ -58,7 +69,7 @@ def test_blocks_are_compared() -> None:
 def made(tmp_path: Path, *bases: int) -> Seals:
     seals = Seals(PosixFiles(), str(tmp_path))
     for base in bases:
-        seals.add(Seal(base, 100, 5, seals_module.sums_of(bytes(100))))
+        seals.add(seal_of(base, bytes(100)))
     return Seals(PosixFiles(), str(tmp_path))
 
 

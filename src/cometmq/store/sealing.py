@@ -30,16 +30,18 @@ logger = logging.getLogger(__name__)
 
 _REST_MS = 600_000
 
-Reader = Callable[[str, int, int, int], Awaitable[FileSums]]
+Reader = Callable[[str, int, int, int, str], Awaitable[FileSums]]
 
 
 class SumsFailed(Exception):
     """The child process ended without an answer."""
 
 
-async def sums_by_child(path: str, base: int, size_bytes: int, made_ms: int) -> FileSums:
+async def sums_by_child(
+    path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
+) -> FileSums:
     """Have a child read a log file; it is ended with its caller. Raises SumsFailed, OSError."""
-    words = [path, str(base), str(size_bytes), str(made_ms)]
+    words = [path, str(base), str(size_bytes), str(moment_ms), delay_levels]
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "cometmq.store.tools.sums", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -77,10 +79,10 @@ class Sealer:
             return
         while (file := self._next()) is not None:
             doubted = self._doubted(file)
-            made_ms = max(self._store.clock.wall_ms(), self._store.last_ms)
-            asked_ms = made_ms if doubted is None else doubted.made_ms
+            moment_ms = 0 if doubted is None else doubted.summary.last_ms
+            levels = self._store.config.message_delay_level
             try:
-                found = await self._read(file.path, file.base, file.size_bytes, asked_ms)
+                found = await self._read(file.path, file.base, file.size_bytes, moment_ms, levels)
             except SumsFailed as error:
                 if file.closed:
                     continue
@@ -88,11 +90,11 @@ class Sealer:
                 self._rest_until_ms = self._store.clock.monotonic_ms() + _REST_MS
                 return
             if doubted is not None:
-                await self._judge(file, doubted, found, made_ms)
+                await self._judge(file, doubted, found)
             elif found.problem:
                 self._refuse(file, found.problem)
             else:
-                await self._add(file, found, made_ms)
+                await self._add(file, found)
 
     def _next(self) -> LogFile | None:
         log = self._store.log
@@ -114,7 +116,7 @@ class Sealer:
             return None
         return found if found is not None and found.size_bytes == file.size_bytes else None
 
-    async def _judge(self, file: LogFile, seal: Seal, found: FileSums, made_ms: int) -> None:
+    async def _judge(self, file: LogFile, seal: Seal, found: FileSums) -> None:
         differing = seal.differing(found.sums)
         if differing and is_stale(seal, differing, found.late_from):
             logger.info("seal_outdated path=%s from=%d", file.path, found.late_from)
@@ -122,7 +124,7 @@ class Sealer:
                 await self._in_thread(self._store.seals.forget, [file.base])
                 self._refuse(file, found.problem)
             else:
-                await self._add(file, found, made_ms)
+                await self._add(file, found)
             return
         await self._in_thread(self._store.seals.confirm, file.base)
         if self._is_gone(file):
@@ -134,9 +136,10 @@ class Sealer:
                 file.path, seal.base + block * BLOCK_BYTES, BLOCK_BYTES,
             )  # fmt: skip
 
-    async def _add(self, file: LogFile, found: FileSums, made_ms: int) -> None:
+    async def _add(self, file: LogFile, found: FileSums) -> None:
         store = self._store
-        seal = Seal(file.base, file.size_bytes, made_ms, found.sums)
+        made_ms = store.clock.wall_ms()
+        seal = Seal(file.base, file.size_bytes, made_ms, found.summary, found.sums)
         await self._in_thread(store.seals.add, seal)
         if self._is_gone(file):
             return
@@ -164,8 +167,8 @@ class Sealer:
 def is_stale(seal: Seal, differing: list[int], late_from: int) -> bool:
     """Whether another broker cut the sealed file and wrote on, which explains the differences.
 
-    From ``late_from`` on every record was stored after the seal was made; -1 when the last one was
-    not. A flipped bit changes no more than one block, and leaves those behind it as they were.
+    From ``late_from`` on every record was stored after the last one that was sealed; -1 when the
+    last one was not. A flipped bit changes one block, and leaves those behind it as they were.
     """
     if late_from < 0:
         return False

@@ -12,9 +12,19 @@ a log file). One seal is one file, named like its log file, big-endian:
     16         8       size of the log file
     24         4       size of a block, 65 536
     28         4       number of blocks
-    32         8       when it was made, ms: no record in the file was stored later
-    40         4 x B   CRC of each block, the last one up to the end of the file
-    40 + 4 B   4       CRC-32 of everything before
+    32         8       when it was made, ms
+    40         8       number of records
+    48         8       store time of the oldest record, ms
+    56         8       store time of the youngest record, ms
+    64         8       how many queue entries the records have
+    72         8       digest of these entries (tools/digest.py)
+    80         8       how many index entries the records have
+    88         8       digest of these entries
+    96         4 x B   CRC of each block, the last one up to the end of the file
+    96 + 4 B   4       CRC-32 of everything before
+
+With the digests queues and index can be compared with a file that is known to be as it was, without
+decoding one of its records.
 
 A seal is written whole (temporary file, sync, rename, sync of the directory) once all of its log
 file is on the device, and is taken away, durably, before anything in that file may change. So after
@@ -55,11 +65,24 @@ DOUBTED = "doubted"
 BLOCK_BYTES = 65_536
 BLOCK_SHIFT = 16
 _HEADER = Struct(">4sHHqqIIq")
+_SUMMARY = Struct(">qqqqQqQ")
 _CRC = Struct(">I")
 _MAGIC = b"CMQS"
 _VERSION = 1
 _CRC32 = 1
 _LOADED_LIMIT = 64
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What the records of a log file come to; store times in ms, -1 without a record."""
+
+    records: int
+    first_ms: int
+    last_ms: int
+    entries: int
+    entry_digest: int
+    keys: int
+    key_digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +92,7 @@ class Seal:
     base: int
     size_bytes: int
     made_ms: int
+    summary: Summary
     sums: bytes
 
     def holds(self, block: int, data: Buffer) -> bool:
@@ -90,6 +114,7 @@ class FileSums(msgspec.Struct, frozen=True):
     """
 
     sums: bytes
+    summary: Summary
     problem: str
     late_from: int
 
@@ -112,23 +137,25 @@ def encode(seal: Seal) -> bytes:
     assert len(seal.sums) == count * _CRC.size
     head = _HEADER.pack(
         _MAGIC, _VERSION, _CRC32, seal.base, seal.size_bytes, BLOCK_BYTES, count, seal.made_ms
-    )
+    ) + _SUMMARY.pack(*msgspec.structs.astuple(seal.summary))
     return head + seal.sums + _CRC.pack(crc32(seal.sums, crc32(head)))
 
 
 def decode(raw: bytes, path: str, base: int) -> Seal:
     """The seal of the log file that begins at ``base``. Raises StoreCorrupt when it is none."""
-    if len(raw) < _HEADER.size + _CRC.size:
+    sums_at = _HEADER.size + _SUMMARY.size
+    if len(raw) < sums_at + _CRC.size:
         raise StoreCorrupt(path, -1, f"a seal of {len(raw)} bytes is cut off")
     if crc32(raw[: -_CRC.size]) != _CRC.unpack_from(raw, len(raw) - _CRC.size)[0]:
         raise StoreCorrupt(path, -1, "the seal's own checksum does not fit")
     magic, version, algorithm, own_base, size, block, count, made_ms = _HEADER.unpack_from(raw)
     if (magic, version, algorithm, block) != (_MAGIC, _VERSION, _CRC32, BLOCK_BYTES):
         raise StoreCorrupt(path, -1, "a seal of another kind or version")
-    sums = raw[_HEADER.size : -_CRC.size]
+    sums = raw[sums_at : -_CRC.size]
     if own_base != base or count != block_count(size) or len(sums) != count * _CRC.size:
         raise StoreCorrupt(path, -1, f"the seal is of a file at {own_base} of {size} bytes")
-    return Seal(base, size, made_ms, sums)
+    summary = Summary(*_SUMMARY.unpack_from(raw, _HEADER.size))
+    return Seal(base, size, made_ms, summary, sums)
 
 
 class Seals:

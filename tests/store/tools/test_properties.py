@@ -25,7 +25,7 @@ DELAYS_MS = (1_000, 5_000)
 def derived(some: list[Record], topics: Topics) -> Derived:
     data = packed(some)
     raw = np.frombuffer(data + bytes(PADDING_BYTES), np.uint8)
-    columns = read_columns(raw, find_places(memoryview(data), 0).starts, 0)
+    columns = read_columns(raw, find_places(data, 0).starts, 0)
     assert len(columns) == len(some)
     return derive(raw, columns, topics, DELAYS_MS)
 

@@ -17,7 +17,7 @@ BASE = 1 << 20
 
 def columns_of(data: bytes, base: int = BASE) -> Columns:
     raw = np.frombuffer(data, np.uint8)
-    return read_columns(raw, find_places(memoryview(data), base).starts, base)
+    return read_columns(raw, find_places(data, base).starts, base)
 
 
 def assert_equal(data: bytes, columns: Columns, row: int, record: Record) -> None:

@@ -7,11 +7,14 @@ from subprocess import run
 
 import pytest
 
+from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
 from cometmq.store.seals import sums_of
 from cometmq.store.tools.sums import read_sums
 from tests.store.sealed import FILE_BYTES, flip
 from tests.store.stores import fill, log_of, opened
+
+LEVELS = StoreConfig().message_delay_level
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def path(tmp_path: Path) -> str:
 
 
 def test_sums_of_a_right_file(path: str) -> None:
-    found = read_sums(PosixFiles(), path, 0, FILE_BYTES, 1 << 60)
+    found = read_sums(PosixFiles(), path, 0, FILE_BYTES, 1 << 60, LEVELS)
     assert (found.problem, found.late_from) == ("", -1)
     assert found.sums == sums_of(Path(path).read_bytes())
 
@@ -38,29 +41,43 @@ def test_where_the_late_records_begin(path: str, tmp_path: Path) -> None:
     for middle in (0, 500, len(records) - 2):
         moment = records[middle].store_ms
         late = [record.physical_offset for record in records if record.store_ms > moment]
-        found = read_sums(PosixFiles(), path, 0, FILE_BYTES, moment)
+        found = read_sums(PosixFiles(), path, 0, FILE_BYTES, moment, LEVELS)
         assert found.late_from == (late[0] if late else -1)
 
 
 def test_damage_is_a_problem(path: str, tmp_path: Path) -> None:
     flip(tmp_path, 90)
-    assert "offset 0 has not the CRC" in read_sums(PosixFiles(), path, 0, FILE_BYTES, 0).problem
+    assert (
+        "offset 0 has not the CRC"
+        in read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS).problem
+    )
     flip(tmp_path, 4)
-    assert "no record at offset 0" in read_sums(PosixFiles(), path, 0, FILE_BYTES, 0).problem
+    assert (
+        "no record at offset 0" in read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS).problem
+    )
 
 
 def test_a_file_that_is_not_full_is_a_problem(path: str) -> None:
     raw = Path(path).read_bytes()
-    last = read_sums(PosixFiles(), path, 0, FILE_BYTES, 0)
+    last = read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS)
     assert last.problem == ""
     blank = raw.rindex(b"\xcb\xd4\x31\x94") - 4
     Path(path).write_bytes(raw[:blank].ljust(FILE_BYTES, b"\0"))
-    problem = read_sums(PosixFiles(), path, 0, FILE_BYTES, 0).problem
+    problem = read_sums(PosixFiles(), path, 0, FILE_BYTES, 0, LEVELS).problem
     assert problem == f"the log ends in it, at offset {blank}"
 
 
 def test_the_process_prints_json(path: str) -> None:
-    words = [sys.executable, "-m", "cometmq.store.tools.sums", path, "0", str(FILE_BYTES), "0"]
+    words = [
+        sys.executable,
+        "-m",
+        "cometmq.store.tools.sums",
+        path,
+        "0",
+        str(FILE_BYTES),
+        "0",
+        LEVELS,
+    ]
     done = run(words, capture_output=True, check=True, timeout=60)
     assert json.loads(done.stdout)["problem"] == ""
     assert json.loads(done.stdout)["late_from"] == 0

@@ -28,7 +28,7 @@ def log_of(count: int, seed: int = 1) -> tuple[bytes, list[int]]:
 @pytest.mark.parametrize("count", [1, 2, 50, 2_000])
 def test_every_record_is_found(count: int) -> None:
     data, starts = log_of(count)
-    found = find_places(memoryview(data), BASE)
+    found = find_places(data, BASE)
     assert found.starts.tolist() == starts
     assert (found.stop, found.problem) == (len(data), "")
 
@@ -36,14 +36,14 @@ def test_every_record_is_found(count: int) -> None:
 def test_a_cut_off_record_is_no_problem() -> None:
     data, starts = log_of(300)
     for cut in (1, 50, 95):
-        found = find_places(memoryview(data)[:-cut], BASE)
+        found = find_places(data, BASE, 0, len(data) - cut)
         assert found.starts.tolist() == starts[:-1]
         assert (found.stop, found.problem) == (starts[-1], "")
 
 
 @pytest.mark.parametrize("count", [0, 7])
 def test_what_is_too_short_for_a_record_holds_none(count: int) -> None:
-    found = find_places(memoryview(bytes(count)), BASE)
+    found = find_places(bytes(count), BASE)
     assert (len(found.starts), found.stop, found.problem) == (0, 0, "")
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_field_ends_the_walk_there(field: int, problem: str, at: int) 
     data, starts = log_of(2_000)
     raw = bytearray(data)
     raw[starts[at] + field] ^= 0x80
-    found = find_places(memoryview(raw), BASE)
+    found = find_places(raw, BASE)
     assert found.starts.tolist() == starts[:at]
     assert found.stop == starts[at]
     # A size beyond the buffer may be a record that goes on behind it.
@@ -67,7 +67,7 @@ def test_a_size_that_is_too_small_or_leads_astray_ends_the_walk() -> None:
     for size in (0, 90, 92):
         raw = bytearray(data)
         raw[starts[900] : starts[900] + 4] = size.to_bytes(4, "big")
-        found = find_places(memoryview(raw), BASE)
+        found = find_places(raw, BASE)
         whole = starts[:900] + ([starts[900]] if size == 92 else [])
         assert found.starts.tolist() == whole
         assert found.problem
@@ -83,7 +83,7 @@ def test_a_body_that_looks_like_a_record_misleads_nobody(monkeypatch: pytest.Mon
         inner = packed([PLAIN], BASE + start + 88)
         records.append(replace(PLAIN, body=inner, queue_offset=number))
     data = packed(records, BASE)
-    found = find_places(memoryview(data), BASE)
+    found = find_places(data, BASE)
     assert len(found.starts) == 200
     assert found.stop == len(data)
 
@@ -92,10 +92,10 @@ def test_the_next_record_is_found_behind_damage() -> None:
     data, starts = log_of(20)
     raw = bytearray(data)
     raw[starts[3] : starts[3] + 8] = bytes(8)
-    assert next_record(raw, BASE, starts[3]) == starts[4]
-    assert next_record(raw, BASE, starts[19] + 1) == -1
-    assert next_record(raw, BASE + 1, 0) == -1
-    assert next_record(MAGIC_V1.to_bytes(4, "big") * 50, BASE, 0, tries=3) == -1
+    assert next_record(raw, BASE, starts[3], len(raw)) == starts[4]
+    assert next_record(raw, BASE, starts[19] + 1, len(raw)) == -1
+    assert next_record(raw, BASE + 1, 0, len(raw)) == -1
+    assert next_record(MAGIC_V1.to_bytes(4, "big") * 50, BASE, 0, 200, tries=3) == -1
 
 
 def test_a_blank_says_how_much_room_is_left() -> None:

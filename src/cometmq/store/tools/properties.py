@@ -46,11 +46,13 @@ Words = npt.NDArray[np.uint64]
 class Derived:
     """What dispatch makes of records: their topics and tag codes, and the hashes of their keys.
 
-    ``topics`` are numbers of a :class:`Topics`. ``key_rows`` says whose key each of ``key_hashes``
+    ``topics`` are numbers of a :class:`Topics`, ``topic_codes`` the codes of their names (see
+    ``records.text_codes``). ``key_rows`` says whose key each of ``key_hashes``
     is, in the order of dispatch.
     """
 
     topics: Ints
+    topic_codes: Ints
     tag_codes: Ints
     key_rows: Ints
     key_hashes: Ints
@@ -67,9 +69,8 @@ class Topics:
         self._codes = np.empty(0, np.int64)
         self._order = np.empty(0, np.int64)
 
-    def numbers(self, raw: Bytes, at: Ints, lengths: Ints) -> Ints:
-        """The number of each topic; its bytes are ``lengths`` long and stand at ``at``."""
-        codes = text_codes(raw, at, lengths)
+    def numbers(self, codes: Ints, raw: Bytes, at: Ints, lengths: Ints) -> Ints:
+        """The number of each topic by its code; its text stands at ``at``, ``lengths`` long."""
         found = self._look_up(codes)
         unknown = np.flatnonzero(found < 0)
         if len(unknown):
@@ -143,7 +144,8 @@ def derive(raw: Bytes, columns: Columns, topics: Topics, delays_ms: tuple[int, .
 
     ``raw`` has PADDING_BYTES behind the last one, and ``delays_ms`` are those of the delay levels.
     """
-    numbers = topics.numbers(raw, columns.topic_at, columns.topic_bytes)
+    topic_codes = text_codes(raw, columns.topic_at, columns.topic_bytes)
+    numbers = topics.numbers(topic_codes, raw, columns.topic_at, columns.topic_bytes)
     codes = np.zeros(len(columns), np.int64)
     keys = _Keys()
     slow = np.zeros(len(columns), np.bool_)
@@ -164,7 +166,7 @@ def derive(raw: Bytes, columns: Columns, topics: Topics, delays_ms: tuple[int, .
     if rolled_back.any():
         kept = ~rolled_back[key_rows]
         key_rows, key_hashes = key_rows[kept], key_hashes[kept]
-    return Derived(numbers, codes, key_rows, key_hashes)
+    return Derived(numbers, topic_codes, codes, key_rows, key_hashes)
 
 
 def _derive_equals(

@@ -1,6 +1,6 @@
 """A process of its own that reads one full log file: what a seal needs to know of it.
 
-    python -m cometmq.store.tools.sums PATH BASE SIZE MADE_MS
+    python -m cometmq.store.tools.sums PATH BASE SIZE MOMENT_MS DELAY_LEVELS
 
 prints one JSON object, a ``FileSums`` (seals.py). A broker starts it (sealing.py), whose loop a
 thread full of Python would hold up; it runs at the lowest priority and writes nothing.
@@ -16,29 +16,95 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from cometmq.message.flags import TransactionType
+from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.seals import FileSums
-from cometmq.store.tools.logfile import LogWalk
+from cometmq.store.seals import FileSums, Summary
+from cometmq.store.tools.digest import Digest, mix_entries, mix_keys, of
+from cometmq.store.tools.logfile import Chunk, LogWalk
+from cometmq.store.tools.properties import Derived, Topics, derive
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
+    from cometmq.store.tools.walk import Ints
 
 _LOWEST_PRIORITY = 19
 
 
-def read_sums(files: Files, path: str, base: int, size_bytes: int, made_ms: int) -> FileSums:
+class LateRecords:
+    """From where on every record was stored after a moment; ``start`` is -1 when the last was not.
+
+    Records are taken in the order of the log.
+    """
+
+    __slots__ = ("_moment_ms", "start")
+
+    def __init__(self, moment_ms: int) -> None:
+        self._moment_ms = moment_ms
+        self.start = -1
+
+    def take(self, chunk: Chunk) -> None:
+        """Take the next records."""
+        early = np.flatnonzero(chunk.columns.store_ms <= self._moment_ms)
+        first = 0
+        if len(early):
+            self.start, first = -1, int(early[-1]) + 1
+        if self.start < 0 and first < len(chunk.columns):
+            self.start = int(chunk.columns.starts[first]) + chunk.base
+
+
+class Summing:
+    """What records come to, while they are read."""
+
+    __slots__ = ("_delays_ms", "_entries", "_first_ms", "_keys", "_last_ms", "_records", "_topics")
+
+    def __init__(self, delays_ms: tuple[int, ...]) -> None:
+        self._delays_ms = delays_ms
+        self._topics = Topics()
+        self._records = 0
+        self._first_ms = self._last_ms = -1
+        self._entries = self._keys = Digest()
+
+    def take(self, chunk: Chunk) -> None:
+        """Take the next records."""
+        columns = chunk.columns
+        derived = derive(chunk.raw, columns, self._topics, self._delays_ms)
+        entries, keys = mixed_of(chunk, derived)
+        takes = (columns.sys_flags & TransactionType.PREPARED) == 0
+        self._entries = self._entries.plus(of(entries if takes.all() else entries[takes]))
+        self._keys = self._keys.plus(of(keys))
+        first_ms, last_ms = int(columns.store_ms.min()), int(columns.store_ms.max())
+        self._first_ms = min(first_ms, self._first_ms) if self._records else first_ms
+        self._last_ms = max(last_ms, self._last_ms)
+        self._records += len(columns)
+
+    def summary(self) -> Summary:
+        """What it came to."""
+        return Summary(self._records, self._first_ms, self._last_ms, *self._entries, *self._keys)
+
+
+def mixed_of(chunk: Chunk, derived: Derived) -> tuple[Ints, Ints]:
+    """The numbers (digest.py) of the queue entry of each record, and of each index entry."""
+    columns = chunk.columns
+    places = columns.starts + chunk.base
+    entries = mix_entries(
+        places, columns.sizes, derived.tag_codes, columns.queue_offsets, derived.topic_codes,
+        columns.queue_ids,
+    )  # fmt: skip
+    return entries, mix_keys(places[derived.key_rows], derived.key_hashes)
+
+
+def read_sums(
+    files: Files, path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
+) -> FileSums:
     """Read a log file. Raises OSError."""
     walk = LogWalk(files, path, base, size_bytes, wants_sums=True)
-    late_from = -1
+    late = LateRecords(moment_ms)
+    summing = Summing(delay_levels_ms(delay_levels))
     bad = ""
     for chunk in walk:
-        starts = chunk.columns.starts + chunk.base
-        early = np.flatnonzero(chunk.columns.store_ms <= made_ms)
-        if len(early):
-            late_from = -1
-            starts = starts[int(early[-1]) + 1 :]
-        if late_from < 0 and len(starts):
-            late_from = int(starts[0])
+        late.take(chunk)
+        summing.take(chunk)
         if not bad and (rows := chunk.bad_bodies()):
             offset = int(chunk.columns.starts[rows[0]]) + chunk.base
             bad = f"the body of the record at offset {offset} has not the CRC that it carries"
@@ -46,15 +112,16 @@ def read_sums(files: Files, path: str, base: int, size_bytes: int, made_ms: int)
         bad = f"no record at offset {walk.gaps[0].start}: {walk.gaps[0].problem}"
     elif not walk.closed and not bad:
         bad = f"the log ends in it, at offset {walk.end}"
-    return FileSums(bytes(walk.sums), bad, late_from)
+    return FileSums(bytes(walk.sums), summing.summary(), bad, late.start)
 
 
 def main(words: Sequence[str]) -> int:
     """Read the file that ``words`` name and print what was found."""
     os.nice(_LOWEST_PRIORITY)
-    path, *numbers = words
-    base, size_bytes, made_ms = map(int, numbers)
-    found = read_sums(ReadOnlyFiles(), path, base, size_bytes, made_ms)
+    path, base, size_bytes, moment_ms, delay_levels = words
+    found = read_sums(
+        ReadOnlyFiles(), path, int(base), int(size_bytes), int(moment_ms), delay_levels
+    )
     sys.stdout.buffer.write(msgspec.json.encode(found))
     return 0
 

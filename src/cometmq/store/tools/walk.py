@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 _MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
 _SIZE_BYTES = 4
 _PHYS_AT = 28
-_SEED_BYTES = 40_960
+_SEED_BYTES = 1 << 17
 _SEED_TRIES = 4
 
 
@@ -53,47 +53,52 @@ def numbers(found: npt.NDArray[np.generic]) -> Ints:
     return found.astype(np.int64)
 
 
-def find_places(data: memoryview, base: int, start: int = 0) -> Places:
-    """The records of ``data`` from byte ``start`` on; its first byte has physical offset ``base``.
+def find_places(
+    data: bytes | bytearray, base: int, start: int = 0, stop: int | None = None
+) -> Places:
+    """The records of ``data`` from byte ``start`` up to ``stop``; its first byte has physical
+    offset ``base``.
 
     Sizes, magic numbers and physical offsets are checked, nothing else.
     """
-    raw = np.frombuffer(data, np.uint8)
-    end = len(raw)
+    end = len(data) if stop is None else stop
     if end - start < PREFIX.size:
         return Places(np.empty(0, np.int64), start, "")
-    seeds = _seeds(data, base, start)
-    starts, stop = _lockstep(raw, seeds, end)
+    raw = np.frombuffer(data, np.uint8)[:end]
+    starts, reached = _lockstep(raw, _seeds(data, base, start, end), end)
     good = _good(raw, starts, base)
     if good < len(starts):
-        stop = int(starts[good])
+        reached = int(starts[good])
         starts = starts[:good]
-    return Places(starts, stop, _problem(data, stop, base))
+    problem = problem_at(data, reached, base) if end - reached >= FIXED_BYTES else ""
+    return Places(starts, reached, problem)
 
 
-def _seeds(data: memoryview, base: int, start: int) -> Ints:
-    """``start``, and about every 40 KiB the place of a record."""
+def _seeds(data: bytes | bytearray, base: int, start: int, end: int) -> Ints:
+    """``start``, and about every 128 KiB the place of a record."""
     found = [start]
-    raw = data.obj if isinstance(data.obj, bytes | bytearray) else None
-    if raw is None or len(data) != len(raw):
-        raw = bytes(data)
-    for at in range(start + _SEED_BYTES, len(data) - FIXED_BYTES, _SEED_BYTES):
-        place = next_record(raw, base, max(at, found[-1] + 1), tries=_SEED_TRIES)
-        if place > found[-1]:
-            found.append(place)
+    for at in range(start + _SEED_BYTES, end - FIXED_BYTES, _SEED_BYTES):
+        if at <= found[-1]:
+            continue
+        place = next_record(data, base, at, end, tries=_SEED_TRIES)
+        if place < 0:
+            break
+        found.append(place)
     return np.array(found, np.int64)
 
 
-def next_record(data: bytes | bytearray, base: int, start: int, *, tries: int = 1 << 62) -> int:
-    """Where behind ``start`` the next bytes stand that say of themselves to be a record; or -1.
+def next_record(
+    data: bytes | bytearray, base: int, start: int, end: int, *, tries: int = 1 << 62
+) -> int:
+    """Where from ``start`` on the next bytes stand that say of themselves to be a record; or -1.
 
     ``tries`` is how many magic numbers are looked at.
     """
     at = start + _SIZE_BYTES
     for _ in range(tries):
-        at = data.find(_MAGIC_START, at)
+        at = data.find(_MAGIC_START, at, end)
         place = at - _SIZE_BYTES
-        if at < 0 or place + FIXED_BYTES > len(data):
+        if at < 0 or place + FIXED_BYTES > end:
             return -1
         if not problem_at(data, place, base):
             return place
@@ -120,12 +125,6 @@ def is_blank(data: bytes | bytearray | memoryview, place: int, room: int) -> boo
         return False
     size, magic = PREFIX.unpack_from(data, place)
     return bool(magic == MAGIC_BLANK and size == room)
-
-
-def _problem(data: memoryview, stop: int, base: int) -> str:
-    if len(data) - stop < FIXED_BYTES:
-        return ""
-    return problem_at(data, stop, base)
 
 
 def _lockstep(raw: Bytes, seeds: Ints, end: int) -> tuple[Ints, int]:

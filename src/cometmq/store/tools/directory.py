@@ -1,0 +1,206 @@
+"""A store directory as it lies there, read only: its files, their sizes, who uses it.
+
+Sizes that a broker takes from its settings are taken from the files, so that a directory can be
+looked into without its broker's configuration.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import StoreError
+from cometmq.store.checkpoint import (
+    Checkpoint,
+    Positions,
+    abort_path,
+    lock_path,
+    read_checkpoint,
+    read_positions,
+)
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import ReadOnlyFiles
+
+_DEFAULT_LOG_BYTES = 1 << 30
+_SIZES_A_QUEUE = 4
+_SIZES_ASKED = 40
+
+
+class NoStore(StoreError):
+    """A directory holds no store."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path} is no store directory: {problem}")
+
+
+class StoreInUse(StoreError):
+    """A broker runs on the directory; what is read there may be half written."""
+
+    def __init__(self, path: str, holder: int) -> None:
+        who = "a CometMQ broker" if holder < 0 else f"process {holder}, a Java broker"
+        super().__init__(f"store {path} is in use by {who}: stop it first")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFact:
+    """A file whose name is the offset of its first byte."""
+
+    base: int
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFact:
+    """A queue that has files. ``bases`` are the byte offsets at which they begin."""
+
+    topic: str
+    queue_id: int
+    directory: str
+    bases: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDirectory:
+    """What is there. ``holder`` is who has the lock: 0 nobody, -1 a broker of ours, else a process.
+
+    ``positions`` are None when a Java broker ran on it last.
+    """
+
+    root: str
+    log_directory: str
+    holder: int
+    crashed: bool
+    checkpoint: Checkpoint
+    positions: Positions | None
+    log_files: tuple[FileFact, ...]
+    log_file_bytes: int
+    queue_file_bytes: int
+    index_files: tuple[str, ...]
+    others: tuple[str, ...] = field(default=())
+
+    @property
+    def by_number(self) -> dict[int, FileFact]:
+        """The log files by number: 0 for the first, a number left out for one that is missing."""
+        return {
+            (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
+        }
+
+    @property
+    def log_start(self) -> int:
+        """First offset that the log has."""
+        return self.log_files[0].base if self.log_files else 0
+
+    @property
+    def log_stop(self) -> int:
+        """End of the last log file."""
+        return self.log_files[-1].base + self.log_file_bytes if self.log_files else 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the last stop was one, so that everything has to fit together."""
+        return (
+            not self.crashed
+            and self.holder == 0
+            and (self.positions is None or self.positions.clean)
+        )
+
+    @property
+    def log_bytes(self) -> int:
+        """Length of all log files."""
+        return sum(file.size_bytes for file in self.log_files)
+
+
+def look_into(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
+    """Find out what a directory holds. Raises NoStore, OSError."""
+    root = config.store_path_root_dir
+    log_directory = config.commit_log_directory
+    if not files.exists(root):
+        raise NoStore(root, "there is nothing of this name")
+    if not files.exists(log_directory):
+        raise NoStore(root, f"{log_directory} is missing (storePathCommitLog in its settings?)")
+    log_files = _numbered(files, log_directory)
+    sizes = [file.size_bytes for file in log_files]
+    return StoreDirectory(
+        root,
+        log_directory,
+        files.lock_holder(lock_path(root)),
+        files.exists(abort_path(root)),
+        read_checkpoint(files, root),
+        read_positions(files, root),
+        tuple(log_files),
+        max(set(sizes), key=sizes.count) if sizes else _DEFAULT_LOG_BYTES,
+        _queue_file_bytes(files, root, config),
+        tuple(_index_files(files, root)),
+        tuple(name for name in files.names(log_directory) if file_offset(name) is None),
+    )
+
+
+def _numbered(files: ReadOnlyFiles, directory: str) -> list[FileFact]:
+    found: list[FileFact] = []
+    for name in files.names(directory):
+        base = file_offset(name)
+        if base is not None:
+            path = os.path.join(directory, name)
+            found.append(FileFact(base, path, size_of(files, path)))
+    return found
+
+
+def size_of(files: ReadOnlyFiles, path: str) -> int:
+    """Length of a file. Raises OSError."""
+    handle = files.open(path)
+    try:
+        return files.size(handle)
+    finally:
+        files.close(handle)
+
+
+def _index_files(files: ReadOnlyFiles, root: str) -> list[str]:
+    directory = os.path.join(root, "index")
+    return [
+        os.path.join(directory, name)
+        for name in files.names(directory)
+        if len(name) == 17 and name.isdigit()
+    ]
+
+
+def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueFact]:
+    """Every queue with files, by topic and number."""
+    found: list[QueueFact] = []
+    for topic, number, path in _queue_directories(files, directory.root):
+        names = _names(files, path)
+        bases = tuple(base for each in names if (base := file_offset(each)) is not None)
+        if bases:
+            found.append(QueueFact(topic, number, path, bases))
+    return found
+
+
+def _queue_directories(files: ReadOnlyFiles, root: str) -> Iterator[tuple[str, int, str]]:
+    top = os.path.join(root, "consumequeue")
+    for topic in files.names(top):
+        names = [name for name in _names(files, os.path.join(top, topic)) if name.isdecimal()]
+        for name in sorted(names, key=int):
+            yield topic, int(name), os.path.join(top, topic, name)
+
+
+def _names(files: ReadOnlyFiles, path: str) -> list[str]:
+    try:
+        return files.names(path)
+    except NotADirectoryError:
+        return []
+
+
+def _queue_file_bytes(files: ReadOnlyFiles, root: str, config: StoreConfig) -> int:
+    """The length that most of the first queue files have; all have to have it."""
+    sizes: list[int] = []
+    for _, _, path in _queue_directories(files, root):
+        sizes += [fact.size_bytes for fact in _numbered(files, path)[:_SIZES_A_QUEUE]]
+        if len(sizes) >= _SIZES_ASKED:
+            break
+    whole = [size for size in sizes if size and not size % QUEUE_ENTRY_BYTES]
+    return max(set(whole), key=whole.count) if whole else config.queue_file_bytes

@@ -1,0 +1,271 @@
+"""Queue entries against the records of one log file, both ways.
+
+What belongs together is compared as one number (digest.py): that of the entry, and that of what
+dispatch makes of the record. Only where they differ the two are looked at one by one, to say how.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cometmq.core.errors import CometError
+from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import Record, decode_one
+from cometmq.store.dispatch import code_and_keys
+from cometmq.store.layout import HOLE_SIZE
+from cometmq.store.tools.digest import mix_entries
+from cometmq.store.tools.queues import Run, read_entries, written_entries
+from cometmq.store.tools.records import text_code
+
+if TYPE_CHECKING:
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.directory import FileFact, QueueFact
+    from cometmq.store.tools.findings import Findings
+    from cometmq.store.tools.logfile import Chunk, Gap
+    from cometmq.store.tools.properties import Derived
+    from cometmq.store.tools.walk import Ints
+
+#: A record takes more than 2^6 bytes, so that two of them never begin in one granule.
+_GRANULE_SHIFT = 6
+_PREPARED = 0x4
+_EXAMINED = 256
+_EXPLAINED = 1_000
+_HEAD_BYTES = 1 << 16
+
+
+class Why(Enum):
+    """Why a record has no entry in its queue."""
+
+    NO_QUEUE = "its queue has no files"
+    NO_ENTRY = "the queue has no entry there"
+    NEWER = "its queue begins with younger records: the topic was deleted and made anew"
+    OTHER = "the entry there is of another record"
+    UNKNOWN = "not looked at one by one"
+
+
+class Lonely(NamedTuple):
+    """Records of one queue that have no entry: how many, why, the bounds of their queue offsets,
+    and where the first one lies."""
+
+    topic: str
+    queue_id: int
+    why: Why
+    amount: int
+    first_offset: int
+    last_offset: int
+    physical_offset: int
+
+
+class EntryCheck:
+    """The queue entries that point into one log file, and which of them have their record."""
+
+    def __init__(
+        self,
+        files: ReadOnlyFiles,
+        file: FileFact,
+        queues: list[QueueFact],
+        queue_file_bytes: int,
+        runs: list[Run],
+        delays_ms: tuple[int, ...],
+    ) -> None:
+        self._files = files
+        self._file = file
+        self._queues = queues
+        self._queue_file_bytes = queue_file_bytes
+        self._runs = runs
+        self._delays_ms = delays_ms
+        self._ends = np.cumsum([run.length for run in runs])
+        self._by_name: dict[tuple[str, int], QueueFact] = {}
+        self._begins: dict[str, tuple[int, int]] = {}
+        self.lonely: dict[tuple[str, int, Why], Lonely] = {}
+        self._load()
+
+    def _load(self) -> None:
+        total = sum(run.length for run in self._runs)
+        self._phys = np.empty(total, np.int64)
+        self._mixed = np.empty(total, np.int64)
+        self._claimed = np.zeros(total, np.bool_)
+        self._granules = np.zeros((self._file.size_bytes >> _GRANULE_SHIFT) + 1, np.int32)
+        at = 0
+        for run in self._runs:
+            queue = self._queues[run.queue]
+            found = read_entries(self._files, queue, self._queue_file_bytes, run.first, run.length)
+            stop = at + run.length
+            offsets = np.arange(run.first, run.first + run.length)
+            self._phys[at:stop] = found.phys
+            topic = np.full(1, text_code(queue.topic.encode()))
+            number = np.full(1, queue.queue_id)
+            self._mixed[at:stop] = mix_entries(
+                found.phys, found.sizes, found.codes, offsets, topic, number
+            )
+            at = stop
+        places = (self._phys - self._file.base) >> _GRANULE_SHIFT
+        self._granules[places] = np.arange(1, total + 1)
+
+    def take(self, chunk: Chunk, derived: Derived, mixed: Ints, names: list[str]) -> None:
+        """Give records their entries: ``mixed`` has the number (digest.py) of each record's entry,
+        ``names`` are those of ``derived.topics``."""
+        columns = chunk.columns
+        places = columns.starts + chunk.base
+        takes = (columns.sys_flags & _PREPARED) == 0
+        entries = self._granules[(places - self._file.base) >> _GRANULE_SHIFT].astype(np.int64) - 1
+        fits = takes & (entries >= 0)
+        if len(self._mixed):
+            fits &= self._mixed[entries] == mixed
+        self._claimed[entries if fits.all() else entries[fits]] = True
+        alone = np.flatnonzero(takes & ~fits)
+        if len(alone):
+            # An entry that points here and differs is told of once, as the entry's fault.
+            hit = entries[alone]
+            blamed = (
+                (hit >= 0) & (self._phys[hit] == places[alone]) if len(self._phys) else hit < -1
+            )
+            self._note_lonely(chunk, derived, names, alone[~blamed])
+
+    def _note_lonely(self, chunk: Chunk, derived: Derived, names: list[str], rows: Ints) -> None:
+        columns = chunk.columns
+        keys = derived.topics[rows] << 32 | columns.queue_ids[rows] & 0xFFFF_FFFF
+        for key in np.unique(keys):
+            own = rows[keys == key]
+            topic, queue_id = names[int(derived.topics[own[0]])], int(columns.queue_ids[own[0]])
+            offsets, places = columns.queue_offsets[own], columns.starts[own] + chunk.base
+            queue = self._queue(topic, queue_id)
+            if queue is None:
+                self._add_lonely(topic, queue_id, Why.NO_QUEUE, offsets, places)
+                continue
+            why = np.array(
+                [
+                    self._why(queue, int(offset), int(place))
+                    for offset, place in zip(offsets[:_EXAMINED], places[:_EXAMINED], strict=True)
+                ]
+                + [Why.UNKNOWN] * (len(own) - _EXAMINED)
+            )
+            for each in Why:
+                chosen = why == each
+                if chosen.any():
+                    self._add_lonely(topic, queue_id, each, offsets[chosen], places[chosen])
+
+    def _why(self, queue: QueueFact, offset: int, place: int) -> Why:
+        if offset < 0:
+            return Why.NO_ENTRY
+        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        if found.sizes[0] not in (0, HOLE_SIZE):
+            return Why.NEWER if found.phys[0] > place else Why.OTHER
+        # A queue that began with younger records at older offsets had a life before.
+        begin_offset, begin_phys = self._begin(queue)
+        return Why.NEWER if offset >= begin_offset and place < begin_phys else Why.NO_ENTRY
+
+    def _begin(self, queue: QueueFact) -> tuple[int, int]:
+        """Offset of the first entry of a queue that holds a record, and where that is."""
+        known = self._begins.get(queue.directory)
+        if known is None:
+            known = (1 << 62, -1)
+            for entries in written_entries(self._files, queue, self._queue_file_bytes):
+                filled = np.flatnonzero((entries.sizes != 0) & (entries.sizes != HOLE_SIZE))
+                if len(filled):
+                    first = int(filled[0])
+                    known = (entries.first + first, int(entries.phys[first]))
+                    break
+            self._begins[queue.directory] = known
+        return known
+
+    def _queue(self, topic: str, queue_id: int) -> QueueFact | None:
+        if not self._by_name:
+            self._by_name = {(each.topic, each.queue_id): each for each in self._queues}
+        return self._by_name.get((topic, queue_id))
+
+    def _add_lonely(self, topic: str, queue_id: int, why: Why, offsets: Ints, places: Ints) -> None:
+        more = Lonely(
+            topic, queue_id, why, len(offsets), int(offsets.min()), int(offsets.max()),
+            int(places[0]),
+        )  # fmt: skip
+        known = self.lonely.get((topic, queue_id, why))
+        self.lonely[topic, queue_id, why] = more if known is None else joined(known, more)
+
+    def finish(self, end: int, gaps: list[Gap], findings: Findings, *, is_clean: bool) -> None:
+        """Tell of the entries that no record claims. ``end`` is behind the last record."""
+        rest = np.flatnonzero(~self._claimed)
+        phys = self._phys[rest]
+        beyond = phys >= end
+        if beyond.any():
+            first = int(phys[beyond].min())
+            add = findings.damage if is_clean else findings.note
+            add(
+                "queue-entry-beyond", self._file.path, first,
+                f"{np.count_nonzero(beyond)} queue entries are for records behind the end of the "
+                f"log at {end}", int(np.count_nonzero(beyond)),
+            )  # fmt: skip
+        lost = np.zeros(len(rest), np.bool_)
+        for gap in gaps:
+            lost |= (phys >= gap.start) & (phys < gap.stop)
+        lost &= ~beyond
+        if lost.any():
+            findings.note(
+                "queue-entry-lost", self._file.path, int(phys[lost].min()),
+                f"{np.count_nonzero(lost)} queue entries are for records that cannot be read",
+                int(np.count_nonzero(lost)),
+            )  # fmt: skip
+        for entry in rest[~beyond & ~lost][:_EXPLAINED].tolist():
+            self._explain(entry, findings)
+        more = int(np.count_nonzero(~beyond & ~lost)) - _EXPLAINED
+        if more > 0:
+            findings.damage(
+                "queue-entry-wrong", self._file.path, -1, f"{more} more entries like that", more
+            )
+
+    def _explain(self, entry: int, findings: Findings) -> None:
+        number = int(np.searchsorted(self._ends, entry, side="right"))
+        run = self._runs[number]
+        queue = self._queues[run.queue]
+        offset = run.first + entry - int(self._ends[number]) + run.length
+        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        phys, size, code = int(found.phys[0]), int(found.sizes[0]), int(found.codes[0])
+        record = self._record_at(phys)
+        if record is None:
+            problem = f"points to {phys}, where no record begins"
+        else:
+            own_code, _ = code_and_keys(
+                record.topic, record.sys_flag, record.store_ms, record.properties,
+                self._delays_ms,
+            )  # fmt: skip
+            pairs: list[tuple[str, object, object]] = [
+                ("topic", queue.topic, record.topic),
+                ("queue", queue.queue_id, record.queue_id),
+                ("queue offset", offset, record.queue_offset),
+                ("size", size, record.size_bytes),
+                ("tag code", code, own_code),
+            ]
+            wrong = [f"{name} {own} not {its}" for name, own, its in pairs if own != its]
+            if not takes_queue_slot(record.sys_flag):
+                wrong.append("that record takes no place in a queue")
+            problem = f"for the record at {phys}: " + (", ".join(wrong) or "it stands there twice")
+        findings.damage("queue-entry-wrong", queue.directory, phys, f"entry {offset} {problem}")
+
+    def _record_at(self, phys: int) -> Record | None:
+        handle = self._files.open(self._file.path)
+        try:
+            at = phys - self._file.base
+            head = self._files.pread(handle, _HEAD_BYTES, at)
+            size = int.from_bytes(head[:4], "big")
+            if len(head) < size <= self._file.size_bytes - at:
+                head = self._files.pread(handle, size, at)
+        finally:
+            self._files.close(handle)
+        try:
+            record = decode_one(head, check_crc=False)
+        except CometError:
+            return None
+        return record if record.physical_offset == phys else None
+
+
+def joined(one: Lonely, other: Lonely) -> Lonely:
+    """Two groups of the same queue and reason as one."""
+    return one._replace(
+        amount=one.amount + other.amount,
+        first_offset=min(one.first_offset, other.first_offset),
+        last_offset=max(one.last_offset, other.last_offset),
+        physical_offset=min(one.physical_offset, other.physical_offset),
+    )

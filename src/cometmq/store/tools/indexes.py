@@ -1,0 +1,327 @@
+"""Index files read as columns: their entries by log file, and their chains checked.
+
+How many slots a file has does not stand in it. The first entry does, though: it is the only place
+where the physical offset of the header's first record follows 20 zeros and a hash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cometmq.store.indexfile import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, file_bytes
+from cometmq.store.tools.digest import Digest, add_parts, mix_keys
+from cometmq.store.tools.walk import Ints, numbers
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.directory import StoreDirectory
+    from cometmq.store.tools.findings import Findings
+
+_ENTRY = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
+#: As many as stay in the processor's cache while they are worked on.
+PIECE_ENTRIES = 1 << 15
+_SEARCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFact:
+    """One index file by its header; ``entries`` counts those that hold something."""
+
+    path: str
+    slots: int
+    entries: int
+    used_slots: int
+    begin_ms: int
+    end_ms: int
+    begin_phys: int
+    end_phys: int
+
+
+class IndexEntries:
+    """Neighbouring entries; ``first`` is the number of the first (there is no number 0).
+
+    A column is decoded when it is asked for.
+    """
+
+    __slots__ = ("_raw", "first")
+
+    def __init__(self, first: int, raw: bytes) -> None:
+        self.first = first
+        self._raw = np.frombuffer(raw, _ENTRY)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @property
+    def hashes(self) -> Ints:
+        """The hash of each entry's key."""
+        return numbers(self._raw["hash"])
+
+    @property
+    def phys(self) -> Ints:
+        """Where each entry's record is."""
+        return numbers(self._raw["phys"])
+
+    @property
+    def seconds(self) -> Ints:
+        """How many seconds behind the file's first record each one was stored."""
+        return numbers(self._raw["seconds"])
+
+    @property
+    def previous(self) -> Ints:
+        """The number of the entry before each in its slot."""
+        return numbers(self._raw["prev"])
+
+
+class IndexRun(NamedTuple):
+    """Neighbouring entries of one index file whose records lie in one log file."""
+
+    number: int
+    file: int
+    first: int
+    length: int
+
+
+class IndexSurvey(NamedTuple):
+    """One index file, read: where its entries point, and by log file their digest."""
+
+    runs: list[IndexRun]
+    digests: dict[int, Digest]
+
+
+def read_fact(
+    files: ReadOnlyFiles, path: str, config: StoreConfig, findings: Findings
+) -> IndexFact | None:
+    """The header of an index file, and its number of slots; None when it makes no sense."""
+    handle = files.open(path)
+    try:
+        size = files.size(handle)
+        header = files.pread(handle, HEADER_BYTES, 0)
+        if len(header) < HEADER_BYTES:
+            findings.damage("index-file-size", path, -1, f"it is {size} bytes long")
+            return None
+        begin_ms, end_ms, begin_phys, end_phys, used, count = HEADER.unpack(header)
+        if count <= 1 and not any(header[:36]):
+            return IndexFact(path, 0, 0, 0, 0, 0, 0, 0)
+        slots = config.max_hash_slot_num
+        if size != file_bytes(slots, config.max_index_num):
+            slots = _find_slots(files, handle, size, (begin_phys, end_phys), count)
+    finally:
+        files.close(handle)
+    room = (size - HEADER_BYTES - slots * SLOT_BYTES) // ENTRY_BYTES
+    if slots < 0 or not 1 <= count <= room:
+        problem = f"its header counts {count} entries, room is for {room}"
+        if slots < 0:
+            problem = "its first entry is nowhere: header or entry are damaged"
+        findings.damage("index-header", path, -1, problem)
+        return None
+    return IndexFact(path, slots, count - 1, used, begin_ms, end_ms, begin_phys, end_phys)
+
+
+def _find_slots(
+    files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], count: int
+) -> int:
+    """How many slots a file has, by where its first entry stands; -1 when that is nowhere.
+
+    ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's.
+    """
+    # Entry 0 is unused; behind hash and offset of entry 1 come no seconds and no previous entry.
+    pattern = ends[0].to_bytes(8, "big", signed=True) + bytes(8)
+    overlap = ENTRY_BYTES * 2
+    for start in range(HEADER_BYTES, size, _SEARCH_BYTES - overlap):
+        raw = files.pread(handle, _SEARCH_BYTES, start)
+        at = raw.find(pattern, ENTRY_BYTES + 4)
+        while at >= 0:
+            zero = at - 4 - ENTRY_BYTES
+            slots, rest = divmod(start + zero - HEADER_BYTES, SLOT_BYTES)
+            entries = size - HEADER_BYTES - slots * SLOT_BYTES
+            if not rest and entries % ENTRY_BYTES == 0 and not any(raw[zero : zero + ENTRY_BYTES]):
+                last = start + zero + (count - 1) * ENTRY_BYTES
+                *_, phys, _, _ = ENTRY.unpack(
+                    files.pread(handle, ENTRY_BYTES, last).ljust(ENTRY_BYTES, b"\0")
+                )
+                # A record at offset 0 leaves nothing but its hash to tell an entry from no entry.
+                if phys == ends[1] and any(raw[at - 4 : at + 8]):
+                    return slots
+            at = raw.find(pattern, at + 1)
+    return -1
+
+
+def read_index(files: ReadOnlyFiles, fact: IndexFact, first: int, length: int) -> IndexEntries:
+    """Entries from number ``first`` on. Raises OSError."""
+    handle = files.open(fact.path)
+    try:
+        at = HEADER_BYTES + fact.slots * SLOT_BYTES + first * ENTRY_BYTES
+        raw = files.pread(handle, length * ENTRY_BYTES, at)
+    finally:
+        files.close(handle)
+    return IndexEntries(first, raw.ljust(length * ENTRY_BYTES, b"\0"))
+
+
+def survey_index(
+    files: ReadOnlyFiles,
+    directory: StoreDirectory,
+    number: int,
+    fact: IndexFact,
+    findings: Findings,
+) -> IndexSurvey:
+    """Read one index file: where its entries point, and whether every one can be found.
+
+    An entry is found through its slot and the entries behind it of the same slot, so it is lost
+    when a link on the way is wrong. Raises OSError.
+    """
+    runs: list[IndexRun] = []
+    digests: dict[int, Digest] = {}
+    if not fact.entries:
+        return IndexSurvey(runs, digests)
+    chains = _Chains(files, fact, findings)
+    for first in range(1, fact.entries + 1, PIECE_ENTRIES):
+        entries = read_index(files, fact, first, min(PIECE_ENTRIES, fact.entries + 1 - first))
+        chains.take(entries)
+        _add_runs(runs, digests, directory, number, entries, fact, findings)
+        _check_ends(fact, entries, findings)
+    chains.close(_read_slots(files, fact), is_clean=directory.is_clean)
+    return IndexSurvey(runs, digests)
+
+
+def _check_ends(fact: IndexFact, entries: IndexEntries, findings: Findings) -> None:
+    """Whether the header names the records of the first and of the last entry."""
+    ends = ((1, fact.begin_phys, "first"), (fact.entries, fact.end_phys, "last"))
+    for number, named, which in ends:
+        at = number - entries.first
+        if 0 <= at < len(entries) and (own := int(entries.phys[at])) != named:
+            findings.damage(
+                "index-header", fact.path, -1,
+                f"its header says that the {which} record is at {named}, the entry says {own}",
+            )  # fmt: skip
+
+
+def _read_slots(files: ReadOnlyFiles, fact: IndexFact) -> Ints:
+    handle = files.open(fact.path)
+    try:
+        raw = files.pread(handle, fact.slots * SLOT_BYTES, HEADER_BYTES)
+    finally:
+        files.close(handle)
+    return numbers(np.frombuffer(raw, ">i4"))
+
+
+def _add_runs(
+    runs: list[IndexRun],
+    digests: dict[int, Digest],
+    directory: StoreDirectory,
+    number: int,
+    entries: IndexEntries,
+    fact: IndexFact,
+    findings: Findings,
+) -> None:
+    phys = entries.phys
+    outside = (phys < 0) | (phys >= directory.log_stop)
+    for at in np.flatnonzero(outside):
+        findings.damage(
+            "index-entry-outside", fact.path, int(phys[at]),
+            f"entry {entries.first + at} points outside of the log",
+        )  # fmt: skip
+    live = np.flatnonzero(~outside & (phys >= directory.log_start))
+    if not len(live):
+        return
+    log_files = (phys[live] - directory.log_start) // directory.log_file_bytes
+    ends = np.flatnonzero((np.diff(log_files) != 0) | (np.diff(live) != 1)) + 1
+    starts = np.concatenate(([0], ends))
+    stops = np.concatenate((ends, [len(live)]))
+    mixed = mix_keys(phys[live], entries.hashes[live])
+    add_parts(digests, mixed, starts, log_files[starts].tolist())
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        first = entries.first + int(live[start])
+        run = IndexRun(number, int(log_files[start]), first, stop - start)
+        last = runs[-1] if runs else None
+        if last and last.file == run.file and last.first + last.length == run.first:
+            runs[-1] = last._replace(length=last.length + run.length)
+        else:
+            runs.append(run)
+
+
+class _Chains:
+    """The entries of each slot as one chain, from the newest entry back to the oldest.
+
+    That they are is seen without following one: every entry names an older one of its own slot, no
+    two the same, and there are as many oldest ones as slots in use. Where that fails the entries
+    are read again, to say which.
+    """
+
+    def __init__(self, files: ReadOnlyFiles, fact: IndexFact, findings: Findings) -> None:
+        self._files = files
+        self._fact = fact
+        self._findings = findings
+        self._places = np.zeros(fact.entries + 1, np.int32)
+        self._has_newer = np.zeros(fact.entries + 1, np.bool_)
+        self._linked = 0
+        self._is_right = True
+
+    def take(self, entries: IndexEntries) -> None:
+        """Take the next entries, all from the first on, in order."""
+        first, hashes, previous = entries.first, entries.hashes, entries.previous
+        stop = first + len(hashes)
+        self._places[first:stop] = hashes.astype(np.uint32) % np.uint32(self._fact.slots)
+        older = (previous >= 0) & (previous < np.arange(first, stop))
+        if not older.all() or (hashes < 0).any():
+            self._is_right = False
+            return
+        same = self._places[previous] == self._places[first:stop]
+        linked = previous > 0
+        if not (same | ~linked).all():
+            self._is_right = False
+        self._has_newer[previous] = True
+        self._linked += int(np.count_nonzero(linked))
+
+    def close(self, slots: Ints, *, is_clean: bool) -> None:
+        """Check the chains and ``slots``; after a crash the next start sees to the slots."""
+        self._has_newer[0] = True
+        newest = np.flatnonzero(~self._has_newer)
+        places = self._places[newest]
+        used = self._fact.entries - self._linked
+        one_each = len(newest) == used and int(np.count_nonzero(slots)) == used
+        if self._is_right and one_each and bool((slots[places] == newest).all()):
+            self._check_used(used, is_clean=is_clean)
+            return
+        self._tell_which()
+        by_slot = np.zeros(self._fact.slots, np.int64)
+        # Later entries of one slot overwrite earlier ones.
+        by_slot[self._places[1:]] = np.arange(1, self._fact.entries + 1)
+        wrong = np.flatnonzero(slots != by_slot)
+        if len(wrong):
+            slot = int(wrong[0])
+            add = self._findings.damage if is_clean else self._findings.note
+            add(
+                "index-slot", self._fact.path, -1,
+                f"{len(wrong)} slots do not name their newest entry, slot {slot} names "
+                f"{slots[slot]} instead of {by_slot[slot]}", len(wrong),
+            )  # fmt: skip
+        self._check_used(int(np.count_nonzero(by_slot)), is_clean=is_clean)
+
+    def _check_used(self, used: int, *, is_clean: bool) -> None:
+        if used != self._fact.used_slots and is_clean:
+            self._findings.damage(
+                "index-header", self._fact.path, -1,
+                f"its header counts {self._fact.used_slots} used slots, there are {used}",
+            )  # fmt: skip
+
+    def _tell_which(self) -> None:
+        newest: dict[int, int] = {}
+        for first in range(1, self._fact.entries + 1, PIECE_ENTRIES):
+            length = min(PIECE_ENTRIES, self._fact.entries + 1 - first)
+            entries = read_index(self._files, self._fact, first, length)
+            pairs = zip(entries.hashes.tolist(), entries.previous.tolist(), strict=True)
+            for number, (key_hash, previous) in enumerate(pairs, first):
+                place = key_hash % self._fact.slots
+                expected = newest.get(place, 0)
+                newest[place] = number
+                if previous != expected or key_hash < 0:
+                    self._findings.damage(
+                        "index-chain", self._fact.path, -1,
+                        f"entry {number} (hash {key_hash}) names entry {previous} as the one "
+                        f"before it in its slot, which is {expected}",
+                    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""Work over a whole store, shared out to processes: the same function on many pieces.
+
+What every piece needs is given to each process once. A small store is worked on in this process,
+which takes less time than starting others.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from typing import Any, TypeVar
+
+#: Below this much work other processes do not pay.
+ALONE_BYTES = 256 << 20
+_POLL_S = 0.1
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+#: A function gets what all pieces share, its piece, and whom to tell how many bytes it has read.
+Work = Callable[[Any, Any, Callable[[int], None]], Any]
+
+_shared: Any = None
+_counter: Any = None
+
+
+def process_count(asked: int, work_bytes: int, pieces: int) -> int:
+    """How many processes to use; ``asked`` is 0 for as many as there are processors."""
+    if work_bytes < ALONE_BYTES:
+        return 1
+    return max(1, min(asked or len(os.sched_getaffinity(0)), pieces))
+
+
+class Jobs:
+    """Processes that share ``shared``; with one, everything is done in this one."""
+
+    def __init__(self, shared: object, processes: int, progress: Callable[[int], None]) -> None:
+        self._shared = shared
+        self._progress = progress
+        self._counter: Any = None
+        self._told = 0
+        self._executor: ProcessPoolExecutor | None = None
+        if processes > 1:
+            # A fresh interpreter each: a forked one would inherit threads in the middle of things.
+            context = multiprocessing.get_context("spawn")
+            self._counter = context.Value("q", 0)
+            self._executor = ProcessPoolExecutor(
+                processes, context, initializer=_begin, initargs=(shared, self._counter)
+            )
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+
+    def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
+        """The results, in no order. Raises what the function raises."""
+        if self._executor is None:
+            for piece in pieces:
+                yield work(self._shared, piece, self._progress)
+            return
+        waiting = {self._executor.submit(_work, work, piece) for piece in pieces}
+        while waiting:
+            done, waiting = wait(waiting, _POLL_S, FIRST_COMPLETED)
+            read = self._counter.value
+            self._progress(read - self._told)
+            self._told = read
+            for each in done:
+                yield each.result()
+
+
+def _begin(shared: object, counter: Any) -> None:
+    global _shared, _counter
+    _shared, _counter = shared, counter
+
+
+def _work(work: Work, piece: object) -> Any:
+    return work(_shared, piece, _count)
+
+
+def _count(size_bytes: int) -> None:
+    with _counter.get_lock():
+        _counter.value += size_bytes

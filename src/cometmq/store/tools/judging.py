@@ -1,0 +1,264 @@
+"""What the checks of single files mean for the store as a whole.
+
+After a clean stop everything has to fit; after a crash the end of the log may be torn, and queues
+and index may be behind it, which the next start puts right.
+"""
+
+from __future__ import annotations
+
+import os.path
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import CometError
+from cometmq.message.record import FIXED_BYTES, decode_one
+from cometmq.protocol.fastjson import parse_json
+from cometmq.store.checkpoint import CHECKPOINT_BYTES
+from cometmq.store.files import read_file
+from cometmq.store.layout import file_name
+from cometmq.store.seals import Seals
+from cometmq.store.tools.directory import size_of
+from cometmq.store.tools.entrycheck import Lonely, Why, joined
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.directory import StoreDirectory
+    from cometmq.store.tools.findings import Findings
+    from cometmq.store.tools.logcheck import LogOutcome, Surroundings
+    from cometmq.store.tools.queues import QueueSpan
+
+_HEAD_BYTES = 1 << 16
+_TABLES = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+    "consumerOffset.json": "offsetTable",
+    "delayOffset.json": "offsetTable",
+}
+
+
+def judge(
+    config: StoreConfig,
+    files: ReadOnlyFiles,
+    around: Surroundings,
+    spans: list[QueueSpan],
+    outcomes: list[LogOutcome],
+    findings: Findings,
+) -> None:
+    """Add what can be said with everything in sight. Raises OSError."""
+    directory = around.directory
+    _judge_directory(files, directory, findings)
+    _judge_log(directory, outcomes, findings)
+    topics = _judge_tables(files, directory, findings)
+    bounds = {
+        (queue.topic, queue.queue_id): span
+        for queue, span in zip(around.queues, spans, strict=True)
+    }
+    _judge_lonely(directory, outcomes, bounds, topics, findings)
+    _judge_index(config, files, around, outcomes, findings)
+
+
+def _judge_directory(files: ReadOnlyFiles, directory: StoreDirectory, findings: Findings) -> None:
+    root = directory.root
+    if not directory.is_clean:
+        findings.note("crashed", root, -1, "its broker was not stopped; the next start recovers it")
+    for name in directory.others:
+        findings.note(
+            "stray-file", os.path.join(directory.log_directory, name), -1,
+            "it is no log file, and a Java broker does not start with it in there",
+        )  # fmt: skip
+    checkpoint = os.path.join(root, "checkpoint")
+    if not files.exists(checkpoint):
+        findings.note(
+            "checkpoint", checkpoint, -1, "it is missing, so a start reads all of the log"
+        )
+    elif (size := size_of(files, checkpoint)) != CHECKPOINT_BYTES:
+        findings.damage("checkpoint", checkpoint, -1, f"it is {size} bytes long, not 4096")
+    seals = Seals(files, root)
+    bases = {file.base for file in directory.log_files}
+    for base in sorted((seals.bases | seals.doubted) - bases):
+        findings.note("seal", seals.path(base), -1, "the log file that it is for is gone")
+
+
+def _judge_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: Findings) -> None:
+    size = directory.log_file_bytes
+    expected = directory.log_start
+    for file in directory.log_files:
+        if file.base != expected:
+            findings.damage(
+                "log-file-missing", directory.log_directory, expected,
+                f"{file_name(expected)} is missing, {file_name(file.base)} follows",
+            )  # fmt: skip
+        if file.size_bytes != size:
+            findings.damage(
+                "log-file-size", file.path, -1,
+                f"it is {file.size_bytes} bytes long, log files here have {size}",
+            )  # fmt: skip
+        expected = file.base + size
+    used = [outcome for outcome in outcomes if outcome.records or outcome.closed or outcome.gaps]
+    for outcome in used:
+        _judge_gaps(directory, outcome, outcome is used[-1], findings)
+    _judge_end(directory, used[-1].end if used else directory.log_start, findings)
+
+
+def _judge_gaps(
+    directory: StoreDirectory, outcome: LogOutcome, is_last: bool, findings: Findings
+) -> None:
+    path = directory.by_number[outcome.number].path
+    positions = directory.positions
+    proven = positions.durable if positions is not None else -1
+    for gap in outcome.gaps:
+        text = f"{gap.stop - gap.start} bytes are no record: {gap.problem}"
+        if directory.is_clean and gap.open and is_last and positions is None:
+            findings.note("behind-end", path, gap.start, f"{text}; the log ends before them")
+        elif not directory.is_clean and gap.start >= proven and is_last:
+            findings.note("torn-end", path, gap.start, f"{text}; the next start takes them out")
+        else:
+            findings.damage("gap", path, gap.start, text)
+    if not is_last and not outcome.closed and not any(gap.open for gap in outcome.gaps):
+        findings.damage(
+            "gap", path, outcome.end, "the log breaks off here, and the next file has records"
+        )
+
+
+def _judge_end(directory: StoreDirectory, end: int, findings: Findings) -> None:
+    positions = directory.positions
+    if positions is None:
+        return
+    noted = positions.written if directory.is_clean else positions.durable
+    if end < noted:
+        findings.damage(
+            "log-short", directory.log_directory, end,
+            f"the log ends here, {noted - end} bytes before what was noted as stored",
+        )  # fmt: skip
+    elif end > noted and directory.is_clean:
+        findings.damage(
+            "log-long", directory.log_directory, noted,
+            f"records up to {end} stand behind the end that was noted at the last stop",
+        )  # fmt: skip
+
+
+def _judge_tables(files: ReadOnlyFiles, directory: StoreDirectory, findings: Findings) -> set[str]:
+    """Whether the broker's tables can be read; the topics in them."""
+    topics: set[str] = set()
+    for name, key in _TABLES.items():
+        path = os.path.join(directory.root, "config", name)
+        raw = read_file(files, path)
+        if raw is None:
+            continue
+        try:
+            table = parse_json(raw)
+            content = table[key] if isinstance(table, dict) else None
+            if not isinstance(content, dict):
+                raise ValueError(f"it has no {key}")
+        except (ValueError, KeyError, CometError) as error:
+            findings.damage("table", path, -1, f"it cannot be read: {error}")
+            continue
+        if name == "topics.json":
+            topics = {str(topic) for topic in content}
+    return topics
+
+
+def _judge_lonely(
+    directory: StoreDirectory,
+    outcomes: list[LogOutcome],
+    bounds: dict[tuple[str, int], QueueSpan],
+    topics: set[str],
+    findings: Findings,
+) -> None:
+    groups: dict[tuple[str, int], dict[Why, Lonely]] = {}
+    for outcome in outcomes:
+        for each in outcome.lonely:
+            reasons = groups.setdefault((each.topic, each.queue_id), {})
+            known = reasons.get(each.why)
+            reasons[each.why] = each if known is None else joined(known, each)
+    for place, reasons in groups.items():
+        rest = reasons.pop(Why.UNKNOWN, None)
+        if rest is not None:
+            # The rest is taken for what most of those are that were looked at.
+            main = max(reasons.values(), key=lambda each: each.amount)
+            reasons[main.why] = joined(main, rest)
+        for each in reasons.values():
+            _tell_lonely(directory, each, bounds.get(place), each.topic in topics, findings)
+
+
+def _tell_lonely(
+    directory: StoreDirectory,
+    lonely: Lonely,
+    span: QueueSpan | None,
+    is_topic: bool,
+    findings: Findings,
+) -> None:
+    path = os.path.join(directory.root, "consumequeue", lonely.topic, str(lonely.queue_id))
+    which = f"{lonely.amount} records (queue offsets {lonely.first_offset} to {lonely.last_offset})"
+    behind = span is None or lonely.first_offset >= span.end
+    if lonely.why is Why.NEWER or (lonely.why is Why.NO_QUEUE and not is_topic):
+        findings.note(
+            "deleted-topic", path, lonely.physical_offset,
+            f"{which} are of a topic that was deleted", lonely.amount,
+        )  # fmt: skip
+    elif behind and not directory.is_clean:
+        findings.note(
+            "queue-behind", path, lonely.physical_offset,
+            f"{which} have no entry yet; the next start makes them", lonely.amount,
+        )  # fmt: skip
+    else:
+        findings.damage(
+            "record-without-entry", path, lonely.physical_offset,
+            f"{which} have no entry: {lonely.why.value}", lonely.amount,
+        )  # fmt: skip
+
+
+def _judge_index(
+    config: StoreConfig,
+    files: ReadOnlyFiles,
+    around: Surroundings,
+    outcomes: list[LogOutcome],
+    findings: Findings,
+) -> None:
+    directory = around.directory
+    path = os.path.join(directory.root, "index")
+    late = sum(outcome.late_keys for outcome in outcomes)
+    early = sum(outcome.early_keys for outcome in outcomes)
+    if not any(fact.entries for fact in around.indexes):
+        if late and config.message_index_enable:
+            findings.note("no-index", path, -1, f"{late} keys of messages are not indexed", late)
+        return
+    if early:
+        findings.note(
+            "index-begins-later", path, around.index_bounds[0],
+            f"{early} keys of messages before this are not indexed", early,
+        )  # fmt: skip
+    if late:
+        first = min(outcome.late_from for outcome in outcomes if outcome.late_keys)
+        add = findings.damage if directory.is_clean else findings.note
+        add("index-behind", path, first, f"{late} keys from here on are not indexed", late)
+    for fact in around.indexes:
+        ends = ((fact.begin_phys, fact.begin_ms, "first"), (fact.end_phys, fact.end_ms, "last"))
+        for place, noted_ms, which in ends if fact.entries else ():
+            store_ms = _store_ms(files, directory, place)
+            # A start after a crash knows the last time by the second.
+            if store_ms >= 0 and not 0 <= noted_ms - store_ms < (1000 if which == "last" else 1):
+                findings.damage(
+                    "index-header", fact.path, place,
+                    f"its header says that the {which} record was stored at {noted_ms}, the record "
+                    f"says {store_ms}",
+                )  # fmt: skip
+
+
+def _store_ms(files: ReadOnlyFiles, directory: StoreDirectory, place: int) -> int:
+    """When the record at a physical offset was stored; -1 when it cannot be told."""
+    for file in directory.log_files:
+        if file.base <= place < file.base + file.size_bytes - FIXED_BYTES:
+            handle = files.open(file.path)
+            try:
+                head = files.pread(handle, _HEAD_BYTES, place - file.base)
+                size = int.from_bytes(head[:4], "big")
+                if len(head) < size < file.size_bytes:
+                    head = files.pread(handle, size, place - file.base)
+            finally:
+                files.close(handle)
+            try:
+                return decode_one(head, check_crc=False).store_ms
+            except CometError:
+                return -1
+    return -1

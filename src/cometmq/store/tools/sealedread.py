@@ -1,0 +1,138 @@
+"""A sealed log file read as bytes: every block against its seal, and nothing decoded.
+
+The one thing that digests of index entries leave out is their time, since it counts from the first
+record of the index file; so the store time of each indexed record is picked out of the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cometmq.message.flags import BORN_HOST_V6
+from cometmq.store.seals import BLOCK_BYTES, Seal, sums_of
+from cometmq.store.tools.indexes import PIECE_ENTRIES, IndexFact, IndexRun, read_index
+from cometmq.store.tools.walk import Ints, numbers, window
+
+if TYPE_CHECKING:
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.directory import FileFact
+
+_PIECE_BYTES = 64 * BLOCK_BYTES
+_PART_BYTES = 8 * BLOCK_BYTES
+_SYS_FLAG_AT = 39
+_STORE_MS_AT = 56
+_LONGER_HOST_BYTES = 12
+#: Up to here a record has its store time; that much of a piece is kept for the next one.
+_HEAD_BYTES = 76
+_SECONDS_MAX = 0x7FFF_FFFF
+_NONE = np.empty(0, np.int64)
+
+
+class KeyTimes:
+    """The index entries of one log file in their order: where their records are, and the seconds
+    that they say. A few are read at a time."""
+
+    def __init__(self, files: ReadOnlyFiles, facts: list[IndexFact], runs: list[IndexRun]) -> None:
+        self._blocks = self._read(files, facts, runs)
+        self._phys, self._seconds, self._begin_ms = self._next()
+        self._last = -1
+        self.is_ordered = True
+
+    def _read(
+        self, files: ReadOnlyFiles, facts: list[IndexFact], runs: list[IndexRun]
+    ) -> Iterator[tuple[Ints, Ints, int]]:
+        for run in runs:
+            fact = facts[run.number]
+            for at in range(0, run.length, PIECE_ENTRIES):
+                length = min(PIECE_ENTRIES, run.length - at)
+                found = read_index(files, fact, run.first + at, length)
+                yield found.phys, found.seconds, fact.begin_ms
+
+    def _next(self) -> tuple[Ints, Ints, int]:
+        return next(self._blocks, (_NONE, _NONE, 0))
+
+    def below(self, stop: int) -> Iterator[tuple[Ints, Ints, int]]:
+        """What was not given yet of entries for records below a physical offset: places, seconds,
+        and the time from which these count. ``is_ordered`` turns false when places go back."""
+        while len(self._phys):
+            count = int(np.searchsorted(self._phys, stop))
+            if not count:
+                return
+            phys = self._phys[:count]
+            if phys[0] < self._last or (phys[1:] < phys[:-1]).any():
+                self.is_ordered = False
+                return
+            self._last = int(phys[-1])
+            yield phys, self._seconds[:count], self._begin_ms
+            self._phys, self._seconds = self._phys[count:], self._seconds[count:]
+            if not len(self._phys):
+                self._phys, self._seconds, self._begin_ms = self._next()
+
+
+class SealedRead:
+    """Reads one sealed file."""
+
+    def __init__(self, files: ReadOnlyFiles, file: FileFact, seal: Seal, times: KeyTimes) -> None:
+        self._files = files
+        self._file = file
+        self._seal = seal
+        self._times = times
+        self._compared = 0
+
+    def is_right(self, progress: Callable[[int], None]) -> bool:
+        """Whether every block is as it was sealed, and every index entry has its record's time.
+
+        ``progress`` is told the bytes that were read once that is sure. Raises OSError.
+        """
+        size = self._file.size_bytes
+        buffer = bytearray(_HEAD_BYTES + _PIECE_BYTES)
+        view = memoryview(buffer)
+        handle = self._files.open(self._file.path)
+        try:
+            for offset in range(0, size, _PIECE_BYTES):
+                count = min(_PIECE_BYTES, size - offset)
+                if not self._is_sealed(handle, view[_HEAD_BYTES : _HEAD_BYTES + count], offset):
+                    return False
+                start = self._file.base + offset - _HEAD_BYTES
+                if not self._fits(buffer, start, start + count):
+                    return False
+                view[:_HEAD_BYTES] = view[count : count + _HEAD_BYTES]
+        finally:
+            self._files.close(handle)
+        progress(size)
+        return True
+
+    def _is_sealed(self, handle: int, piece: memoryview, offset: int) -> bool:
+        # A part at a time, so that the sum finds it in the processor's cache.
+        for at in range(0, len(piece), _PART_BYTES):
+            part = piece[at : at + _PART_BYTES]
+            if self._files.read_into(handle, part, offset + at) < len(part):
+                return False
+            first = (offset + at) // BLOCK_BYTES * 4
+            if not self._seal.sums.startswith(sums_of(part), first):
+                return False
+        return True
+
+    def _fits(self, buffer: bytearray, start: int, stop: int) -> bool:
+        """Whether the times are right of entries for records that begin from ``start`` up to
+        ``stop``; physical offsets, the buffer begins at ``start``."""
+        raw = np.frombuffer(buffer, np.uint8)
+        eight = window(raw, ">i8")
+        for phys, seconds, begin_ms in self._times.below(stop):
+            at = phys - start
+            if at[0] < 0:
+                return False
+            longer = raw[at + _SYS_FLAG_AT] & BORN_HOST_V6
+            where = at + _STORE_MS_AT
+            if longer.any():
+                where += _LONGER_HOST_BYTES * (longer != 0)
+            behind = numbers(eight[where]) - begin_ms
+            rest = behind - 1000 * seconds
+            # Rarely the clock went back, or decades passed: those are clipped.
+            odd = (rest < 0) | (rest >= 1000)
+            if odd.any() and (np.clip(behind[odd] // 1000, 0, _SECONDS_MAX) != seconds[odd]).any():
+                return False
+        return self._times.is_ordered

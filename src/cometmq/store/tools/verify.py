@@ -1,0 +1,242 @@
+"""Verifying a whole store: every record, every queue entry, every index entry, both ways.
+
+In three steps, each shared out to processes: all queues and index files are read once and sorted by
+the log files they point into (queues.py, indexes.py); each log file is compared with what points
+into it (logcheck.py); what needs a look at all of them is judged at the end (judging.py). No
+process holds more than what belongs to one log file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cometmq.store.config import delay_levels_ms
+from cometmq.store.tools.digest import Digest, join
+from cometmq.store.tools.directory import StoreDirectory, StoreInUse, find_queues, look_into
+from cometmq.store.tools.findings import Finding, Findings, Severity
+from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
+from cometmq.store.tools.jobs import Jobs, process_count
+from cometmq.store.tools.judging import judge
+from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
+from cometmq.store.tools.queues import QueueSpan, Run, survey
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.walk import Ints
+
+Progress = Callable[[int], None]
+
+_QUEUES_A_PIECE = 256
+_NO_RUNS = np.empty((0, 4), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What every piece of work needs."""
+
+    files: ReadOnlyFiles
+    around: Surroundings
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pointers:
+    """The entries of queues or index that point into one log file: where they are, what they come
+    to."""
+
+    runs: Ints
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was verified, and what was found."""
+
+    directory: StoreDirectory
+    log_bytes: int
+    records: int
+    queues: int
+    entries: int
+    index_entries: int
+    sealed_files: int
+    findings: list[Finding]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no damage."""
+        return not any(each.severity is Severity.DAMAGE for each in self.findings)
+
+
+def verify(
+    config: StoreConfig,
+    files: ReadOnlyFiles,
+    *,
+    processes: int = 0,
+    full: bool = False,
+    began: Callable[[int], None] = lambda _: None,
+    progress: Progress = lambda _: None,
+) -> Verified:
+    """Verify the store that ``config`` names.
+
+    ``full`` decodes every record, also those of sealed files whose digests fit. ``began`` is told
+    how many bytes there are to read, ``progress`` each time some were. Raises NoStore, StoreInUse
+    (also when a broker came up meanwhile), OSError.
+    """
+    directory = look_into(config, files)
+    if directory.holder:
+        raise StoreInUse(directory.root, directory.holder)
+    findings = Findings()
+    facts = [
+        fact
+        for path in directory.index_files
+        if (fact := read_fact(files, path, config, findings)) is not None
+    ]
+    around = Surroundings(
+        directory,
+        find_queues(files, directory),
+        facts,
+        _bounds(facts),
+        delay_levels_ms(config.message_delay_level),
+    )
+    began(directory.log_bytes)
+    count = process_count(processes, directory.log_bytes, len(directory.log_files))
+    with Jobs(Shared(files, around, full), count, progress) as jobs:
+        spans, runs, digests = _survey_queues(jobs, around, findings)
+        index_runs, key_digests = _survey_indexes(jobs, around, findings)
+        own_runs, own_keys = _by_file(runs), _by_file(index_runs)
+        _tell_of_missing(directory, {**digests, **key_digests}, findings)
+        pieces = [
+            (
+                number,
+                Pointers(own_runs.get(number, _NO_RUNS), digests.get(number, Digest())),
+                Pointers(own_keys.get(number, _NO_RUNS), key_digests.get(number, Digest())),
+            )
+            for number in directory.by_number
+        ]
+        outcomes: list[LogOutcome] = sorted(
+            jobs.run(_check_file, pieces), key=lambda outcome: outcome.number
+        )
+    for outcome in outcomes:
+        findings.extend(outcome.findings)
+    judge(config, files, around, spans, outcomes, findings)
+    holder = files.lock_holder(f"{directory.root}/lock")
+    if holder:
+        raise StoreInUse(directory.root, holder)
+    return Verified(
+        directory,
+        directory.log_bytes,
+        sum(outcome.records for outcome in outcomes),
+        len(around.queues),
+        int(runs[:, 3].sum()),
+        sum(fact.entries for fact in facts),
+        sum(outcome.sealed for outcome in outcomes),
+        findings.all(),
+    )
+
+
+def _bounds(facts: list[IndexFact]) -> tuple[int, int]:
+    """The physical offsets of the first and of the last indexed record."""
+    filled = [fact for fact in facts if fact.entries]
+    if not filled:
+        return 0, -1
+    return min(fact.begin_phys for fact in filled), max(fact.end_phys for fact in filled)
+
+
+def _survey_queues(
+    jobs: Jobs, around: Surroundings, findings: Findings
+) -> tuple[list[QueueSpan], Ints, dict[int, Digest]]:
+    digests: dict[int, Digest] = {}
+    spans: list[QueueSpan] = [QueueSpan(0, 0)] * len(around.queues)
+    tables: list[Ints] = [np.empty((0, 4), np.int64)]
+    pieces = range(0, len(around.queues), _QUEUES_A_PIECE)
+    for first, own_spans, table, own_digests, found in jobs.run(_read_queues, pieces):
+        spans[first : first + len(own_spans)] = own_spans
+        tables.append(table)
+        join(digests, own_digests)
+        findings.extend(found)
+    return spans, np.concatenate(tables), digests
+
+
+def _survey_indexes(
+    jobs: Jobs, around: Surroundings, findings: Findings
+) -> tuple[Ints, dict[int, Digest]]:
+    digests: dict[int, Digest] = {}
+    tables: list[tuple[int, Ints]] = []
+    for number, table, own_digests, found in jobs.run(_read_index, range(len(around.indexes))):
+        tables.append((number, table))
+        join(digests, own_digests)
+        findings.extend(found)
+    # Entries have to come in the order of the files.
+    ordered = [table for _, table in sorted(tables, key=lambda pair: pair[0])]
+    return np.concatenate([np.empty((0, 4), np.int64), *ordered]), digests
+
+
+def _by_file(runs: Ints) -> dict[int, Ints]:
+    """The runs of each log file, in their order."""
+    ordered = runs[np.argsort(runs[:, 1], kind="stable")]
+    numbers, starts = np.unique(ordered[:, 1], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(ordered, starts[1:]), strict=False))
+
+
+def _tell_of_missing(
+    directory: StoreDirectory, digests: dict[int, Digest], findings: Findings
+) -> None:
+    for number in sorted(digests.keys() - directory.by_number.keys()):
+        offset = directory.log_start + number * directory.log_file_bytes
+        findings.note(
+            "entries-of-missing-file", directory.log_directory, offset,
+            "queue or index entries are for records in a log file that is missing",
+        )  # fmt: skip
+
+
+def _table(runs: list[Any]) -> Ints:
+    return np.array(runs, np.int64).reshape(-1, 4)
+
+
+def _read_queues(
+    shared: Shared, first: int, _progress: Progress
+) -> tuple[int, list[QueueSpan], Ints, dict[int, Digest], list[Finding]]:
+    findings = Findings()
+    around = shared.around
+    digests: dict[int, Digest] = {}
+    spans: list[QueueSpan] = []
+    runs: list[Run] = []
+    for number, queue in enumerate(around.queues[first : first + _QUEUES_A_PIECE], first):
+        found = survey(shared.files, around.directory, number, queue, findings)
+        spans.append(found.span)
+        runs += found.runs
+        join(digests, found.digests)
+    return first, spans, _table(runs), digests, findings.all()
+
+
+def _read_index(
+    shared: Shared, number: int, _progress: Progress
+) -> tuple[int, Ints, dict[int, Digest], list[Finding]]:
+    findings = Findings()
+    around = shared.around
+    fact = around.indexes[number]
+    found = survey_index(shared.files, around.directory, number, fact, findings)
+    return number, _table(found.runs), found.digests, findings.all()
+
+
+def _check_file(
+    shared: Shared, piece: tuple[int, Pointers, Pointers], progress: Progress
+) -> LogOutcome:
+    number, entries, keys = piece
+    check = FileCheck(
+        shared.files,
+        shared.around,
+        number,
+        [Run(*row) for row in entries.runs.tolist()],
+        [IndexRun(*row) for row in keys.runs.tolist()],
+    )
+    if not shared.full:
+        quick = check.by_seal(entries.digest, keys.digest, progress)
+        if quick is not None:
+            return quick
+    return check.by_record(progress)
