@@ -147,6 +147,10 @@ class Files(Protocol):
         """Physical memory of the machine."""
         ...
 
+    def mounts(self) -> str:
+        """What is mounted where, as mounts.py reads it; empty where that is not told."""
+        ...
+
     def threads(self, count: int, name: str) -> Executor:
         """Threads for operations that would hold the loop; the caller shuts them down."""
         ...
@@ -304,6 +308,13 @@ class PosixFiles:
 
     def memory_bytes(self) -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def mounts(self) -> str:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+        except OSError:
+            return ""
 
     def threads(self, count: int, name: str) -> Executor:
         return ThreadPoolExecutor(count, thread_name_prefix=name)

@@ -30,6 +30,7 @@ from cometmq.store.entryjournal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
 from cometmq.store.indexcheck import check_index
+from cometmq.store.mounts import warn_of_mounts
 from cometmq.store.queuefiles import QueueFiles
 from cometmq.store.queueloading import resume_queues
 from cometmq.store.recovery import RecoveryReport, StartingPoint, by_checkpoint, starting_point
@@ -68,6 +69,7 @@ def open_store(
         lock = files.lock(lock_path(root))
     except BlockingIOError as error:
         raise StoreLocked(root) from error
+    warn_of_mounts(files, root, config.commit_log_directory)
     try:
         store = _Opening(config, clock, files, rebuild or Rebuild()).open()
     except BaseException:

@@ -391,6 +391,9 @@ class MemoryFiles:
     def memory_bytes(self) -> int:
         return self._memory_bytes
 
+    def mounts(self) -> str:
+        return ""
+
     def threads(self, count: int, name: str) -> Executor:
         if self._threads is None:
             return ThreadPoolExecutor(count, thread_name_prefix=name)

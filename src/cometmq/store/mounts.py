@@ -1,0 +1,89 @@
+"""Which file system a store lies on, and why some of them are no place for one.
+
+On Linux from ``/proc/self/mountinfo``, a line for each mount:
+
+    36 35 98:0 /root /mount/point rw,noatime optional fields - type source options
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Files
+
+logger = logging.getLogger(__name__)
+
+_NETWORK = "a network file system may acknowledge what no device has, and lock late or not at all"
+_OVERLAY = "the layer of a container copies a file whole on its first change, and ends with it"
+_RISKS = {
+    **dict.fromkeys(
+        (
+            *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.cephfs"),
+            *("fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs"),
+            *("nfs", "nfs4", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs"),
+        ),
+        _NETWORK,
+    ),
+    **dict.fromkeys(("aufs", "overlay", "overlayfs", "unionfs"), _OVERLAY),
+}
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mounted file system. ``risk`` says why no store should lie on it; mostly empty."""
+
+    point: str
+    kind: str
+    source: str
+
+    @property
+    def risk(self) -> str:
+        """Why a store is not safe there."""
+        return _RISKS.get(self.kind, "")
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Every mount, in the order in which they were made; lines that are none are left out."""
+    found: list[Mount] = []
+    for line in text.splitlines():
+        place, separator, what = line.partition(" - ")
+        fields, own = place.split(" "), what.split(" ")
+        if separator and len(fields) >= 5 and len(own) >= 2:
+            found.append(Mount(_plain(fields[4]), own[0], _plain(own[1])))
+    return found
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def mount_of(mounts: list[Mount], path: str) -> Mount | None:
+    """The mount that a path without links lies on: the deepest, and of equal ones the last."""
+    best: Mount | None = None
+    for mount in mounts:
+        inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def find_mount(files: Files, path: str) -> Mount | None:
+    """The mount that a path lies on; None when the system does not tell."""
+    return mount_of(parse_mounts(files.mounts()), os.path.realpath(path))
+
+
+def warn_of_mounts(files: Files, *paths: str) -> None:
+    """Say in the log which of the directories of a store are on no place for one."""
+    for path in paths:
+        mount = find_mount(files, path)
+        if mount is not None and mount.risk:
+            logger.warning(
+                "store_on_risky_file_system path=%s type=%s mounted_at=%s risk=%r",
+                path, mount.kind, mount.point, mount.risk,
+            )  # fmt: skip
