@@ -15,7 +15,10 @@ from cometmq.store.runs import Run
 
 FILES = PosixFiles()
 POOL = QueueFiles(FILES, "nowhere", 400)
-ONE, TWO = ConsumeQueue(POOL, "one", 3), ConsumeQueue(POOL, "\u00fc", 0)
+
+
+def two_queues() -> tuple[ConsumeQueue, ConsumeQueue]:
+    return ConsumeQueue(POOL, "one", 3), ConsumeQueue(POOL, "\u00fc", 0)
 
 
 def entry(number: int) -> bytes:
@@ -40,10 +43,11 @@ def read(root: Path, start: int, end: int) -> dict[tuple[str, int], tuple[int, b
 
 
 def test_entries_come_back_by_queue(tmp_path: Path) -> None:
+    one, two = two_queues()
     journal = journal_at(tmp_path, 5)
-    journal.add([row(ONE, 7, 5), row(TWO, 0, 15), row(ONE, -1, 25)], 35)
+    journal.add([row(one, 7, 5), row(two, 0, 15), row(one, -1, 25)], 35)
     journal.write(35)
-    journal.add([row(ONE, 8, 35)], 45)
+    journal.add([row(one, 8, 35)], 45)
     journal.write(45)
     journal.write(55)
     journal.close()
@@ -57,18 +61,20 @@ def test_entries_come_back_by_queue(tmp_path: Path) -> None:
 
 
 def test_batches_stand_there_like_single_messages(tmp_path: Path) -> None:
+    one, _ = two_queues()
     journal = journal_at(tmp_path)
-    journal.add([row(ONE, 4, 0)], 10)
-    journal.add(Run(ONE, 5, [10, 20], [10, 10], [-10, -20], 1, [], [0, 0]), 30)
+    journal.add([row(one, 4, 0)], 10)
+    journal.add(Run(one, 5, [10, 20], [10, 10], [-10, -20], 1, [], [0, 0]), 30)
     journal.write(30)
     journal.close()
     assert read(tmp_path, 0, 30) == {("one", 3): (4, entry(0) + entry(10) + entry(20))}
 
 
 def test_entries_of_a_deleted_topic_are_void(tmp_path: Path) -> None:
+    one, two = two_queues()
     journal = journal_at(tmp_path)
-    journal.add([row(ONE, 0, 0), row(TWO, 0, 10)], 20)
-    journal.forget([ONE])
+    journal.add([row(one, 0, 0), row(two, 0, 10)], 20)
+    journal.forget([one])
     journal.write(20)
     assert read(tmp_path, 0, 20) == {("\u00fc", 0): (0, entry(10))}
     anew = ConsumeQueue(POOL, "one", 3)
@@ -81,9 +87,10 @@ def test_entries_of_a_deleted_topic_are_void(tmp_path: Path) -> None:
 def test_files_roll_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entryjournal, "FILE_BYTES", 2_000)
     monkeypatch.setattr(entryjournal, "_BLOCK_BYTES", 300)
+    one, two = two_queues()
     journal = journal_at(tmp_path)
     for number in range(0, 2_000, 10):
-        journal.add([row(ONE, number // 10, number)], number + 10)
+        journal.add([row(one, number // 10, number)], number + 10)
     journal.write(2_000)
     names = [int(path.name) for path in sorted(tmp_path.iterdir())]
     assert len(names) > 3
@@ -100,7 +107,7 @@ def test_files_roll_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again = EntryJournal(FILES, str(tmp_path))
     again.go_on(names[2], names[3])
     assert again.covers(names[2])
-    again.add([row(TWO, 4, 1)], names[3] + 10)
+    again.add([row(two, 4, 1)], names[3] + 10)
     again.write(names[3] + 10)
     found = read(tmp_path, names[2], names[3] + 10)
     assert found is not None
@@ -114,8 +121,9 @@ def test_files_roll_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("place", [1, 6, 9, 14, 20, 30, 40, 69])
 def test_a_flipped_bit_ends_what_is_believed(tmp_path: Path, place: int) -> None:
+    one, _ = two_queues()
     journal = journal_at(tmp_path)
-    journal.add([row(ONE, 0, 0)], 10)
+    journal.add([row(one, 0, 0)], 10)
     journal.write(10)
     journal.close()
     path = next(tmp_path.iterdir())

@@ -27,20 +27,25 @@ _STEPS: Final = 6
 class Counter:
     """Messages and bytes, with the message counts at the last few steps of time."""
 
-    __slots__ = ("_marks", "count", "size_bytes")
+    __slots__ = ("_marks", "count", "size_bytes", "step")
 
     def __init__(self) -> None:
         self.count = 0
         self.size_bytes = 0
-        self._marks: deque[tuple[int, int]] = deque(maxlen=_STEPS + 1)
+        self.step = -1
+        self._marks: tuple[tuple[int, int], ...] = ()
 
     def add(self, count: int, size_bytes: int, step: int) -> None:
         """Count ``count`` messages in step number ``step`` of time."""
-        marks = self._marks
-        if not marks or marks[-1][0] != step:
-            marks.append((step, self.count))
+        if self.step != step:
+            self.begin(step)
         self.count += count
         self.size_bytes += size_bytes
+
+    def begin(self, step: int) -> None:
+        """What is counted from here on belongs to a step number of time."""
+        self.step = step
+        self._marks = (*self._marks[-_STEPS:], (step, self.count))
 
     def per_second(self, now_ms: int) -> float:
         """Messages a second over the last minute."""
@@ -98,8 +103,20 @@ class BrokerStats:
 
     def on_dispatch(self, grown: Growth) -> None:
         """Messages became visible; a listener of the store."""
+        topics, step = self.topics, self._step
+        puts = put_bytes = 0
         for queue, (count, size_bytes) in grown.items():
-            self._put(queue.topic, count, size_bytes)
+            puts += count
+            put_bytes += size_bytes
+            counter = topics.get(queue.topic)
+            if counter is None:
+                counter = topics[queue.topic] = Counter()
+            if counter.step != step:
+                counter.begin(step)
+            counter.count += count
+            counter.size_bytes += size_bytes
+        self.puts += puts
+        self.put_bytes += put_bytes
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull found messages."""
@@ -176,14 +193,6 @@ class BrokerStats:
             self.days = DayTotals(
                 self.days.puts_today, self.puts, self.days.gets_today, self.transferred
             )
-
-    def _put(self, topic: str, count: int, size_bytes: int) -> None:
-        self.puts += count
-        self.put_bytes += size_bytes
-        counter = self.topics.get(topic)
-        if counter is None:
-            counter = self.topics[topic] = Counter()
-        counter.add(count, size_bytes, self._step)
 
     def _rate(self, now: Totals, names: Sequence[str], window_s: int) -> str:
         since_ms = now.at_ms - window_s * 1000

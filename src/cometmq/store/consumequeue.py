@@ -36,6 +36,7 @@ class ConsumeQueue:
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
     behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
     ``dirty`` set, the files may lack entries for records from that position of the log on.
+    ``number`` is the journal's (entryjournal.py).
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class ConsumeQueue:
         "max_offset",
         "min_offset",
         "next_offset",
+        "number",
         "queue_id",
         "tail",
         "tail_offset",
@@ -69,6 +71,7 @@ class ConsumeQueue:
         self.topic_tail = topic_tail(topic)
         self.topic_hash = topic_prefix(topic)
         self.dirty: Mark | None = None
+        self.number = -1
         self.min_offset = 0
         self._floor = 0
         self._start_at(0)

@@ -13,8 +13,9 @@ Files are named by the log offset that they begin at and hold blocks, big-endian
     12   4    number of rows
     16   8    the block has the entries for records from this offset of the log ...
     24   8    ... up to this one
-    32        names: "topic\\tqueueId\\n" each; the n-th of a file has number n
-              rows: number of the name 4, queue offset 8, entry (layout.py) 20;
+    32   8    number of the block's first name
+    40        names: "topic\\tqueueId\\n" each, numbered on
+              rows: number of the name 8, queue offset 8, entry (layout.py) 20;
               with queue offset -1 all of the queue's entries so far are void: its topic was deleted
 
 A Java broker passes these files by.
@@ -27,7 +28,7 @@ import os.path
 from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from cometmq.store.layout import HOLE, QUEUE_ENTRY_BYTES, file_name, file_offset
@@ -44,26 +45,11 @@ JOURNAL_DIRECTORY = "cometmq-entries"
 FILE_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 10
 _MAGIC = b"CMEJ"
-_HEAD = Struct(">4sIIIqq")
+_HEAD = Struct(">4sIIIqqQ")
 _CRC_END = 8
-_LIVE_ROW = Struct(">Iqqiq")
-_ROW = Struct(f">Iq{QUEUE_ENTRY_BYTES}s")
+_LIVE_ROW = Struct(">Qqqiq")
+_ROW = Struct(f">Qq{QUEUE_ENTRY_BYTES}s")
 _VOID = -1
-
-
-class _Numbers(dict["ConsumeQueue", int]):
-    """The number of each queue in the file that is being written; ``fresh`` are names to come."""
-
-    __slots__ = ("fresh",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fresh = bytearray()
-
-    def __missing__(self, queue: ConsumeQueue) -> int:
-        number = self[queue] = len(self)
-        self.fresh += b"%s\t%d\n" % (queue.topic.encode(), queue.queue_id)
-        return number
 
 
 class EntryJournal:
@@ -76,8 +62,10 @@ class EntryJournal:
         "_bases",
         "_directory",
         "_files",
+        "_first",
         "_handle",
-        "_numbers",
+        "_names",
+        "_next",
         "_room",
         "_rows",
         "end",
@@ -89,7 +77,9 @@ class EntryJournal:
         self._directory = directory
         self._bases: list[int] = []
         self._handle = -1
-        self._numbers = _Numbers()
+        #: Queues have numbers from ``_first`` on in this file; ``_names`` are still to be written.
+        self._first = self._next = 0
+        self._names: list[str] = []
         self._room = 0
         self._rows = bytearray()
         self.start = self.end = -1
@@ -122,7 +112,7 @@ class EntryJournal:
         self._files.resize(handle, 0)
         self._close_file()
         self._handle, self._room = handle, FILE_BYTES
-        self._numbers = _Numbers()
+        self._first = self._next
         self._bases.append(base)
 
     def _path(self, base: int) -> str:
@@ -139,41 +129,54 @@ class EntryJournal:
 
     def add(self, segment: Segment, end: int) -> None:
         """Take the entries of a dispatched segment, which goes up to ``end``. Raises OSError."""
-        pack, numbers = _LIVE_ROW.pack, self._numbers
+        pack, first, define = _LIVE_ROW.pack, self._first, self._define
         if isinstance(segment, Run):
-            number = repeat(numbers[segment.queue])
+            queue = segment.queue
+            number = repeat(queue.number if queue.number >= first else define(queue))
             columns = segment.places, segment.sizes, segment.codes
             packed = map(pack, number, count(segment.first_offset), *columns)
             self._rows += b"".join(packed)
         else:
             self._rows += b"".join(
                 [
-                    pack(numbers[queue], offset, phys, size, code)
+                    pack(
+                        queue.number if queue.number >= first else define(queue),
+                        offset, phys, size, code,
+                    )
                     for queue, offset, phys, size, code, _, _ in segment
                     if offset >= 0
                 ]
-            )
+            )  # fmt: skip
         if len(self._rows) >= _BLOCK_BYTES:
             self.write(end)
 
     def forget(self, queues: Iterable[ConsumeQueue]) -> None:
         """Void the entries of queues that go away."""
         for queue in queues:
-            self._rows += _LIVE_ROW.pack(self._numbers[queue], _VOID, 0, 0, 0)
+            number = queue.number if queue.number >= self._first else self._define(queue)
+            self._rows += _LIVE_ROW.pack(number, _VOID, 0, 0, 0)
+
+    def _define(self, queue: ConsumeQueue) -> int:
+        queue.number = number = self._next
+        self._next += 1
+        self._names.append(f"{queue.topic}\t{queue.queue_id}\n")
+        return number
 
     def write(self, end: int) -> None:
         """Write what was taken; it goes up to ``end``. Raises OSError; nothing is lost then."""
         if end == self.end and not self._rows:
             return
-        names, rows = self._numbers.fresh, self._rows
-        head = _HEAD.pack(_MAGIC, 0, len(names), len(rows) // _ROW.size, self.end, end)
+        rows, names = self._rows, "".join(self._names).encode()
+        first_number = self._next - len(self._names)
+        counts = len(names), len(rows) // _ROW.size
+        head = _HEAD.pack(_MAGIC, 0, *counts, self.end, end, first_number)
         block = bytearray().join((head, names, rows))
         block[4:_CRC_END] = crc32(memoryview(block)[_CRC_END:]).to_bytes(4, "big")
         self._files.pwrite(self._handle, block, FILE_BYTES - self._room)
         self._room -= len(block)
         self.end = end
         rows.clear()
-        names.clear()
+        self._names.clear()
         if self._room < 2 * _BLOCK_BYTES:
             self._open_file(end)
 
@@ -188,6 +191,8 @@ class EntryJournal:
         """Remove all files: the queues' own have everything. Raises OSError."""
         self._close_file()
         self._rows.clear()
+        self._names.clear()
+        self._first = self._next
         self.start = self.end = -1
         for base in self._found():
             self._files.unlink(self._path(base))
@@ -245,20 +250,21 @@ def read_journal(
         if base > reached or stop <= reached:
             continue
         reached = base
-        by_number: list[Tail] = []
-        for first, last, found, rows in _blocks(files, os.path.join(directory, file_name(base))):
-            if first != reached or last > stop:
+        by_number: dict[int, Tail] = {}
+        for block in _blocks(files, os.path.join(directory, file_name(base))):
+            if block.start != reached or block.end > stop:
                 break
-            by_number += [tails.setdefault(key, Tail()) for key in found]
-            _put_rows(rows, by_number)
-            reached = last
+            for place, key in enumerate(block.names, block.first_number):
+                by_number[place] = tails.setdefault(key, Tail())
+            _put_rows(block.rows, by_number)
+            reached = block.end
     if reached < end:
         logger.warning("entry_journal_short from=%d to=%d reached=%d", start, end, reached)
         return None
     return {key: tail for key, tail in tails.items() if tail.entries}
 
 
-def _put_rows(rows: memoryview, tails: list[Tail]) -> None:
+def _put_rows(rows: memoryview, tails: dict[int, Tail]) -> None:
     for number, offset, entry in _ROW.iter_unpack(rows):
         if offset >= 0:
             tails[number].put(offset, entry)
@@ -266,15 +272,21 @@ def _put_rows(rows: memoryview, tails: list[Tail]) -> None:
             tails[number].clear()
 
 
-def _blocks(
-    files: Files, path: str
-) -> Iterator[tuple[int, int, list[tuple[str, int]], memoryview]]:
-    """The whole blocks at the beginning of a file: first and last offset, names, rows."""
+class _Block(NamedTuple):
+    start: int
+    end: int
+    first_number: int
+    names: list[tuple[str, int]]
+    rows: memoryview
+
+
+def _blocks(files: Files, path: str) -> Iterator[_Block]:
+    """The whole blocks at the beginning of a file."""
     handle = files.open(path)
     try:
         at = 0
         while len(head := files.pread(handle, _HEAD.size, at)) == _HEAD.size:
-            magic, crc, name_bytes, row_count, first, last = _HEAD.unpack(head)
+            magic, crc, name_bytes, row_count, start, end, first_number = _HEAD.unpack(head)
             size = name_bytes + row_count * _ROW.size
             if magic != _MAGIC or size > FILE_BYTES:
                 return
@@ -282,7 +294,8 @@ def _blocks(
             if len(body) < size or crc32(body, crc32(head[_CRC_END:])) != crc:
                 return
             view = memoryview(body)
-            yield first, last, _names(bytes(view[:name_bytes])), view[name_bytes:]
+            names = _names(bytes(view[:name_bytes]))
+            yield _Block(start, end, first_number, names, view[name_bytes:])
             at += _HEAD.size + size
     finally:
         files.close(handle)
