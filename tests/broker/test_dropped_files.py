@@ -26,8 +26,12 @@ def test_a_dropped_file_is_gone_while_a_peer_reads_slowly(tmp_path: Path) -> Non
 
 
 async def drop_while_a_peer_reads_slowly(directory: Path) -> None:
-    every_hour = ";".join(map(str, range(24)))
-    async with running_broker(directory, fileReservedTime="0", deleteWhen=every_hour) as running:
+    async with running_broker(
+        directory,
+        fileReservedTime="0",
+        deleteWhen=";".join(map(str, range(24))),
+        flushConsumeQueueThoroughInterval="0",
+    ) as running:
         store = running.broker.store
         client = await running.connect()
         for _ in range(MESSAGES):
@@ -38,7 +42,8 @@ async def drop_while_a_peer_reads_slowly(directory: Path) -> None:
         await until_stuck(peer)
         dropped = [file.path for file in store.log.segments.files[:-1]]
         assert len(dropped) >= 3
-        store.flusher.sync_now()
+        await store.upkeep.flush_entries()
+        assert store.upkeep.synced > store.log.segments.files[-1].base
         await store.upkeep.expiry.make_room()
         assert not any(map(in_use, dropped))
         assert not any(map(os.path.exists, dropped))
