@@ -43,7 +43,7 @@ def test_below_the_proven_point_it_refuses_the_start(crashed: Crashed) -> None:
     assert f"up to offset {crashed.durable}" in error.problem
     assert f"{record.size_bytes} bytes further" in error.problem
     text = str(error)
-    assert f"cometmq store repair --store {crashed.root} --damage skip --yes" in text
+    assert f"cometmq store repair {crashed.root} --damage skip --yes" in text
     assert "damagePolicy=truncate" in text
     assert crashed.log_files() == before
 

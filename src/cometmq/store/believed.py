@@ -86,7 +86,7 @@ class Queues:
                 root = store.config.store_path_root_dir
                 raise StoreCorrupt(
                     queue.directory, -1, fault.problem,
-                    ways_out=(f"stop the broker and run 'cometmq store repair --store {root}'",),
+                    ways_out=(f"stop the broker and run 'cometmq store repair {root} --yes'",),
                 )  # fmt: skip
 
         store.check_queue = refuse_bad

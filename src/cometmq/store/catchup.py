@@ -31,6 +31,8 @@ _BATCH_ROWS = 2048
 _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
 
+#: Told of a physical offset that was reached, and of the last one.
+Progress = Callable[[int, int], None]
 Shape = Callable[["Record"], Dispatched | None]
 
 
@@ -44,12 +46,14 @@ class CatchUp:
         queues: Queues,
         index_from: int,
         mender: Mender,
+        progress: Progress = lambda position, end: None,
     ) -> None:
         self._store = store
         self._start = start
         self._queues = queues
         self._index_from = index_from
         self._mender = mender
+        self._progress = progress
         self._late: dict[QueueKey, int] = {}
         self._held: dict[QueueKey, int] = {}
         self._times_ms = (0, 0)
@@ -100,11 +104,12 @@ class CatchUp:
         store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
 
     def _show(self, begin: int, scan: Scan) -> None:
+        end = max(self._start.likely_end, scan.position)
+        self._progress(scan.position, end)
         now_ms = self._store.clock.monotonic_ms()
         if now_ms - self._progress_ms < _PROGRESS_MS:
             return
         self._progress_ms = now_ms
-        end = max(self._start.likely_end, scan.position)
         logger.info(
             "store_recovery position=%d end=%d percent=%d records=%d",
             scan.position, end, 100 * (scan.position - begin) // max(end - begin, 1), scan.records,

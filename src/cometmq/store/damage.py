@@ -250,7 +250,7 @@ def hole_for(lost: int, file_bytes: int) -> bytes:
 
 def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, ...]:
     """What an operator can do about damage; the texts say what each policy does to the log."""
-    command = f"cometmq store repair --store {config.store_path_root_dir} --damage"
+    command = f"cometmq store repair {config.store_path_root_dir} --damage"
     return (
         "put the file back from a copy and start again",
         f"'{command} skip --yes', or one start with damagePolicy=skip, {skipping}",

@@ -13,7 +13,7 @@ from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.message.record import MAX_TOPIC_BYTES
 from cometmq.store.aside import SetAside
 from cometmq.store.believed import Queues
-from cometmq.store.catchup import CatchUp
+from cometmq.store.catchup import CatchUp, Progress
 from cometmq.store.checkpoint import (
     Positions,
     abort_path,
@@ -59,9 +59,16 @@ class Rebuild:
 
 
 def open_store(
-    config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild | None = None
+    config: StoreConfig,
+    clock: Clock,
+    files: Files,
+    rebuild: Rebuild | None = None,
+    progress: Progress = lambda position, end: None,
 ) -> MessageStore:
-    """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says."""
+    """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says.
+
+    ``progress`` is told now and then which physical offset was reached, and which will be.
+    """
     root = config.store_path_root_dir
     make_durable_directory(files, root)
     make_durable_directory(files, config.commit_log_directory)
@@ -71,7 +78,7 @@ def open_store(
         raise StoreLocked(root) from error
     warn_of_mounts(files, root, config.commit_log_directory)
     try:
-        store = _Opening(config, clock, files, rebuild or Rebuild()).open()
+        store = _Opening(config, clock, files, rebuild or Rebuild()).open(progress)
     except BaseException:
         files.close(lock)
         raise
@@ -105,7 +112,8 @@ class _Opening:
         #: Log files that were too short: these have to be read, for part of them is lost.
         self._short: list[FileFault] = []
 
-    def open(self) -> MessageStore:
+    def open(self, progress: Progress) -> MessageStore:
+        """All of it."""
         store = self._store
         if self._positions is None:
             store.seals.doubt()
@@ -114,7 +122,7 @@ class _Opening:
         start = self._with_short_files(self._starting_point())
         index_from = self._load_derived(start)
         mender = self._mender(start)
-        passes = CatchUp(store, start, self._queues, index_from, mender)
+        passes = CatchUp(store, start, self._queues, index_from, mender, progress)
         first = passes.begin(min([self._rebuild.log_from, *(f.base for f in self._short)]))
         scan = passes.run(first)
         self._drop_lost(mender)

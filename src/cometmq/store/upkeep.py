@@ -53,7 +53,8 @@ class Spawner(Protocol):
 class Upkeep:
     """The background work of one store.
 
-    ``synced`` is the offset of the log below which all queue and index entries are on the device.
+    ``synced`` is the offset of the log below which all queue and index entries are on the device;
+    with ``shrunk`` the next start brings the offsets of consumers into their queues' bounds.
     ``read_sums`` reads full log files that are to be sealed. A round writes ``queues_a_round``
     queues at least.
     """
@@ -68,6 +69,7 @@ class Upkeep:
         "expiry",
         "queues_a_round",
         "read_sums",
+        "shrunk",
         "synced",
     )
 
@@ -80,6 +82,7 @@ class Upkeep:
         self._ahead_failed = False
         self.queues_a_round = _QUEUES_A_ROUND
         self.synced = store.log.segments.start
+        self.shrunk = False
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
     def resume(self, synced: int) -> None:
@@ -306,6 +309,7 @@ class Upkeep:
             index,
             entry_total(store.queues, store.known) if clean else -1,
             store.log.segments.file_bytes,
+            shrunk=self.shrunk,
             complete=complete,
         )
         root = store.config.store_path_root_dir
