@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import BLANK, MAGIC_BLANK, decode_one
+from cometmq.message.record import BLANK, MAGIC_BLANK, Record, decode_one, pack
 from cometmq.store.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.config import DamagePolicy
-from cometmq.store.damage import FILLER_BYTES, Proof, filler, filler_sizes, hole_for
+from cometmq.store.damage import (
+    FILLER_BYTES,
+    Proof,
+    filler,
+    filler_sizes,
+    hole_for,
+    lost_tail,
+)
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import HOLE, HOLE_SIZE
 from cometmq.store.scan import Resumption
@@ -304,3 +311,16 @@ def test_a_hole_names_the_file_before() -> None:
 )
 def test_what_is_proven(offset: int, found: Resumption | None, covered: bool) -> None:
     assert Proof(100, 50).covers(offset, found) is covered
+
+
+@pytest.mark.parametrize(
+    ("beyond", "zeros", "lost"),
+    [(30, 30, True), (30, 60, True), (30, 29, False), (30, 0, False), (-300, 60, False)],
+)
+def test_a_sector_that_was_not_written_at_the_end_of_a_record(
+    beyond: int, zeros: int, lost: bool
+) -> None:
+    """``beyond`` of its bytes lie in the next sector; ``zeros`` stand at its end."""
+    host, properties = bytes(8), b"p" * (60 - zeros) + bytes(zeros)
+    raw = pack(Record(0, 0, 0, 0, 0, 0, 0, 0, host, 0, host, 0, 0, b"body", "topic", properties))
+    assert lost_tail(decode_one(raw), 1024 - len(raw) + beyond) is lost

@@ -28,6 +28,7 @@ async def test_a_deleted_topic_begins_again(tmp_path: Path) -> None:
     await store.upkeep.flush_entries()
     put(store, "other", body=b"kept")
     deletion = store.deletions.delete("t")
+    store.flusher.sync_now()
     assert deletion.end == store.written_offset > 0
     assert store.topics() == {"other": [0]}
     assert put(store, "t", 0, b"new")[1] == 0

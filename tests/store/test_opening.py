@@ -61,6 +61,7 @@ def test_clean_stop_reads_nothing_again(tmp_path: Path) -> None:
 def test_kill_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     fill(store, 100)
+    store.flusher.sync_now()
     run_round(store)
     noted = store.dispatched_offset
     fill(store, 30, first=100)

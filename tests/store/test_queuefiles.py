@@ -76,7 +76,7 @@ def test_of_what_another_process_left_nothing_counts_as_synced() -> None:
         for number in range(3):
             pool.write("/s/consumequeue/t/0", number * 200, b"x" * 20)
         again = QueueFiles(files, "/s/consumequeue", 200)
-        again.doubt([("t", 0)])
+        again.doubt({"t": [0]})
         again.sync_paths(*again.take_unsynced())
         files.disk.lose_power(Random(seed))
         after = QueueFiles(files, "/s/consumequeue", 200)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
+from cometmq.store.damage import lost_tail
 from cometmq.store.dispatch import Dispatched, row_of
 from cometmq.store.scan import Scan
 
@@ -118,6 +119,9 @@ class CatchUp:
     def _fault(self, record: Record) -> str:
         """Why a record that is whole cannot be one that was stored; empty when it can."""
         topic = record.topic
+        phys = record.physical_offset
+        if phys >= self._start.proof.offset and self._lost_tail(record):
+            return "the end of its properties was not written"
         if not topic or topic in (".", "..") or not {"/", "\0", "�"}.isdisjoint(topic):
             return "" if not takes_queue_slot(record.sys_flag) else f"its topic is {topic!r}"
         if record.queue_id < 0 or record.queue_offset < 0:
@@ -134,6 +138,10 @@ class CatchUp:
         if behind >= 0 and gap > behind // FIXED_BYTES:
             return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
         return ""
+
+    def _lost_tail(self, record: Record) -> bool:
+        file = self._store.log.segments.find(record.physical_offset)
+        return file is not None and lost_tail(record, record.physical_offset - file.base)
 
     def _shape(self, record: Record) -> Dispatched | None:
         """The row of a record in the first pass; None when nothing lacks it."""

@@ -28,6 +28,7 @@
     rebuild      entries from this offset of the log on were being made again when this was written;
                  -1 when none were
     shrunk       queues may be shorter than what consumers have read
+    last_ms      store time of the last record; none may get an earlier one
     crc          CRC-32 of this file's text with 0 in this place: a flipped bit in here would lead
                  a start astray
 """
@@ -75,6 +76,7 @@ class Positions(msgspec.Struct, frozen=True):
     rebuild: int = -1
     shrunk: bool = False
     complete: int = -1
+    last_ms: int = 0
     crc: int = 0
 
 

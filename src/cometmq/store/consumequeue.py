@@ -136,6 +136,8 @@ class ConsumeQueue:
             self.directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
         )
         count = len(head) // QUEUE_ENTRY_BYTES
+        # A file whose length was lost may end within an entry.
+        head = head[: count * QUEUE_ENTRY_BYTES]
         if not count or not _counts(head[-QUEUE_ENTRY_BYTES:], below):
             return first + _right_entries(head, below)
         low, high = first + count, first + count * 8

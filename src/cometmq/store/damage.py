@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 #: A Java broker takes a record into memory whole when it recovers.
 FILLER_BYTES = 4 << 20
+_SECTOR_BYTES = 512
 FILLER_TOPIC = "-"
 
 
@@ -205,6 +206,21 @@ class Mender:
         self.punch(start, stop)
         for file, first, end in parts:
             fill(file, first, end, store_ms)
+
+
+def lost_tail(record: Record, position: int) -> bool:
+    """Whether a power cut took the end of a record that stands at ``position`` of its file.
+
+    The CRC is of the body only. Of what follows, a sector that was never written is all zeros,
+    which no properties are.
+    """
+    end = position + record.size_bytes
+    start = end - len(record.properties)
+    sector = max(-(-start // _SECTOR_BYTES), 1) * _SECTOR_BYTES
+    return any(
+        not any(record.properties[at - start : at - start + _SECTOR_BYTES])
+        for at in range(sector, end, _SECTOR_BYTES)
+    )
 
 
 def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:

@@ -123,15 +123,19 @@ class _Opening:
         index_from = self._load_derived(start)
         mender = self._mender(start)
         passes = CatchUp(store, start, self._queues, index_from, mender, progress)
-        first = passes.begin(min([self._rebuild.log_from, *(f.base for f in self._short)]))
+        if self._crashed:
+            store.pool.doubt(store.topics())
+        first = passes.begin(min(self._rebuild.log_from, self._unread(start)))
         scan = passes.run(first)
-        self._drop_lost(mender)
+        self._drop_lost(mender, scan.position if scan.position < start.offset else None)
         for queue in store.queues.values():
             queue.settle()
+            queue.correct_min(self._segments.start)
         store.load_below = scan.position
         store.recovering = False
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
-        store.last_ms = passes.last_ms() or self._last_noted_ms()
+        noted_ms = self._positions.last_ms if self._positions is not None else 0
+        store.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
         self._secure_log(scan, first)
         store.log.resume(scan.position)
         store.durable.position = scan.position
@@ -260,6 +264,14 @@ class _Opening:
         proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
         return replace(start, proof=proof)
 
+    def _unread(self, start: StartingPoint) -> int:
+        """From where on the log has to be read, be it dispatched or not."""
+        lows = [start.offset, *(fault.base for fault in self._short)]
+        if self._crashed and self._positions is not None:
+            # Pages that a failed sync gave up are forgotten, noted as written or not.
+            lows.append(self._proven())
+        return min(lows)
+
     def _load_derived(self, start: StartingPoint) -> int:
         """Set bad queue and index files aside, and load what is good.
 
@@ -329,9 +341,9 @@ class _Opening:
 
     # --- after the log was read --------------------------------------------------------------
 
-    def _drop_lost(self, mender: Mender) -> None:
-        """Take entries away whose records were given up."""
-        store, cut = self._store, mender.cut
+    def _drop_lost(self, mender: Mender, end: int | None) -> None:
+        """Take entries away whose records were given up, or are behind ``end``."""
+        store, cut = self._store, end if mender.cut is None else mender.cut
         if cut is not None:
             store.dispatcher.write_index(self._clock.wall_ms())
             for file in store.index.full_files():
@@ -354,9 +366,20 @@ class _Opening:
             file = segments.find(end)
             if file is not None:
                 file.clear_from(end)
+        proven = min(first, self._proven())
         for file in segments.files:
-            if file.end > first:
+            if file.end > proven:
                 file.sync()
+
+    def _proven(self) -> int:
+        """Up to where the log is on the device, as far as that is known."""
+        noted, low = self._positions, self._segments.start
+        if noted is None:
+            return low
+        if noted.boot_id != self._files.boot_id():
+            # All that can be read was read from there.
+            return self._segments.end
+        return max(low, noted.durable or noted.synced)
 
     def _write_again(self, end: int) -> None:
         """Write once more what was never proven durable.
@@ -368,7 +391,7 @@ class _Opening:
         noted, segments = self._positions, self._segments
         if noted is None or noted.boot_id != self._files.boot_id():
             return
-        at = max(segments.start, noted.durable or noted.synced)
+        at = self._proven()
         while at < end:
             file = segments.find(at)
             if file is None:

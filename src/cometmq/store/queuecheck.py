@@ -10,6 +10,7 @@ from __future__ import annotations
 import os.path
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -75,11 +76,31 @@ class QueueCheck:
         bases: list[int] = []
         try:
             bases = self._pool.bases(queue.directory)
+            bases = self._without_remains(queue, bases)
             return self._fault_of_files(queue, bases) or self._fault_of_entries(queue, bases)
         except OSError as error:
             base = bases[0] if bases else 0
             end = (bases[-1] if bases else 0) // QUEUE_ENTRY_BYTES
             return QueueFault(base, end, f"it cannot be read: {error}")
+
+    def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
+        """The files without what a crash may leave round them, which is removed: new files that
+        hold nothing which is believed, and old ones before a gap, whose removal was lost while
+        that of a later one was not."""
+        last = len(bases)
+        if self._torn:
+            last = bisect_left(bases, queue.find_end(bases, self._below) * QUEUE_ENTRY_BYTES) or 1
+        remains, bases = bases[last:], bases[:last]
+        while (at := _gap(bases, self._pool.file_bytes)) and self._is_expired(queue, bases[:at]):
+            remains, bases = remains + bases[:at], bases[at:]
+        for base in remains:
+            self._pool.drop(queue.directory, base)
+        return bases
+
+    def _is_expired(self, queue: ConsumeQueue, bases: list[int]) -> bool:
+        end = queue.find_end(bases, self._below)
+        place = None if end < 0 else _place(self._pool, queue.directory, end - 1)
+        return place is not None and place < self._segments.start
 
     def _fault_of_files(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
         file_bytes = self._pool.file_bytes
@@ -142,6 +163,12 @@ class QueueCheck:
         found_size, magic, *places = _HEAD.unpack(head)
         is_record = magic in (MAGIC_V1, MAGIC_V2) and found_size == size
         return is_record and places == [queue.queue_id, offset, physical_offset]
+
+
+def _gap(bases: list[int], file_bytes: int) -> int:
+    """The number of the first file that does not follow the one before it; 0 with none."""
+    pairs = enumerate(pairwise(bases), 1)
+    return next((at for at, (one, next_one) in pairs if next_one != one + file_bytes), 0)
 
 
 def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os.path
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -241,14 +241,14 @@ class QueueFiles:
         self.new_directories = set()
         return paths, directories
 
-    def doubt(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Nobody knows what of the files is on the device: all of it is to be synced."""
-        for topic, queue_id in queues:
-            directory = os.path.join(self.directory, topic, str(queue_id))
-            self._doubt_names(directory)
-            self.unsynced.update(
-                os.path.join(directory, file_name(base)) for base in self.bases(directory)
-            )
+    def doubt(self, topics: Mapping[str, Iterable[int]]) -> None:
+        """Nobody knows what of the files of some queues is on the device: all is to be synced."""
+        for topic, queue_ids in topics.items():
+            for queue_id in queue_ids:
+                directory = os.path.join(self.directory, topic, str(queue_id))
+                self._doubt_names(directory)
+                names = (file_name(base) for base in self.bases(directory))
+                self.unsynced.update(os.path.join(directory, name) for name in names)
 
     def give_back(self, paths: list[str], directories: list[str], *, failed: bool) -> None:
         """These have to be synced still; ``failed`` says that the device did not take them."""

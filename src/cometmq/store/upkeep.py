@@ -311,6 +311,7 @@ class Upkeep:
             store.log.segments.file_bytes,
             shrunk=self.shrunk,
             complete=complete,
+            last_ms=store.last_ms,
         )
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=clean)
