@@ -9,7 +9,7 @@ from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
 from cometmq.store.entryjournal import EntryJournal, Tail, read_journal
 from cometmq.store.files import PosixFiles
-from cometmq.store.layout import HOLE, QUEUE_ENTRY
+from cometmq.store.layout import QUEUE_ENTRY
 from cometmq.store.queuefiles import QueueFiles
 from cometmq.store.runs import Run
 
@@ -133,6 +133,15 @@ def test_a_flipped_bit_ends_what_is_believed(tmp_path: Path, place: int) -> None
     assert read(tmp_path, 0, 10) is None
 
 
+def test_a_missing_entry_makes_all_of_it_doubtful(tmp_path: Path) -> None:
+    one, _ = two_queues()
+    journal = journal_at(tmp_path)
+    journal.add([row(one, 0, 0), row(one, 2, 10)], 20)
+    journal.write(20)
+    journal.close()
+    assert read(tmp_path, 0, 20) is None
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     assert read(tmp_path / "missing", 0, 10) is None
     assert read(tmp_path / "missing", 10, 10) == {}
@@ -140,10 +149,11 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_tail_follows_what_its_queue_did() -> None:
     tail = Tail()
-    for offset in (5, 6, 9, 8, 9):
+    for offset in (5, 6, 7, 6):
         tail.put(offset, entry(offset))
-    assert tail.first == 5
-    assert tail.entries == entry(5) + entry(6) + HOLE + entry(8) + entry(9)
+    assert (tail.first, bytes(tail.entries)) == (5, entry(5) + entry(6))
+    with pytest.raises(ValueError, match="entry 8 follows 6"):
+        tail.put(8, entry(8))
     tail.put(2, entry(2))
     assert (tail.first, bytes(tail.entries)) == (2, entry(2))
     tail.clear()

@@ -94,6 +94,20 @@ async def test_after_a_kill_only_what_came_since_the_last_round_is_read(tmp_path
     clean.close()
 
 
+async def test_index_entries_written_in_between_take_no_rows_away(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    store = await busy_store(tmp_path / "s", clock)
+    send(store, 700, first=BUSY)
+    await rounds(store, 1)
+    again = with_many_queues(copied(tmp_path / "s", "killed"), clock)
+    store.close()
+    assert again.report is not None
+    assert (again.report.records, again.report.remade) == (0, ())
+    assert len(again.resumed) > QUEUES // 2
+    assert len(assert_consistent(again)) == BUSY + 700
+    again.close()
+
+
 async def test_a_journal_that_is_damaged_costs_only_time(tmp_path: Path) -> None:
     clock = VirtualClock()
     store = await busy_store(tmp_path / "s", clock)

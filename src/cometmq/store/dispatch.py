@@ -189,15 +189,26 @@ class Dispatcher:
             self.problem = None
         except OSError as error:
             self._failed(error)
-        return self.write_index(now_ms) and self.problem is None and self.complete[0] >= bound
+        gathered = self.write_gathered(now_ms)
+        return gathered and self.problem is None and self.complete[0] >= bound
 
     def write_index(self, now_ms: int) -> bool:
-        """Write the index entries and the rows of the journal that were gathered so far.
-
-        Gives whether they are all written; see :meth:`write`.
-        """
+        """Write the index entries gathered so far; gives whether that succeeded."""
         try:
             self._index.flush_pending(now_ms)
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def write_gathered(self, now_ms: int) -> bool:
+        """Write all that no queue has to wait for: index entries, and the rows of the journal.
+
+        Gives whether that succeeded.
+        """
+        if not self.write_index(now_ms):
+            return False
+        try:
             if self.journal.start >= 0:
                 self.journal.write(self.position)
         except OSError as error:

@@ -31,7 +31,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from cometmq.store.layout import HOLE, QUEUE_ENTRY_BYTES, file_name, file_offset
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 from cometmq.store.runs import Run
 
 if TYPE_CHECKING:
@@ -213,7 +213,10 @@ class Tail:
         self.first = self.next = 0
 
     def put(self, offset: int, entry: bytes) -> None:
-        """Add an entry, after holes or in the place of later ones if need be, as its queue did."""
+        """Add an entry, in the place of later ones if need be, as its queue did.
+
+        Raises ValueError when entries before it are missing.
+        """
         if offset != self.next:
             self._go_to(offset)
         self.entries += entry
@@ -226,7 +229,7 @@ class Tail:
         elif offset < self.next:
             del self.entries[(offset - self.first) * QUEUE_ENTRY_BYTES :]
         else:
-            self.entries += HOLE * (offset - self.next)
+            raise ValueError(f"entry {offset} follows {self.next - 1}")
 
     def clear(self) -> None:
         """Void what is here."""
@@ -256,7 +259,11 @@ def read_journal(
                 break
             for place, key in enumerate(block.names, block.first_number):
                 by_number[place] = tails.setdefault(key, Tail())
-            _put_rows(block.rows, by_number)
+            try:
+                _put_rows(block.rows, by_number)
+            except (ValueError, KeyError) as error:
+                logger.error("entry_journal_bad file=%d problem=%r", base, str(error))
+                return None
             reached = block.end
     if reached < end:
         logger.warning("entry_journal_short from=%d to=%d reached=%d", start, end, reached)

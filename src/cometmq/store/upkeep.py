@@ -279,7 +279,7 @@ class Upkeep:
         """
         store = self._store
         dispatcher, journal = store.dispatcher, store.dispatcher.journal
-        if not dispatcher.write_index(store.clock.wall_ms()):
+        if not dispatcher.write_gathered(store.clock.wall_ms()):
             return
         position, complete = dispatcher.position, dispatcher.complete[0]
         if complete == position:
