@@ -15,11 +15,13 @@ import pytest
 from cometmq.core.clock import SystemClock
 from cometmq.message import batch
 from cometmq.message import properties as props
-from cometmq.store.config import StoreConfig
+from cometmq.store.config import DamagePolicy, StoreConfig
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import PosixFiles
+from cometmq.store.opening import Rebuild, open_store
 from tests.compat import anchor
 from tests.compat.driver import Driver, Json
-from tests.store.stores import STORE_HOST, assert_consistent, copied, put, shared
+from tests.store.stores import STORE_HOST, assert_consistent, copied, log_of, put, shared
 
 TOPIC = "ours-then-theirs"
 QUEUES = 3
@@ -35,17 +37,21 @@ TOPICS = {
 }  # fmt: skip
 
 
-def opened(root: Path) -> MessageStore:
-    """The store with the sizes that the Java broker of the tests has."""
+def config_of(root: Path) -> StoreConfig:
+    """The sizes that the Java broker of the tests has."""
     settings = anchor.TEST_SETTINGS
-    config = replace(
+    return replace(
         StoreConfig(store_path_root_dir=str(root)),
         mapped_file_size_commit_log=int(settings["mappedFileSizeCommitLog"]),
         mapped_file_size_consume_queue=int(settings["mappedFileSizeConsumeQueue"]),
         max_hash_slot_num=int(settings["maxHashSlotNum"]),
         max_index_num=int(settings["maxIndexNum"]),
     )
-    store = MessageStore.open(config, SystemClock())
+
+
+def opened(root: Path) -> MessageStore:
+    """The store with these sizes."""
+    store = MessageStore.open(config_of(root), SystemClock())
     store.store_host = STORE_HOST
     return store
 
@@ -136,4 +142,55 @@ def test_java_opens_ours_and_ours_opens_java_s(
     assert len(records) == COUNT + 50
     for number, record in enumerate(records[:COUNT]):
         assert record.body == body_of(number)
+    again.close()
+
+
+def test_java_steps_over_what_was_left_out(jars: Path, driver: Driver, tmp_path: Path) -> None:
+    """Fillers in the log and holes in the queues, in the place of damaged records."""
+    root = tmp_path / "ours"
+    store = opened(root)
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text(json.dumps(TOPICS))
+    fill(store)
+    records = log_of(store)
+    store.close()
+    file_bytes = int(anchor.TEST_SETTINGS["mappedFileSizeCommitLog"])
+    second = [n for n, record in enumerate(records) if record.physical_offset >= file_bytes]
+    # The first of a file; one alone; several in a row; the last of its queue.
+    lost = [second[0], second[200], *second[300:305], COUNT - 63]
+    path = root / "commitlog" / f"{file_bytes:020d}"
+    with path.open("r+b") as file:
+        for number in lost:
+            file.seek(records[number].physical_offset - file_bytes + 4)
+            file.write(b"????")
+    reading = Rebuild(log_from=0)
+    settings = replace(config_of(root), damage_policy=DamagePolicy.SKIP)
+    repaired = open_store(settings, SystemClock(), PosixFiles(), reading)
+    assert repaired.report is not None
+    assert len(repaired.report.damages) == 4
+    repaired.close()
+    left = [number for number in range(COUNT) if number not in lost]
+    # Without a clean stop it reads the log instead of the queues' ends.
+    for how in ("stopped", "killed"):
+        if how == "killed":
+            (root / "abort").touch()
+        cluster = anchor.JavaCluster(jars, tmp_path / how, store=root)
+        cluster.start()
+        try:
+            facts = driver.ask("pullAll", namesrv=cluster.namesrv, topic=TOPIC)
+            rows = cast("list[dict[str, Json]]", cast("dict[str, Json]", facts)["messages"])
+            found = sorted(int(str(row["body"])[:5]) for row in rows if "java" not in str(row))
+            assert found == left
+            for row in rows:
+                head = str(row["body"])[:5]
+                if head.isdigit():
+                    assert row["queueOffset"] == records[int(head)].queue_offset
+            driver.send(cluster.namesrv, TOPIC, prefix=f"java-{how}-", count=20)
+        finally:
+            cluster.broker_server.stop(signal.SIGTERM)
+            cluster.kill()
+    again = opened(root)
+    bodies = [record.body for record in log_of(again) if record.topic == TOPIC]
+    assert len(bodies) == len(left) + 40
+    assert_consistent(again, lost=[records[number] for number in lost])
     again.close()
