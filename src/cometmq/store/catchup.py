@@ -81,6 +81,13 @@ class CatchUp:
             self._pass(Scan(segments, begin, scan.position), self._shape_late)
         return scan
 
+    def index_again(self, start: int, end: int) -> None:
+        """Dispatch the records of a part of the log to the index alone."""
+        self._pass(
+            Scan(self._store.log.segments, start, end),
+            lambda record: self._row(record, in_queue=False, in_index=True),
+        )
+
     @property
     def remade(self) -> list[QueueKey]:
         """The queues that got entries again."""

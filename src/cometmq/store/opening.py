@@ -128,6 +128,7 @@ class _Opening:
         first = passes.begin(min(self._rebuild.log_from, self._unread(start)))
         scan = passes.run(first)
         self._drop_lost(mender, scan.position if scan.position < start.offset else None)
+        self._forget_keys(mender, passes, index_from, scan.position)
         for queue in store.queues.values():
             queue.settle()
             queue.correct_min(self._segments.start)
@@ -280,6 +281,8 @@ class _Opening:
         store, config = self._store, self._config
         noted = self._positions.index if self._positions is not None else None
         state = check_index(self._files, config, self._segments, start.offset, noted)
+        if self._positions is not None and self._positions.rebuild >= 0:
+            state.start = min(state.start, max(self._positions.rebuild, self._segments.start))
         if self._rebuild.index:
             state.forget_all(self._files, config, self._segments.start)
         self._queues.want(self._rebuild.queues)
@@ -343,16 +346,29 @@ class _Opening:
 
     def _drop_lost(self, mender: Mender, end: int | None) -> None:
         """Take entries away whose records were given up, or are behind ``end``."""
-        store, cut = self._store, end if mender.cut is None else mender.cut
+        cut = end if mender.cut is None else mender.cut
         if cut is not None:
-            store.dispatcher.write_index(self._clock.wall_ms())
-            for file in store.index.full_files():
-                file.write_slots()
             self._queues.cut(cut)
-            store.index.close()
-            store.index.load(cut, clean=False)
+            self._cut_index(cut)
         if mender.damages:
             self._queues.trim()
+
+    def _cut_index(self, offset: int) -> None:
+        """Drop index entries for records from a physical offset on."""
+        index = self._store.index
+        self._store.dispatcher.write_index(self._clock.wall_ms())
+        for file in index.full_files():
+            file.write_slots()
+        index.close()
+        index.load(offset, clean=False)
+
+    def _forget_keys(self, mender: Mender, passes: CatchUp, index_from: int, end: int) -> None:
+        """Make the index again from the first skipped damage on, if it has the lost records."""
+        first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
+        if first < min(index_from, end) and self._config.message_index_enable:
+            self._note(rebuild=first)
+            self._cut_index(first)
+            passes.index_again(first, end)
 
     def _secure_log(self, scan: Scan, first: int) -> None:
         """What recovery shows to consumers must not be lost by a later crash of the machine, and

@@ -1,0 +1,151 @@
+"""Repairing a stopped store: what verifying found is made again from the log, or taken out of it.
+
+The work is a start's (opening.py), told more: which queues and whether the index have to be made
+again though their ends look right, to read the whole log, and what to do about damage in it. So
+whatever a repair takes away is set aside first, and it may end half way.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cometmq.store.config import DamagePolicy
+from cometmq.store.files import PosixFiles
+from cometmq.store.indexfile import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from cometmq.store.opening import Rebuild, open_store
+from cometmq.store.tools.directory import find_queues, size_of
+from cometmq.store.tools.findings import Finding, Findings, Severity
+from cometmq.store.tools.indexes import read_fact
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files, ReadOnlyFiles
+    from cometmq.store.recovery import RecoveryReport
+    from cometmq.store.tools.directory import StoreDirectory
+    from cometmq.store.tools.verify import Verified
+
+Progress = Callable[[int, int], None]
+
+#: What is found wrong with the log itself, which nothing can be made again from.
+_LOST: Final = frozenset({"gap", "body", "log-file-missing", "log-file-size", "log-short"})
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What a repair is going to do: which queues and whether the index it makes again.
+
+    ``lost`` are findings about the log itself, ``others`` such that no repair does anything about.
+    """
+
+    queues: frozenset[tuple[str, int]]
+    index: bool
+    lost: tuple[Finding, ...]
+    others: tuple[Finding, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.queues or self.index or self.lost)
+
+    def lines(self, policy: DamagePolicy) -> list[str]:
+        """What is going to happen, for a person."""
+        lines = [f"make queue {number} of {topic} again" for topic, number in sorted(self.queues)]
+        if self.index:
+            lines.append("make the index again")
+        lines += [f"{_ANSWERS[policy]} {each.path} at offset {each.offset}" for each in self.lost]
+        return lines
+
+
+_ANSWERS: Final = {
+    DamagePolicy.REFUSE: "do nothing about the damage (choose --damage skip or truncate) in",
+    DamagePolicy.SKIP: "leave out what is damaged in",
+    DamagePolicy.TRUNCATE: "end the log before the damage in",
+}
+
+
+def plan_repair(
+    verified: Verified,
+    files: ReadOnlyFiles,
+    *,
+    topics: Iterable[str] = (),
+    all_queues: bool = False,
+    index: bool = False,
+) -> RepairPlan:
+    """What there is to repair in a store that was verified.
+
+    ``topics`` and ``all_queues`` ask for queues to be made again whatever they look like, ``index``
+    for the index.
+    """
+    directory = verified.directory
+    known = {(queue.topic, queue.queue_id) for queue in find_queues(files, directory)}
+    wanted = set(topics)
+    queues = {key for key in known if all_queues or key[0] in wanted}
+    lost: list[Finding] = []
+    others: list[Finding] = []
+    for finding in verified.findings:
+        if finding.severity is not Severity.DAMAGE:
+            continue
+        if finding.kind in _LOST:
+            lost.append(finding)
+        elif finding.kind.startswith("index-"):
+            index = True
+        elif (key := _queue_of(finding.path, directory)) is not None:
+            queues.add(key)
+        elif finding.kind.startswith("queue-"):
+            # Told of a log file: any queue may be the one.
+            queues |= known
+        else:
+            others.append(finding)
+    return RepairPlan(frozenset(queues), index, tuple(lost), tuple(others))
+
+
+def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
+    """The queue whose folder or file a path is."""
+    top = os.path.join(directory.root, "consumequeue") + os.sep
+    if not path.startswith(top):
+        return None
+    topic, _, rest = path[len(top) :].partition(os.sep)
+    number = rest.partition(os.sep)[0]
+    return (topic, int(number)) if number.isdecimal() else None
+
+
+def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFiles) -> StoreConfig:
+    """``config`` with the sizes that the files of a store have, where they say so themselves."""
+    noted = directory.positions
+    found = replace(
+        config,
+        mapped_file_size_commit_log=(noted and noted.file_bytes) or directory.log_file_bytes,
+        mapped_file_size_consume_queue=directory.queue_file_bytes,
+    )
+    for path in directory.index_files:
+        fact = read_fact(files, path, config, Findings())
+        if fact is not None and fact.slots:
+            room = size_of(files, path) - HEADER_BYTES - fact.slots * SLOT_BYTES
+            return replace(found, max_hash_slot_num=fact.slots, max_index_num=room // ENTRY_BYTES)
+    return found
+
+
+def repair(
+    config: StoreConfig,
+    plan: RepairPlan,
+    clock: Clock,
+    *,
+    files: Files | None = None,
+    progress: Progress = lambda position, end: None,
+) -> RecoveryReport:
+    """Carry a plan out; ``config`` says what is done about damage in the log.
+
+    ``progress`` is told how far the log was read. Raises StoreLocked, StoreCorrupt (damage that is
+    to be refused), StoreFull, OSError.
+    """
+    rebuild = Rebuild(plan.queues, plan.index, 0)
+    store = open_store(config, clock, files or PosixFiles(), rebuild, progress)
+    report = store.report
+    assert report is not None
+    store.upkeep.shrunk = report.shrunk
+    store.close()
+    return report
