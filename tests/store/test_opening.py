@@ -15,7 +15,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.message import batch
 from cometmq.store import checkpoint
-from cometmq.store.files import Buffer, PosixFiles
+from cometmq.store.files import PosixFiles
 from tests.store.stores import (
     OtherBoot,
     assert_consistent,
@@ -372,35 +372,6 @@ def test_positions_file_is_what_the_docs_say(tmp_path: Path) -> None:
     assert found["clean"] is True
     assert found["written"] == found["synced"] == end
     assert len(found["checkpoint"]) == 3
-
-
-class WatchedFiles(PosixFiles):
-    """Notes which bytes of the log are written."""
-
-    def __init__(self) -> None:
-        self.writes: list[tuple[int, bytes]] = []
-
-    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
-        self.writes.append((offset, bytes(data)))
-        super().pwrite(handle, data, offset)
-
-
-def test_after_a_crash_of_the_process_what_no_sync_proved_is_written_again(tmp_path: Path) -> None:
-    store = opened(tmp_path / "s")
-    fill(store, 3)
-    store.flusher.sync_now()
-    proven = store.durable_offset
-    run_round(store)
-    fill(store, 4, first=3)
-    end = store.written_offset
-    files = WatchedFiles()
-    again = opened(copied(tmp_path / "s", "killed"), files=files)
-    written = b"".join(data for offset, data in files.writes if proven <= offset < end)
-    assert len(written) >= end - proven
-    assert bytes(again.log.view(proven, end - proven) or b"") == written[: end - proven]
-    assert len(assert_consistent(again)) == 7
-    again.close()
-    store.close()
 
 
 def test_a_first_file_that_was_never_filled_is_made_again(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os.path
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
+from cometmq.message.record import MAX_TOPIC_BYTES
 from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.damage import hole_for
 from cometmq.store.layout import file_name
 from cometmq.store.queuecheck import QueueCheck, QueueFault, entry_total, filled_end, punch, reach
 
@@ -45,6 +47,22 @@ class Queues:
 
     def _bare(self, key: QueueKey) -> ConsumeQueue:
         return ConsumeQueue(self._store.pool, *key)
+
+    def find(self) -> None:
+        """Find out which queues have files."""
+        store = self._store
+        for topic in store.files.names(store.pool.directory):
+            if len(os.fsencode(topic)) > MAX_TOPIC_BYTES:
+                logger.warning("queue_directory_ignored topic=%s reason='too long a name'", topic)
+                continue
+            try:
+                ids = store.files.names(os.path.join(store.pool.directory, topic))
+            except NotADirectoryError:
+                continue
+            numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
+            if numbers:
+                store.known[topic] = numbers
+                store.pool.queue_count += len(numbers)
 
     def look(self, below: int, *, exact: bool, torn: bool) -> None:
         """Look at all queues, unless there are too many; see QueueCheck for the parameters.
@@ -146,9 +164,10 @@ class Queues:
         """See ``entry_total``."""
         return entry_total(self._store.queues, self._store.known)
 
-    def punch(self, start: int, stop: int, hole: bytes) -> None:
+    def punch(self, start: int, stop: int) -> None:
         """Make holes of all entries for records between two physical offsets, durably."""
         pool = self._store.pool
+        hole = hole_for(start, self._store.log.segments.file_bytes)
         for key in self._keys():
             first, last = punch(pool, self._bare(key).directory, start, stop, hole)
             if last > first:

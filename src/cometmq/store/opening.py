@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as changed
 
-from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
-from cometmq.message.record import MAX_TOPIC_BYTES
+from cometmq.core.errors import StoreLocked
 from cometmq.store.aside import SetAside
 from cometmq.store.believed import Queues
 from cometmq.store.catchup import CatchUp, Progress
@@ -22,20 +21,21 @@ from cometmq.store.checkpoint import (
     read_positions,
     write_positions,
 )
-from cometmq.store.commitlog import NO_ROOM, CommitLog
-from cometmq.store.config import DamagePolicy
-from cometmq.store.damage import Mender, Proof, hole_for, mend_file, ways_out
+from cometmq.store.commitlog import CommitLog
+from cometmq.store.damage import Mender, Proof
 from cometmq.store.engine import MessageStore
 from cometmq.store.entryjournal import JOURNAL_DIRECTORY, read_journal
 from cometmq.store.files import make_durable_directory
 from cometmq.store.index import Index
 from cometmq.store.indexcheck import check_index
+from cometmq.store.logloading import LogLoading
 from cometmq.store.mounts import warn_of_mounts
 from cometmq.store.queuefiles import QueueFiles
 from cometmq.store.queueloading import resume_queues
 from cometmq.store.recovery import RecoveryReport, StartingPoint, by_checkpoint, starting_point
 from cometmq.store.scan import log_store_ms
-from cometmq.store.segments import FileFault, Segments
+from cometmq.store.securing import proven_end, secure_log
+from cometmq.store.segments import Segments
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cometmq.store.scan import Scan
 
 logger = logging.getLogger(__name__)
-
-_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +107,28 @@ class _Opening:
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
         self._queues = Queues(self._store, self._aside)
         self._unfinished = pool.removals.unfinished
-        #: Log files that were too short: these have to be read, for part of them is lost.
-        self._short: list[FileFault] = []
+        self._proof = 0
 
     def open(self, progress: Progress) -> MessageStore:
         """All of it."""
         store = self._store
         if self._positions is None:
             store.seals.doubt()
-        _find_queues(store)
-        self._load_log()
-        start = self._with_short_files(self._starting_point())
+        self._queues.find()
+        loading = LogLoading(store, self._aside, self._queues, self._positions)
+        loading.load()
+        start = loading.prove_short_files(self._starting_point())
+        self._proof = start.proof.offset
         index_from = self._load_derived(start)
         mender = self._mender(start)
         passes = CatchUp(store, start, self._queues, index_from, mender, progress)
         if self._crashed:
             store.pool.doubt(store.topics())
-        first = passes.begin(min(self._rebuild.log_from, self._unread(start)))
+        lows = [self._rebuild.log_from, start.offset, *loading.unread]
+        if self._crashed and self._positions is not None:
+            # Pages that a failed sync gave up are forgotten, noted as written or not.
+            lows.append(proven_end(self._files, self._segments, self._positions))
+        first = passes.begin(min(lows))
         scan = passes.run(first)
         self._drop_lost(mender, scan.position if scan.position < start.offset else None)
         self._forget_keys(mender, passes, index_from, scan.position)
@@ -137,7 +140,14 @@ class _Opening:
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         noted_ms = self._positions.last_ms if self._positions is not None else 0
         store.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
-        self._secure_log(scan, first)
+        secure_log(
+            store,
+            self._positions,
+            scan.position,
+            first,
+            crashed=self._crashed,
+            cut=scan.torn or bool(self._aside.kept),
+        )
         store.log.resume(scan.position)
         store.durable.position = scan.position
         store.upkeep.resume(min(first, self._synced(start)))
@@ -151,66 +161,6 @@ class _Opening:
     @property
     def _root(self) -> str:
         return self._config.store_path_root_dir
-
-    # --- the log's files ---------------------------------------------------------------------
-
-    def _load_log(self) -> None:
-        store, segments = self._store, self._segments
-        noted = self._positions
-        size = noted.file_bytes if noted is not None else 0
-        if size not in (0, segments.file_bytes):
-            raise StoreCorrupt(
-                segments.directory, -1,
-                f"mappedFileSizeCommitLog is {segments.file_bytes}, the store was written with "
-                f"{size}: start with that",
-            )  # fmt: skip
-        segments.load(self._mend_file, size_is_sure=size > 0)
-        store.seals.attach(segments.files)
-        if not segments.files:
-            self._create_first(self._first_base())
-
-    def _mend_file(self, fault: FileFault) -> None:
-        self._store.seals.forget([fault.base])
-        mend_file(fault, self._segments, self._files, self._config, self._aside, self._punch)
-        if 0 <= fault.size_bytes < self._segments.file_bytes:
-            self._short.append(fault)
-
-    def _punch(self, start: int, stop: int) -> None:
-        self._queues.punch(start, stop, hole_for(start, self._segments.file_bytes))
-
-    def _first_base(self) -> int:
-        """Where the log of a store without log files begins: at 0 when it is a new one.
-
-        Raises StoreCorrupt when there must have been files, unless all may be given up.
-        """
-        noted = self._positions
-        end = max(noted.written, noted.durable) if noted is not None else self._queues.reach()
-        if not end:
-            return 0
-        directory, size = self._segments.directory, self._segments.file_bytes
-        if self._config.damage_policy is not DamagePolicy.TRUNCATE:
-            ways = ways_out(self._config, "changes nothing here", "begins with an empty log")
-            raise StoreCorrupt(
-                directory, -1,
-                f"there is no log file, but the log reached up to {end}: is this the right "
-                "directory (storePathCommitLog), and is its device mounted?",
-                ways_out=(ways[0], ways[2]),
-            )  # fmt: skip
-        logger.error("log_lost directory=%s reached=%d", directory, end)
-        return -(-end // size) * size
-
-    def _create_first(self, base: int) -> None:
-        segments = self._segments
-        try:
-            segments.add(segments.create_file(base))
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            raise StoreFull(
-                f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
-                f"{segments.free_bytes()} are free: free space there, choose another directory, or "
-                "set a smaller mappedFileSizeCommitLog"
-            ) from error
 
     # --- what can be believed ----------------------------------------------------------------
 
@@ -259,20 +209,6 @@ class _Opening:
         low = self._segments.start
         return replace(start, dispatch_from=max(min(start.dispatch_from, noted.complete), low))
 
-    def _with_short_files(self, start: StartingPoint) -> StartingPoint:
-        """What followed in a file that is short now was on the device, if there are later files."""
-        ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
-        proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
-        return replace(start, proof=proof)
-
-    def _unread(self, start: StartingPoint) -> int:
-        """From where on the log has to be read, be it dispatched or not."""
-        lows = [start.offset, *(fault.base for fault in self._short)]
-        if self._crashed and self._positions is not None:
-            # Pages that a failed sync gave up are forgotten, noted as written or not.
-            lows.append(self._proven())
-        return min(lows)
-
     def _load_derived(self, start: StartingPoint) -> int:
         """Set bad queue and index files aside, and load what is good.
 
@@ -305,7 +241,7 @@ class _Opening:
             self._aside,
             start.proof,
             looks_behind=self._crashed and not same_boot,
-            punch=self._punch,
+            punch=self._queues.punch,
             note_cut=self._note_cut,
         )
 
@@ -318,7 +254,7 @@ class _Opening:
         if noted is None:
             low = self._segments.start
             noted = Positions(
-                "", False, low, low, self._store.pool.queue_count, self._checkpoint,
+                "", False, low, low, self._store.pool.queue_count, self._checkpoint, self._proof,
                 file_bytes=self._segments.file_bytes,
             )  # fmt: skip
         self._positions = changed(noted, clean=False, **changes)
@@ -370,53 +306,6 @@ class _Opening:
             self._cut_index(first)
             passes.index_again(first, end)
 
-    def _secure_log(self, scan: Scan, first: int) -> None:
-        """What recovery shows to consumers must not be lost by a later crash of the machine, and
-        no record behind the end may come back."""
-        segments, end = self._segments, scan.position
-        if self._crashed:
-            self._write_again(end)
-        self._store.seals.keep(segments, end)
-        if self._crashed or scan.torn or self._aside.kept:
-            segments.drop_after(end)
-            file = segments.find(end)
-            if file is not None:
-                file.clear_from(end)
-        proven = min(first, self._proven())
-        for file in segments.files:
-            if file.end > proven:
-                file.sync()
-
-    def _proven(self) -> int:
-        """Up to where the log is on the device, as far as that is known."""
-        noted, low = self._positions, self._segments.start
-        if noted is None:
-            return low
-        if noted.boot_id != self._files.boot_id():
-            # All that can be read was read from there.
-            return self._segments.end
-        return max(low, noted.durable or noted.synced)
-
-    def _write_again(self, end: int) -> None:
-        """Write once more what was never proven durable.
-
-        After a sync that failed, the kernel may take pages for clean that never reached the device:
-        syncing them again succeeds and does nothing, until a power cut takes what recovery has
-        shown. A machine that was restarted since has read all of it from the device.
-        """
-        noted, segments = self._positions, self._segments
-        if noted is None or noted.boot_id != self._files.boot_id():
-            return
-        at = self._proven()
-        while at < end:
-            file = segments.find(at)
-            if file is None:
-                return
-            chunk = bytearray(min(_COPY_BYTES, file.end - at, end - at))
-            file.read_into(chunk, at)
-            file.write(at, chunk)
-            at += len(chunk)
-
     def _report(
         self, start: StartingPoint, first: int, scan: Scan, mender: Mender, passes: CatchUp
     ) -> None:
@@ -443,15 +332,3 @@ class _Opening:
             self._root, report.crashed, report.reason, report.start, report.end, report.records,
             report.duration_ms,
         )  # fmt: skip
-
-
-def _find_queues(store: MessageStore) -> None:
-    for topic in store.files.names(store.pool.directory):
-        if len(os.fsencode(topic)) > MAX_TOPIC_BYTES:
-            logger.warning("queue_directory_ignored topic=%s reason='its name is too long'", topic)
-            continue
-        ids = store.files.names(os.path.join(store.pool.directory, topic))
-        numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
-        if numbers:
-            store.known[topic] = numbers
-            store.pool.queue_count += len(numbers)
