@@ -320,6 +320,47 @@ class PosixFiles:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
 
 
+class SnapshotFiles(PosixFiles):
+    """What only copying whole stores needs."""
+
+    __slots__ = ()
+
+    def open_existing(self, path: str) -> int:
+        """Open for reading. Raises OSError."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name on the same file system. Raises OSError."""
+        os.link(source, target)
+
+    def copy_bytes(self, source: int, target: int, offset: int, size_bytes: int) -> int:
+        """Copy a range between handles, where the file system can by sharing the blocks; gives the
+        bytes copied, fewer at the end of the file. Raises OSError."""
+        done = 0
+        while done < size_bytes:
+            place = offset + done
+            try:
+                count = os.copy_file_range(source, target, size_bytes - done, place, place)
+            except OSError as error:
+                if error.errno not in _NOT_THERE:
+                    raise
+                data = self.pread(source, min(size_bytes - done, 1 << 20), place)
+                self.pwrite(target, data, place)
+                count = len(data)
+            if not count:
+                break
+            done += count
+        return done
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory at ``path``."""
+        return os.path.isdir(path)
+
+
+#: A system or file system that cannot copy by itself says one of these.
+_NOT_THERE = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+
+
 class ReadOnlyFiles(PosixFiles):
     """Files of somebody else: nothing is ever written, made, moved or locked."""
 

@@ -1,49 +1,204 @@
-"""Queue entries against the log."""
+"""Queue entries against records: claims, records without entry, entries without record."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.store.tools.verifying import damage, flip_byte, log_file, verified
+import numpy as np
+import pytest
+
+from cometmq.message.flags import TransactionType
+from cometmq.store.config import StoreConfig
+from cometmq.store.engine import MessageStore
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.layout import HOLE, QUEUE_ENTRY
+from cometmq.store.tools import entrycheck
+from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.entrycheck import EntryCheck, Lonely, Why, joined
+from cometmq.store.tools.findings import Finding, Findings
+from cometmq.store.tools.logfile import Gap, LogWalk
+from cometmq.store.tools.properties import Topics, derive
+from cometmq.store.tools.queues import survey
+from cometmq.store.tools.sums import mixed_of
+from tests.store.sealed import FILE_BYTES
+from tests.store.stores import opened, put
+
+FILES = ReadOnlyFiles()
+DELAYS_MS = (1_000,)
 
 
-def test_every_byte_of_a_queue_entry(unsealed: Path) -> None:
-    queue = unsealed / "consumequeue" / "t" / "1"
-    path = sorted(queue.iterdir())[0]
-    for at in range(20 * 30, 20 * 31):
-        flip_byte(path, at)
-        (first, *_) = damage(verified(unsealed))
-        assert first.path in (str(queue), str(log_file(unsealed, 0)[0])), at
-        flip_byte(path, at)
-    assert verified(unsealed).is_sound
+def made(root: Path, write: Callable[[MessageStore], None]) -> Path:
+    """A stopped store with one log file; gives its first queue file of t/0."""
+    store = opened(root, mapped_file_size_commit_log=FILE_BYTES)
+    write(store)
+    store.commit()
+    store.close()
+    return root / "consumequeue" / "t" / "0" / f"{0:020d}"
 
 
-def test_a_queue_entry_of_a_sealed_file(sealed: Path) -> None:
-    path = sorted((sealed / "consumequeue" / "t" / "1").iterdir())[0]
-    flip_byte(path, 20 * 30 + 19)
-    (found,) = damage(verified(sealed))
+def some(store: MessageStore) -> None:
+    for number in range(6):
+        put(store, "t", 0, b"%d" % number, tag="a")
+    put(store, "u", 2, b"u")
+
+
+def checked(
+    root: Path, gaps: list[Gap] | None = None, end: int | None = None, *, is_clean: bool = True
+) -> tuple[list[Lonely], list[Finding]]:
+    directory = look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
+    queues = find_queues(FILES, directory)
+    findings = Findings()
+    runs = [
+        run
+        for number, queue in enumerate(queues)
+        for run in survey(FILES, directory, number, queue, Findings()).runs
+        if run.file == 0
+    ]
+    file = directory.log_files[0]
+    check = EntryCheck(FILES, file, queues, directory.queue_file_bytes, runs, DELAYS_MS)
+    topics = Topics()
+    walk = LogWalk(FILES, file.path, file.base, file.size_bytes)
+    for chunk in walk:
+        derived = derive(chunk.raw, chunk.columns, topics, DELAYS_MS)
+        check.take(chunk, derived, mixed_of(chunk, derived)[0], topics.names)
+    limit = walk.end if end is None else end
+    check.finish(limit, walk.gaps if gaps is None else gaps, findings, is_clean=is_clean)
+    return list(check.lonely.values()), findings.all()
+
+
+def change(path: Path, offset: int, entry: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[offset * 20 : offset * 20 + 20] = entry
+    path.write_bytes(raw)
+
+
+def entry_at(path: Path, offset: int) -> tuple[int, int, int]:
+    found: tuple[int, int, int] = QUEUE_ENTRY.unpack(path.read_bytes()[offset * 20 :][:20])
+    return found
+
+
+def test_every_record_has_its_entry(tmp_path: Path) -> None:
+    made(tmp_path, some)
+    assert checked(tmp_path) == ([], [])
+
+
+def test_records_that_take_no_place_need_none(tmp_path: Path) -> None:
+    def write(store: MessageStore) -> None:
+        put(store, "t", 0, b"half", sys_flag=TransactionType.PREPARED)
+        put(store, "t", 0, b"whole", sys_flag=TransactionType.COMMIT)
+
+    path = made(tmp_path, write)
+    assert checked(tmp_path) == ([], [])
+    change(path, 1, QUEUE_ENTRY.pack(0, entry_at(path, 0)[1] - 1, 0))
+    _, (found,) = checked(tmp_path)
+    assert "takes no place in a queue" in found.text
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [(1, "size"), (2, "tag code")],
+)
+def test_an_entry_that_differs(tmp_path: Path, field: int, text: str) -> None:
+    path = made(tmp_path, some)
+    values = list(entry_at(path, 3))
+    values[field] += 1
+    change(path, 3, QUEUE_ENTRY.pack(*values))
+    lonely, (found,) = checked(tmp_path)
+    assert lonely == []
     assert found.kind == "queue-entry-wrong"
-    assert found.path == str(path.parent)
-    assert "entry 30" in found.text
-    assert "tag code" in found.text
+    assert found.text.startswith("entry 3 for the record at")
+    assert text in found.text
 
 
-def test_two_entries_that_changed_places(sealed: Path) -> None:
-    path = sorted((sealed / "consumequeue" / "t" / "1").iterdir())[0]
-    raw = bytearray(path.read_bytes())
-    raw[100:120], raw[120:140] = raw[120:140], raw[100:120]
-    path.write_bytes(raw)
-    found = damage(verified(sealed))
-    assert [each.kind for each in found] == ["queue-entry-wrong"] * 2
-    assert {each.text.partition(": ")[2] for each in found} == {
-        "queue offset 5 not 6",
-        "queue offset 6 not 5",
+def test_an_entry_that_points_between_records_or_to_another_queue_s(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    phys, size, code = entry_at(path, 3)
+    change(path, 3, QUEUE_ENTRY.pack(phys + 1, size, code))
+    (lonely,), (found,) = checked(tmp_path)
+    assert "where no record begins" in found.text
+    assert (lonely.why, lonely.amount, lonely.first_offset) == (Why.OTHER, 1, 3)
+    other = tmp_path / "consumequeue" / "u" / "2" / f"{0:020d}"
+    change(path, 3, QUEUE_ENTRY.pack(*entry_at(other, 0)))
+    _, findings = checked(tmp_path)
+    assert any("topic t not u, queue 0 not 2" in each.text for each in findings)
+
+
+def test_an_entry_that_stands_twice(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    other = tmp_path / "consumequeue" / "t" / "1"
+    other.mkdir()
+    (other / path.name).write_bytes(path.read_bytes())
+    _, findings = checked(tmp_path)
+    twice = [each for each in findings if "it stands there twice" in each.text]
+    wrong = [each for each in findings if "queue 1 not 0" in each.text]
+    assert (len(twice), len(wrong), len(findings)) == (6, 6, 12)
+
+
+def test_records_without_entry_are_grouped(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    change(path, 5, bytes(20))
+    change(path, 4, bytes(20))
+    (tmp_path / "consumequeue" / "u" / "2" / f"{0:020d}").unlink()
+    lonely, findings = checked(tmp_path)
+    assert findings == []
+    by_topic = {each.topic: each for each in lonely}
+    assert by_topic["t"][2:6] == (Why.NO_ENTRY, 2, 4, 5)
+    assert by_topic["u"][1:4] == (2, Why.NO_QUEUE, 1)
+    change(path, 4, HOLE)
+    assert {each.why for each in checked(tmp_path)[0]} == {Why.NO_ENTRY, Why.NO_QUEUE}
+
+
+def test_a_younger_life_of_the_queue(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    entries = [entry_at(path, offset) for offset in range(6)]
+    for offset in range(6):
+        # The queue begins with what was its fourth record.
+        young = entries[offset + 3] if offset < 3 else None
+        change(path, offset, bytes(20) if young is None else QUEUE_ENTRY.pack(*young))
+    (lonely,) = [each for each in checked(tmp_path)[0] if each.why is Why.NEWER]
+    assert (lonely.amount, lonely.first_offset, lonely.last_offset) == (3, 0, 2)
+
+
+def test_only_some_of_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrycheck, "_EXAMINED", 2)
+    monkeypatch.setattr(entrycheck, "_EXPLAINED", 2)
+    path = made(tmp_path, some)
+    for offset in range(1, 6):
+        phys, size, code = entry_at(path, offset)
+        change(path, offset, QUEUE_ENTRY.pack(phys + 1, size, code))
+    lonely, findings = checked(tmp_path)
+    assert {each.why: each.amount for each in lonely} == {Why.OTHER: 2, Why.UNKNOWN: 3}
+    assert sorted(each.count for each in findings) == [1, 1, 3]
+    for offset in range(1, 6):
+        change(path, offset, bytes(20))
+    assert {each.why for each in checked(tmp_path)[0]} == {Why.NO_ENTRY, Why.UNKNOWN}
+
+
+def test_entries_behind_the_end_and_in_gaps(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    raw = bytearray((tmp_path / "commitlog" / path.name).read_bytes())
+    first, second = entry_at(path, 1)[0], entry_at(path, 5)[0]
+    raw[first : first + 8] = bytes(8)
+    raw[second:] = bytes(len(raw) - second)
+    (tmp_path / "commitlog" / path.name).write_bytes(raw)
+    _, findings = checked(tmp_path)
+    assert {(each.kind, each.severity.value) for each in findings} == {
+        ("queue-entry-beyond", "damage"),
+        ("queue-entry-lost", "note"),
     }
+    _, findings = checked(tmp_path, is_clean=False)
+    assert {each.severity.value for each in findings} == {"note"}
 
 
-def test_entries_that_are_zeros(sealed: Path) -> None:
-    path = sorted((sealed / "consumequeue" / "t" / "1").iterdir())[0]
-    raw = bytearray(path.read_bytes())
-    raw[200:400] = bytes(200)
-    path.write_bytes(raw)
-    found = damage(verified(sealed))
-    assert {each.kind for each in found} == {"queue-entry-missing", "record-without-entry"}
-    assert "10 records (queue offsets 10 to 19)" in found[-1].text + found[0].text
+def test_groups_are_joined() -> None:
+    one = Lonely("t", 0, Why.OTHER, 2, 5, 9, 100)
+    assert joined(one, Lonely("t", 0, Why.OTHER, 3, 1, 7, 200)) == Lonely(
+        "t", 0, Why.OTHER, 5, 1, 9, 100
+    )
+
+
+def test_a_queue_without_one_record_has_no_beginning(tmp_path: Path) -> None:
+    path = made(tmp_path, some)
+    path.write_bytes(bytes(len(path.read_bytes())))
+    (lonely,) = checked(tmp_path)[0]
+    assert (lonely.why, lonely.amount) == (Why.NO_ENTRY, 6)
+    assert np.all(np.frombuffer(path.read_bytes(), np.uint8) == 0)

@@ -1,32 +1,32 @@
-"""What is told of what was found."""
+"""Findings: lines, order, and no more of one kind than can be read."""
 
 from cometmq.store.tools.findings import EACH_LIMIT, Finding, Findings, Severity
 
 
 def test_a_line_says_what_and_where() -> None:
-    at = Finding(Severity.DAMAGE, "crc", "commitlog/0", 7, "body CRC differs")
-    whole = Finding(Severity.NOTE, "lag", "index", -1, "behind")
-    assert at.line() == "damage: commitlog/0 at offset 7: body CRC differs"
-    assert whole.line() == "note: index: behind"
+    found = Finding(Severity.DAMAGE, "body", "log/0", 17, "it is wrong")
+    assert found.line() == "damage: log/0 at offset 17: it is wrong"
+    assert Finding(Severity.NOTE, "x", "root", -1, "so").line() == "note: root: so"
 
 
-def test_findings_come_in_order_damage_first() -> None:
-    found = Findings()
-    found.note("lag", "b", -1, "n")
-    found.damage("crc", "b", 9, "x")
-    found.extend(
-        [Finding(Severity.DAMAGE, "crc", "b", 3, "x"), Finding(Severity.DAMAGE, "gap", "a", 5, "y")]
-    )
-    assert [(each.path, each.offset) for each in found.all()] == [
-        ("a", 5), ("b", 3), ("b", 9), ("b", -1),
-    ]  # fmt: skip
+def test_damage_comes_first_then_by_place() -> None:
+    findings = Findings()
+    findings.note("n", "a", 1, "note")
+    findings.damage("d", "b", 5, "second")
+    findings.damage("d", "b", 2, "first")
+    findings.damage("e", "b", -1, "whole file")
+    other = Findings()
+    other.extend(findings.all())
+    assert [each.text for each in other.all()] == ["first", "second", "whole file", "note"]
 
 
-def test_too_many_of_a_kind_are_counted() -> None:
-    found = Findings()
-    for offset in range(EACH_LIMIT + 5):
-        found.damage("crc", "a", offset, "x", count=2)
-    told = found.all()
-    assert len(told) == EACH_LIMIT + 1
-    assert sum(each.count for each in told) == 2 * (EACH_LIMIT + 5)
-    assert (told[-1].count, told[-1].offset, told[-1].severity) == (10, -1, Severity.DAMAGE)
+def test_of_many_the_first_are_told_and_the_rest_is_counted() -> None:
+    findings = Findings()
+    for number in range(EACH_LIMIT + 50):
+        findings.damage("d", "file", number, "wrong", 2)
+    findings.damage("d", "other", 0, "wrong")
+    found = findings.all()
+    assert len(found) == EACH_LIMIT + 2
+    (rest,) = [each for each in found if each.offset < 0]
+    assert (rest.count, rest.path, rest.kind) == (100, "file", "d")
+    assert "100 more" in rest.text

@@ -1,43 +1,192 @@
-"""Index files as a whole."""
+"""Index files read as columns: slots found, chains and headers checked."""
 
-import shutil
+import random
 from pathlib import Path
 
-from cometmq.store.indexfile import HEADER_BYTES
-from tests.store.tools.verifying import (
-    flip_byte,
-    kinds,
-    verified,
+import numpy as np
+import pytest
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.files import PosixFiles, ReadOnlyFiles
+from cometmq.store.indexfile import ENTRY_BYTES, HEADER_BYTES, IndexFile
+from cometmq.store.tools import indexes
+from cometmq.store.tools.digest import mix_keys, of
+from cometmq.store.tools.directory import StoreDirectory, look_into
+from cometmq.store.tools.findings import Findings
+from cometmq.store.tools.indexes import IndexFact, read_fact, read_index, survey_index
+from tests.store.tools.verifying import flip_byte
+
+FILES = ReadOnlyFiles()
+SLOTS = 50
+ENTRIES_AT = HEADER_BYTES + 4 * SLOTS
+LOG = 65_536
+
+
+def made(root: Path, count: int, first_phys: int = 0) -> tuple[Path, list[tuple[int, int]]]:
+    """A log of four empty files and an index file; gives its path, and (hash, offset) of each."""
+    (root / "commitlog").mkdir()
+    for base in range(0, 4 * LOG, LOG):
+        (root / "commitlog" / f"{base:020d}").write_bytes(bytes(LOG))
+    (root / "index").mkdir()
+    path = root / "index" / "20260101000000000"
+    file = IndexFile(PosixFiles(), str(path), SLOTS, 400)
+    file.start_empty()
+    chance = random.Random(3)
+    rows = [(chance.randrange(1 << 31), first_phys + number * 500) for number in range(count)]
+    for number, (key_hash, phys) in enumerate(rows):
+        file.put([key_hash], [phys], [1_000_000 + number * 700])
+    file.write_slots()
+    file.close()
+    return path, rows
+
+
+def looked(root: Path) -> StoreDirectory:
+    return look_into(StoreConfig(store_path_root_dir=str(root)), FILES)
+
+
+def fact_of(path: Path, findings: Findings | None = None) -> IndexFact | None:
+    return read_fact(FILES, str(path), StoreConfig(), findings or Findings())
+
+
+def problems(root: Path, path: Path) -> list[str]:
+    findings = Findings()
+    fact = fact_of(path, findings)
+    if fact is not None:
+        survey_index(FILES, looked(root), 0, fact, findings)
+    return [each.kind for each in findings.all()]
+
+
+@pytest.mark.parametrize("first_phys", [0, 100, 7 << 32])
+def test_the_number_of_slots_is_found(tmp_path: Path, first_phys: int) -> None:
+    path, rows = made(tmp_path, 30, first_phys)
+    fact = fact_of(path)
+    assert fact is not None
+    assert (fact.slots, fact.entries) == (SLOTS, 30)
+    assert (fact.begin_ms, fact.end_ms) == (1_000_000, 1_000_000 + 29 * 700)
+    assert (fact.begin_phys, fact.end_phys) == (rows[0][1], rows[-1][1])
+    found = read_index(FILES, fact, 1, 30)
+    assert list(zip(found.hashes.tolist(), found.phys.tolist(), strict=True)) == rows
+    assert found.seconds.tolist() == [number * 700 // 1000 for number in range(30)]
+    assert len(found) == 30
+
+
+def test_settings_say_it_when_they_fit(tmp_path: Path) -> None:
+    path, _ = made(tmp_path, 3)
+    config = StoreConfig(max_hash_slot_num=SLOTS, max_index_num=400)
+    fact = read_fact(FILES, str(path), config, Findings())
+    assert fact is not None
+    assert fact.slots == SLOTS
+
+
+def test_a_long_file_is_searched_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "_SEARCH_BYTES", 100)
+    path, _ = made(tmp_path, 30, 900)
+    fact = fact_of(path)
+    assert fact is not None
+    assert fact.slots == SLOTS
+
+
+def test_an_empty_file_and_one_that_is_cut_off(tmp_path: Path) -> None:
+    path, _ = made(tmp_path, 0)
+    fact = fact_of(path)
+    assert fact is not None
+    assert fact.entries == 0
+    assert problems(tmp_path, path) == []
+    path.write_bytes(bytes(10))
+    assert problems(tmp_path, path) == ["index-file-size"]
+
+
+def test_a_header_that_makes_no_sense(tmp_path: Path) -> None:
+    path, _ = made(tmp_path, 30, 900)
+    # The first record's offset, and the count.
+    for at in (22, 36, 37):
+        flip_byte(path, at)
+        assert problems(tmp_path, path) == ["index-header"]
+        flip_byte(path, at)
+    assert problems(tmp_path, path) == []
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 15])
+def test_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    path, rows = made(tmp_path, 300)
+    fact = fact_of(path)
+    assert fact is not None
+    findings = Findings()
+    found = survey_index(FILES, looked(tmp_path), 4, fact, findings)
+    assert findings.all() == []
+    first = sum(phys < LOG for _, phys in rows)
+    second = sum(LOG <= phys < 2 * LOG for _, phys in rows)
+    assert [tuple(run) for run in found.runs] == [
+        (4, 0, 1, first),
+        (4, 1, 1 + first, second),
+        (4, 2, 1 + first + second, 300 - first - second),
+    ]
+    hashes, places = (np.array(column) for column in zip(*rows, strict=True))
+    assert found.digests[0] == of(mix_keys(places[:first], hashes[:first]))
+    assert sum(digest.amount for digest in found.digests.values()) == 300
+
+
+@pytest.mark.parametrize("piece", [7, 1 << 15])
+@pytest.mark.parametrize(
+    ("field", "bits", "kind"),
+    [
+        (3, 0x01, "index-chain"),
+        (0, 0x80, "index-chain"),
+        (19, 0x01, "index-chain"),
+        (16, 0x80, "index-chain"),
+        (4, 0x80, "index-entry-outside"),
+        (6, 0x80, "index-entry-outside"),
+    ],
 )
+def test_a_damaged_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, field: int, bits: int, kind: str
+) -> None:
+    monkeypatch.setattr(indexes, "PIECE_ENTRIES", piece)
+    path, _ = made(tmp_path, 300)
+    flip_byte(path, ENTRIES_AT + 200 * ENTRY_BYTES + field, bits)
+    assert kind in problems(tmp_path, path)
 
 
-def test_every_byte_of_an_index_header_and_a_slot(unsealed: Path) -> None:
-    path = sorted((unsealed / "index").iterdir())[0]
-    tolerated = set()
-    for at in range(HEADER_BYTES + 4):
-        flip_byte(path, at, 0x01)
-        if verified(unsealed).is_sound:
-            tolerated.add(at)
-        flip_byte(path, at, 0x01)
-    # The last bytes of the end time: a start after a crash knows it by the second.
-    assert tolerated <= {14, 15}
+def test_two_entries_that_name_the_same_one(tmp_path: Path) -> None:
+    path, _ = made(tmp_path, 300)
+    fact = fact_of(path)
+    assert fact is not None
+    before = read_index(FILES, fact, 1, 300)
+    places = (before.hashes % SLOTS).tolist()
+    own = [number for number, place in enumerate(places, 1) if place == places[299]]
+    raw = bytearray(path.read_bytes())
+    # The newest entry of a slot names the one before the one before it.
+    at = ENTRIES_AT + own[-1] * ENTRY_BYTES + 16
+    raw[at : at + 4] = own[-3].to_bytes(4, "big")
+    path.write_bytes(raw)
+    assert "index-chain" in problems(tmp_path, path)
 
 
-def test_an_index_that_lags_or_is_not_there(unsealed: Path) -> None:
-    paths = sorted((unsealed / "index").iterdir())
-    paths[-1].unlink()
-    assert kinds(verified(unsealed)) == {"index-behind"}
-    (unsealed / "abort").touch()
-    found = verified(unsealed)
-    assert found.is_sound
-    assert kinds(found) == {"crashed", "index-behind"}
-    paths[0].unlink()
-    assert "index-begins-later" in kinds(verified(unsealed))
-    shutil.rmtree(unsealed / "index")
-    assert kinds(verified(unsealed)) == {"crashed", "no-index"}
+def test_slots_and_their_count(tmp_path: Path) -> None:
+    path, _ = made(tmp_path, 300)
+    flip_byte(path, HEADER_BYTES + 4 * 9 + 3, 0x01)
+    assert problems(tmp_path, path) == ["index-slot"]
+    # After a crash they are made again.
+    (tmp_path / "abort").touch()
+    findings = Findings()
+    fact = fact_of(path)
+    assert fact is not None
+    survey_index(FILES, looked(tmp_path), 0, fact, findings)
+    assert [each.severity.value for each in findings.all()] == ["note"]
+    (tmp_path / "abort").unlink()
+    flip_byte(path, HEADER_BYTES + 4 * 9 + 3, 0x01)
+    flip_byte(path, 35, 0x01)
+    assert problems(tmp_path, path) == ["index-header"]
 
 
-def test_index_files_that_cannot_be_read(unsealed: Path) -> None:
-    path = sorted((unsealed / "index").iterdir())[0]
-    path.write_bytes(path.read_bytes()[:30])
-    assert "index-file-size" in kinds(verified(unsealed))
+def test_entries_of_records_that_the_log_dropped(tmp_path: Path) -> None:
+    path, rows = made(tmp_path, 300)
+    (tmp_path / "commitlog" / f"{0:020d}").unlink()
+    findings = Findings()
+    fact = fact_of(path)
+    assert fact is not None
+    found = survey_index(FILES, looked(tmp_path), 0, fact, findings)
+    assert findings.all() == []
+    assert found.runs[0].first == 1 + sum(phys < LOG for _, phys in rows)
+    assert found.runs[0].file == 0

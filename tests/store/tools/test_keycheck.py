@@ -1,22 +1,131 @@
-"""Index entries against the log."""
+"""Index entries against the keys of records."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cometmq.store.indexfile import HEADER_BYTES
-from tests.store.tools.verifying import damage, flip_byte, verified, written
+from cometmq.store.config import StoreConfig
+from cometmq.store.files import PosixFiles, ReadOnlyFiles
+from cometmq.store.indexfile import IndexFile
+from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.tools.directory import look_into
+from cometmq.store.tools.findings import Finding, Findings
+from cometmq.store.tools.indexes import read_fact, survey_index
+from cometmq.store.tools.keycheck import KeyCheck
+from cometmq.store.tools.logfile import LogWalk
+from cometmq.store.tools.properties import Topics, derive
+from tests.store.sealed import FILE_BYTES
+from tests.store.stores import log_of, opened, put
+
+FILES = ReadOnlyFiles()
+Row = tuple[int, int, int]
 
 
-@pytest.mark.parametrize("is_sealed", [True, False])
-def test_every_byte_of_an_index_entry(tmp_path: Path, is_sealed: bool) -> None:
-    root = written(tmp_path / "s", sealed=is_sealed)
-    path = sorted((root / "index").iterdir())[0]
-    for at in range(20):
-        place = HEADER_BYTES + 4 * 500 + 20 * 700 + at
-        flip_byte(path, place, 0x41)
-        found = damage(verified(root))
-        assert found, at
-        assert {each.kind.split("-")[0] for each in found} == {"index"}
-        flip_byte(path, place, 0x41)
-    assert verified(root).is_sound
+@pytest.fixture
+def rows(tmp_path: Path) -> list[Row]:
+    """Hash, physical offset and store time of every index entry of a store in ``tmp_path``."""
+    store = opened(tmp_path, mapped_file_size_commit_log=FILE_BYTES, max_hash_slot_num=64)
+    for number in range(40):
+        put(store, "t", 0, keys=(f"u{number}", "all"))
+        store.commit()
+        store.clock.advance(300)  # type: ignore[attr-defined]
+    prefix = topic_prefix("t")
+    found = [
+        (index_hash(prefix, key), record.physical_offset, record.store_ms)
+        for number, record in enumerate(log_of(store))
+        for key in (f"u{number}", "all")
+    ]
+    store.close()
+    return found
+
+
+def checked(
+    root: Path, rows: list[Row], bounds: tuple[int, int] | None = None, *, is_clean: bool = True
+) -> tuple[KeyCheck, list[Finding]]:
+    """Compare the log with an index of these rows."""
+    for old in (root / "index").iterdir():
+        old.unlink()
+    path = root / "index" / "20260101000000000"
+    file = IndexFile(PosixFiles(), str(path), 64, 100)
+    file.start_empty()
+    for key_hash, phys, store_ms in rows:
+        file.put([key_hash], [phys], [store_ms])
+    file.close()
+    config = StoreConfig(store_path_root_dir=str(root), max_hash_slot_num=64, max_index_num=100)
+    directory = look_into(config, FILES)
+    findings = Findings()
+    fact = read_fact(FILES, str(path), config, findings)
+    assert fact is not None
+    runs = survey_index(FILES, directory, 0, fact, Findings()).runs
+    log = directory.log_files[0]
+    limits = bounds or (fact.begin_phys, fact.end_phys)
+    check = KeyCheck(FILES, [fact], runs, limits, log.path, findings)
+    topics = Topics()
+    for chunk in LogWalk(FILES, log.path, log.base, log.size_bytes):
+        check.take(chunk, derive(chunk.raw, chunk.columns, topics, ()))
+    check.finish(is_clean=is_clean)
+    return check, findings.all()
+
+
+def test_all_keys_have_their_entries(tmp_path: Path, rows: list[Row]) -> None:
+    check, findings = checked(tmp_path, rows)
+    assert findings == []
+    assert (check.keys, check.late, check.early) == (80, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        (lambda rows: rows[:20] + rows[21:], ["index-entry-missing"]),
+        (lambda rows: [*rows[:20], rows[20], *rows[20:]], ["index-entry-twice"]),
+        (
+            lambda rows: [*rows[:20], (rows[20][0] ^ 1, *rows[20][1:]), *rows[21:]],
+            ["index-entry-missing", "index-entry-wrong"],
+        ),
+        (
+            lambda rows: [*rows[:20], (rows[20][0], rows[20][1] + 1, rows[20][2]), *rows[21:]],
+            ["index-entry-missing", "index-entry-wrong"],
+        ),
+        (
+            lambda rows: [*rows[:20], (*rows[20][:2], rows[20][2] + 5_000), *rows[21:]],
+            ["index-entry-time"],
+        ),
+        (lambda rows: [*rows, (5, FILE_BYTES - 500, rows[-1][2])], ["index-entry-nowhere"]),
+    ],
+)
+def test_what_differs(
+    tmp_path: Path,
+    rows: list[Row],
+    change: Callable[[list[Row]], list[Row]],
+    kinds: list[str],
+) -> None:
+    _, findings = checked(tmp_path, change(rows))
+    assert sorted(each.kind for each in findings) == kinds
+
+
+def test_entries_that_exchanged_places_are_the_same_entries(
+    tmp_path: Path, rows: list[Row]
+) -> None:
+    check, findings = checked(tmp_path, [*rows[:20], *rows[22:24], *rows[20:22], *rows[24:]])
+    assert findings == []
+    assert check.keys == 80
+
+
+def test_records_before_and_behind_all_that_is_indexed(tmp_path: Path, rows: list[Row]) -> None:
+    check, findings = checked(tmp_path, rows[10:61])
+    assert findings == []
+    assert (check.early, check.late) == (10, 19)
+    assert check.late_from == rows[61][1]
+
+
+def test_without_any_index_all_keys_are_late(tmp_path: Path, rows: list[Row]) -> None:
+    check, findings = checked(tmp_path, [], (0, -1))
+    assert findings == []
+    assert (check.late, check.late_from) == (80, rows[0][1])
+
+
+def test_after_a_crash_entries_may_be_ahead(tmp_path: Path, rows: list[Row]) -> None:
+    more = [*rows, (5, FILE_BYTES - 500, rows[-1][2])]
+    _, findings = checked(tmp_path, more, is_clean=False)
+    assert [each.severity.value for each in findings] == ["note"]

@@ -1,96 +1,126 @@
-"""Damage in the log files themselves."""
+"""One log file checked by its seal, or by its records."""
 
 from pathlib import Path
 
 import pytest
 
-from cometmq.message.record import decode_one
-from tests.golden import library
+from cometmq.store.config import StoreConfig
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.tools.digest import Digest, join
+from cometmq.store.tools.directory import find_queues, look_into
+from cometmq.store.tools.findings import Findings
+from cometmq.store.tools.indexes import read_fact, survey_index
+from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
+from cometmq.store.tools.queues import survey
 from tests.store.sealed import FILE_BYTES
-from tests.store.tools.verifying import (
-    damage,
-    field_bytes,
-    flip_byte,
-    kinds,
-    log_file,
-    records_in,
-    verified,
-    written,
-)
+from tests.store.tools.verifying import flip_byte, written
+
+FILES = ReadOnlyFiles()
 
 
-@pytest.mark.parametrize("java", [True, False])
-def test_every_field_of_a_record_that_something_else_knows(tmp_path: Path, java: bool) -> None:
-    if java:
-        root = library.unpack_store("clean", tmp_path)
-        fact = library.stores()["clean"]["topics"]["golden"]["messages"][60]
-        path = root / "commitlog" / f"{fact['commitLogOffset'] // 65_536 * 65_536:020d}"
-        start = fact["commitLogOffset"] % 65_536
-        record = decode_one(path.read_bytes(), start)
-    else:
-        root = written(tmp_path / "store", sealed=False)
-        record = records_in(root)[40]
-        path, start = log_file(root, record.physical_offset)
-    silent: set[str] = set()
-    for name, at in field_bytes(record):
-        for bits in (0x01, 0x80):
-            flip_byte(path, start + at, bits)
-            if verified(root).is_sound:
-                silent.add(name)
-            flip_byte(path, start + at, bits)
-    # Nothing in RocketMQ's files says a second time what stands there: this is what seals are for.
-    # (A Java client's first property is none that the index or the queue knows.)
-    assert silent == {
-        "flag", "born time", "born host", "store time", "store host", "reconsume times",
-        "prepared offset", "system flag", *(("properties",) if java else ()),
-    }  # fmt: skip
+class Prepared:
+    """A store surveyed, and ready to have one of its files checked."""
+
+    def __init__(self, root: Path) -> None:
+        config = StoreConfig(store_path_root_dir=str(root))
+        self.directory = look_into(config, FILES)
+        queues = find_queues(FILES, self.directory)
+        found = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
+        facts = [fact for fact in found if fact is not None]
+        bounds = (facts[0].begin_phys, facts[-1].end_phys) if facts else (0, -1)
+        self.around = Surroundings(self.directory, queues, facts, bounds, ())
+        self.entries: dict[int, Digest] = {}
+        self.keys: dict[int, Digest] = {}
+        surveys = [
+            survey(FILES, self.directory, number, queue, Findings())
+            for number, queue in enumerate(queues)
+        ]
+        indexes = [
+            survey_index(FILES, self.directory, number, fact, Findings())
+            for number, fact in enumerate(facts)
+        ]
+        for each in surveys:
+            join(self.entries, each.digests)
+        for index in indexes:
+            join(self.keys, index.digests)
+        self.runs = [run for each in surveys for run in each.runs]
+        self.index_runs = [run for index in indexes for run in index.runs]
+
+    def check(self, number: int) -> FileCheck:
+        return FileCheck(
+            FILES, self.around, number,
+            [run for run in self.runs if run.file == number],
+            [run for run in self.index_runs if run.file == number],
+        )  # fmt: skip
+
+    def by_seal(self, number: int, told: list[int] | None = None) -> LogOutcome | None:
+        progress = ([] if told is None else told).append
+        none = Digest()
+        return self.check(number).by_seal(
+            self.entries.get(number, none), self.keys.get(number, none), progress
+        )
 
 
-def test_the_log_itself(unsealed: Path) -> None:
-    records = records_in(unsealed)
-    path, place = log_file(unsealed, records[-3].physical_offset)
-    flip_byte(path, place + 5)
-    found = damage(verified(unsealed))
-    assert found[0].kind == "gap"
-    assert found[0].offset == records[-3].physical_offset
-    flip_byte(path, place + 5)
-    # The last record of all: what was noted at the stop says that one is missing.
-    path, place = log_file(unsealed, records[-1].physical_offset)
-    flip_byte(path, place + 5)
-    assert {"log-short", "gap"} <= kinds(verified(unsealed))
-    (unsealed / "abort").touch()
-    assert "log-short" in kinds(verified(unsealed))
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return written(tmp_path / "s", sealed=True)
 
 
-def test_what_stands_behind_the_end(unsealed: Path) -> None:
-    end = records_in(unsealed)[-1]
-    path, place = log_file(unsealed, end.physical_offset + end.size_bytes)
-    flip_byte(path, place + 3)
-    assert kinds(verified(unsealed)) == {"gap"}
-    # Torn by a crash, or left by a Java broker that cut its log.
-    (unsealed / "cometmq-positions.json").unlink()
-    assert kinds(verified(unsealed)) == {"behind-end"}
-    (unsealed / "abort").touch()
-    assert kinds(verified(unsealed)) == {"crashed", "torn-end"}
+def test_both_ways_come_to_the_same(root: Path) -> None:
+    store = Prepared(root)
+    for number in (0, 1):
+        told: list[int] = []
+        quick = store.by_seal(number, told)
+        assert sum(told) == FILE_BYTES
+        told.clear()
+        slow = store.check(number).by_record(told.append)
+        assert sum(told) == FILE_BYTES
+        assert quick is not None
+        assert quick.sealed
+        assert (quick.records, quick.keys, quick.closed, quick.findings, quick.lonely) == (
+            slow.records, slow.keys, slow.closed, slow.findings, slow.lonely,
+        )  # fmt: skip
+        assert quick.findings == []
 
 
-def test_files_of_the_log_that_are_gone_strange_or_short(sealed: Path) -> None:
-    (sealed / "commitlog" / "readme.txt").touch()
-    found = verified(sealed)
-    assert found.is_sound
-    assert kinds(found) == {"stray-file"}
-    second = sealed / "commitlog" / f"{FILE_BYTES:020d}"
-    second.write_bytes(second.read_bytes()[:-100])
-    assert {"log-file-size", "seal"} <= kinds(verified(sealed))
-    second.unlink()
-    found = verified(sealed)
-    assert {"log-file-missing", "seal"} <= kinds(found)
-    assert not found.is_sound
+def test_a_seal_alone_is_not_believed(root: Path) -> None:
+    store = Prepared(root)
+    # Not sealed yet; another entry; another key.
+    assert store.by_seal(2) is None
+    store.entries[0] = store.entries[0].plus(Digest(1, 5))
+    assert store.by_seal(0) is None
+    store.keys[1] = Digest(store.keys[1].amount, 7)
+    assert store.by_seal(1) is None
 
 
-def test_a_log_that_breaks_off_before_its_last_file(unsealed: Path) -> None:
-    first = unsealed / "commitlog" / f"{0:020d}"
-    raw = first.read_bytes()
-    middle = records_in(unsealed)[500].physical_offset
-    first.write_bytes(raw[:middle].ljust(len(raw), b"\0"))
-    assert "gap" in kinds(verified(unsealed))
+def test_a_block_that_differs_leads_to_the_records(root: Path) -> None:
+    flip_byte(root / "commitlog" / f"{0:020d}", 17)
+    store = Prepared(root)
+    assert store.by_seal(0) is None
+    (found,) = store.check(0).by_record(lambda _: None).findings
+    assert (found.kind, found.offset) == ("block", 0)
+
+
+def test_without_an_index_keys_are_not_compared(root: Path) -> None:
+    for path in (root / "index").iterdir():
+        path.unlink()
+    found = Prepared(root).by_seal(0)
+    assert found is not None
+    assert found.late_keys == found.keys > 0
+
+
+def test_a_seal_in_doubt_is_no_short_cut(root: Path) -> None:
+    flip_byte(root / "checkpoint", 7, 1)
+    store = Prepared(root)
+    assert store.by_seal(0) is None
+    found = store.check(0).by_record(lambda _: None)
+    assert found.sealed
+    assert found.findings == []
+
+
+def test_a_seal_of_another_size(root: Path) -> None:
+    path = root / "commitlog" / f"{0:020d}"
+    path.write_bytes(path.read_bytes() + bytes(100))
+    found = Prepared(root).check(0).by_record(lambda _: None)
+    assert "seal" in {each.kind for each in found.findings}
+    assert not found.sealed

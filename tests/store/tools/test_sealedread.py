@@ -1,65 +1,84 @@
-"""Sealed files: every flip is found, and a seal out of date is told from one."""
+"""Sealed files read as bytes."""
 
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from cometmq.store.seals import BLOCK_BYTES
+import pytest
+
+from cometmq.store.config import StoreConfig
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.seals import Seal, Seals
+from cometmq.store.tools import sealedread
+from cometmq.store.tools.directory import StoreDirectory, look_into
+from cometmq.store.tools.findings import Findings
+from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
+from cometmq.store.tools.sealedread import KeyTimes, SealedRead
 from tests.store.sealed import FILE_BYTES
-from tests.store.tools.verifying import (
-    another_broker,
-    damage,
-    field_bytes,
-    flip_byte,
-    kinds,
-    log_file,
-    records_in,
-    verified,
-)
+from tests.store.tools.verifying import flip_byte, written
+
+FILES = ReadOnlyFiles()
 
 
-def test_every_field_of_a_record_in_a_sealed_file(sealed: Path) -> None:
-    record = records_in(sealed)[40]
-    for name, at in field_bytes(record):
-        path, place = log_file(sealed, record.physical_offset + at)
-        flip_byte(path, place)
-        found = verified(sealed)
-        blocks = [each for each in damage(found) if each.kind == "block"]
-        assert [each.offset for each in blocks] == [place - place % BLOCK_BYTES], name
-        assert blocks[0].path == str(path)
-        flip_byte(path, place)
-    assert verified(sealed).is_sound
+class Sealed:
+    """A sealed store, and one of its files read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        config = StoreConfig(store_path_root_dir=str(root))
+        self.directory: StoreDirectory = look_into(config, FILES)
+        facts = [read_fact(FILES, path, config, Findings()) for path in self.directory.index_files]
+        self.facts = [fact for fact in facts if fact is not None]
+
+    def runs(self, file: int) -> list[IndexRun]:
+        found: list[IndexRun] = []
+        for number, fact in enumerate(self.facts):
+            found += survey_index(FILES, self.directory, number, fact, Findings()).runs
+        return [run for run in found if run.file == file]
+
+    def read(self, file: int, facts: list[IndexFact] | None = None) -> tuple[bool, int]:
+        told: list[int] = []
+        seal = Seals(FILES, str(self.root)).of(file * FILE_BYTES)
+        assert isinstance(seal, Seal)
+        times = KeyTimes(FILES, facts or self.facts, self.runs(file))
+        reading = SealedRead(FILES, self.directory.by_number[file], seal, times)
+        return reading.is_right(told.append), sum(told)
 
 
-def test_every_byte_of_a_seal(sealed: Path) -> None:
-    path = sealed / "cometmq-seals" / f"{0:020d}"
-    for at in range(path.stat().st_size):
-        if at % 7 > 2:
-            continue  # test_seals flips every byte; here it is about what verify makes of it
-        flip_byte(path, at)
-        (found,) = damage(verified(sealed))
-        assert (found.kind, found.path) == ("seal", str(path))
-        flip_byte(path, at)
-    assert verified(sealed).is_sound
+@pytest.fixture
+def sealed(tmp_path: Path) -> Sealed:
+    return Sealed(written(tmp_path / "s", sealed=True))
 
 
-def test_a_seal_that_another_broker_made_out_of_date(sealed: Path) -> None:
-    records = records_in(sealed)
-    another_broker(sealed)
-    assert verified(sealed).is_sound
-    path = sealed / "commitlog" / f"{FILE_BYTES:020d}"
+@pytest.mark.parametrize("piece_blocks", [1, 3, 64])
+def test_a_right_file(sealed: Sealed, monkeypatch: pytest.MonkeyPatch, piece_blocks: int) -> None:
+    monkeypatch.setattr(sealedread, "_PIECE_BYTES", piece_blocks * 65_536)
+    monkeypatch.setattr(sealedread, "PIECE_ENTRIES", 100)
+    for file in (0, 1):
+        assert sealed.read(file) == (True, FILE_BYTES)
+
+
+def test_any_flip_is_seen(sealed: Sealed) -> None:
+    path = Path(sealed.directory.log_files[1].path)
+    for at in (0, 65_535, 65_536, FILE_BYTES - 1):
+        flip_byte(path, at, 0x01)
+        assert sealed.read(1) == (False, 0)
+        flip_byte(path, at, 0x01)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert sealed.read(1) == (False, 0)
+
+
+def test_times_of_entries(sealed: Sealed) -> None:
+    later = [replace(fact, begin_ms=fact.begin_ms - 5_000) for fact in sealed.facts]
+    assert sealed.read(0, later) == (False, 0)
+
+
+def test_entries_that_go_back_are_left_to_others(sealed: Sealed) -> None:
+    path = Path(sealed.facts[0].path)
     raw = bytearray(path.read_bytes())
-    for record in records:
-        if FILE_BYTES * 1.5 < record.physical_offset < FILE_BYTES * 2:
-            at = record.physical_offset - FILE_BYTES + 56
-            raw[at : at + 8] = (record.store_ms + (1 << 40)).to_bytes(8, "big")
-    shutil.rmtree(sealed / "index")
+    first = 40 + 4 * 500 + 20 * 10
+    raw[first : first + 20], raw[first + 40 : first + 60] = (
+        raw[first + 40 : first + 60],
+        raw[first : first + 20],
+    )
     path.write_bytes(raw)
-    found = verified(sealed)
-    assert found.is_sound, found.findings
-    assert kinds(found) == {"seal-outdated", "no-index"}
-
-
-def test_a_flip_after_another_broker_s_run_is_damage_all_the_same(sealed: Path) -> None:
-    another_broker(sealed)
-    flip_byte(sealed / "commitlog" / f"{0:020d}", 16)
-    assert [each.kind for each in damage(verified(sealed))] == ["block"]
+    assert sealed.read(0) == (False, 0)

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TransferSpeedColumn as Speed
 
+from cometmq.cli import render
+from cometmq.cli.connect import AsJson
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import SettingsError, StoreError
 from cometmq.core.settings import build, parse_properties
 from cometmq.store.config import StoreConfig
 
-app = typer.Typer(help="Store directories: look, verify, dump, snapshot.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cometmq.store.tools.findings import Finding
+    from cometmq.store.tools.info import StoreInfo
+    from cometmq.store.tools.logfile import Gap
+    from cometmq.store.tools.verify import Verified
+
+app = typer.Typer(
+    help="Store directories: look, verify, dump, snapshot, restore.", no_args_is_help=True
+)
+
+NOT_DONE = 2
 
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", show_default=False, help="The store directory.")
@@ -22,6 +43,18 @@ ConfigFile = Annotated[
         "-c", "--config", metavar="FILE", help="The broker's property file, where it has one."
     ),
 ]
+WhileRunning = Annotated[
+    bool, typer.Option("--while-running", help="Although a broker runs on it: as of a moment ago.")
+]
+
+
+class Body(StrEnum):
+    """How bodies are printed."""
+
+    auto = "auto"
+    text = "text"
+    base64 = "base64"
+    none = "none"
 
 
 @app.callback()
@@ -36,3 +69,339 @@ def settings(directory: Path, config: Path | None) -> StoreConfig:
     """
     values = {} if config is None else parse_properties(config.read_text(encoding="utf-8"))
     return replace(build(StoreConfig, values)[0], store_path_root_dir=str(directory))
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """End with one line and exit code 2 when a command cannot be done as asked."""
+    try:
+        yield
+    except (StoreError, SettingsError) as error:
+        typer.echo(f"cometmq store: {error}", err=True)
+        raise typer.Exit(NOT_DONE) from error
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"cometmq store: {named}{error.strerror or error}", err=True)
+        raise typer.Exit(NOT_DONE) from error
+
+
+class Bar:
+    """A bar for bytes on the terminal's error side; nothing where there is no terminal."""
+
+    def __init__(self, what: str) -> None:
+        console = render.console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
+            Speed(), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task = self._progress.add_task(what, total=None)
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def began(self, total_bytes: int) -> None:
+        """There is this much to do."""
+        self._progress.update(self._task, total=total_bytes)
+
+    def advance(self, size_bytes: int) -> None:
+        """This much more is done."""
+        self._progress.advance(self._task, size_bytes)
+
+
+@app.command()
+def info(
+    directory: Directory,
+    config: ConfigFile = None,
+    while_running: WhileRunning = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a store holds: files, ranges, topics, ages, and who wrote it last."""
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.info import look_at
+
+    with refusing():
+        found = look_at(settings(directory, config), ReadOnlyFiles(), while_running=while_running)
+    if as_json:
+        render.print_json([found])
+        return
+    _show_info(found)
+
+
+def _show_info(found: StoreInfo) -> None:
+    facts = {
+        "root": found.root,
+        "log directory": found.log_directory,
+        "file system": found.file_system or "unknown",
+        "state": found.state,
+        "written last by": found.last_writer,
+        "log": f"{found.log_start} to {found.log_end}, files of {found.log_file_bytes} bytes",
+        "queue files": f"{found.queue_file_bytes} bytes",
+    }
+    noted = found.positions
+    if noted is not None:
+        facts["noted"] = (
+            f"on the device up to {noted.durable}, queues and index up to {noted.written} "
+            f"(on the device up to {noted.synced})"
+        )
+    for name, fact in facts.items():
+        typer.echo(f"{name + ':':18}{fact}")
+    now_ms = SystemClock().wall_ms()
+    typer.echo("")
+    render.print_table(
+        ("log file", "used bytes", "records", "stored from", "to", "sealed"),
+        [
+            (
+                row.file, row.used_bytes, row.records if row.records >= 0 else "",
+                moment(row.first_stored_ms), age(row.last_stored_ms, now_ms), row.seal,
+            )
+            for row in found.log
+        ],
+    )  # fmt: skip
+    if found.topics:
+        typer.echo("")
+        rows = [(row.topic, row.queues, row.messages) for row in found.topics]
+        render.print_table(("topic", "queues", "messages"), rows)
+    if found.index:
+        typer.echo("")
+        render.print_table(
+            ("index file", "entries", "stored from", "to"),
+            [
+                (
+                    row.file,
+                    row.entries,
+                    moment(row.first_stored_ms),
+                    age(row.last_stored_ms, now_ms),
+                )
+                for row in found.index
+            ],
+        )
+    for warning in found.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def moment(time_ms: int) -> str:
+    """A time as text, UTC; nothing for an unknown one."""
+    if time_ms <= 0:
+        return ""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def age(time_ms: int, now_ms: int) -> str:
+    """How long ago a time is, in the unit that fits."""
+    if time_ms <= 0:
+        return ""
+    seconds = max(0, now_ms - time_ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+@app.command()
+def verify(
+    directory: Directory,
+    config: ConfigFile = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="How many processes; 0: one a processor.")
+    ] = 0,
+    full: Annotated[
+        bool, typer.Option("--full", help="Decode every record of sealed files too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every record, queue entry and index entry, each against the others.
+
+    Exit code 0: no damage. 1: damage was found. 2: it could not be verified.
+    """
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.verify import verify as verify_store
+
+    clock = SystemClock()
+    begun_ms = clock.monotonic_ms()
+    with refusing(), Bar("verifying") as bar:
+        found = verify_store(
+            settings(directory, config), ReadOnlyFiles(), processes=processes, full=full,
+            began=bar.began, progress=bar.advance,
+        )  # fmt: skip
+    _show_verified(found, (clock.monotonic_ms() - begun_ms) / 1000, as_json=as_json)
+    if not found.is_sound:
+        raise typer.Exit(1)
+
+
+def _show_verified(found: Verified, seconds: float, *, as_json: bool) -> None:
+    summary = {
+        "kind": "summary",
+        "sound": found.is_sound,
+        "log_bytes": found.log_bytes,
+        "log_files": len(found.directory.log_files),
+        "sealed_files": found.sealed_files,
+        "records": found.records,
+        "queues": found.queues,
+        "queue_entries": found.entries,
+        "index_entries": found.index_entries,
+        "seconds": round(seconds, 3),
+    }
+    if as_json:
+        render.print_json([*found.findings, summary])
+        return
+    for finding in found.findings:
+        typer.echo(finding.line())
+    verdict = "sound" if found.is_sound else "DAMAGED"
+    typer.echo(
+        f"{found.directory.root} is {verdict}: {found.records} records in "
+        f"{len(found.directory.log_files)} log files ({found.sealed_files} sealed), "
+        f"{found.entries} entries of {found.queues} queues, {found.index_entries} of the index, "
+        f"in {seconds:.1f} s"
+    )
+    _hint(found.findings)
+
+
+def _hint(findings: list[Finding]) -> None:
+    kinds = {finding.kind for finding in findings if finding.severity.value == "damage"}
+    if kinds & {"block", "body", "gap", "log-file-missing", "log-file-size", "log-short"}:
+        typer.echo(
+            "The log is damaged: bring the file back from a snapshot or copy if there is one; "
+            "else see 'cometmq store repair --help'.",
+            err=True,
+        )
+    elif kinds:
+        typer.echo(
+            "The log is whole, and everything else is made from it: see 'cometmq store repair "
+            "--help'.",
+            err=True,
+        )
+
+
+@app.command()
+def dump(
+    directory: Directory,
+    config: ConfigFile = None,
+    start: Annotated[int, typer.Option("--from", min=0, help="From this physical offset on.")] = 0,
+    stop: Annotated[
+        int | None, typer.Option("--to", min=0, help="Up to before this physical offset.")
+    ] = None,
+    topic: Annotated[str, typer.Option(help="Only of this topic.")] = "",
+    queue: Annotated[
+        int | None, typer.Option(min=0, help="Only of queues with this number.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="Only with this key or unique key.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="Stored at or after: ms, or like 2026-11-21T12:00.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Stored before.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    body: Annotated[Body, typer.Option(help="Bodies as text, base64, or not at all.")] = Body.auto,
+    while_running: WhileRunning = False,
+) -> None:
+    """Print records as JSON, one a line, in the order of the log.
+
+    Exit code 1 says that some bytes in between are no record; they are named on standard error.
+    """
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.dump import BodyForm, Wanted, as_json
+    from cometmq.store.tools.dump import dump as dump_store
+
+    gaps: list[Gap] = []
+
+    def tell(gap: Gap) -> None:
+        gaps.append(gap)
+        typer.echo(
+            f"no record at offset {gap.start}: {gap.problem} ({gap.stop - gap.start} bytes)",
+            err=True,
+        )
+
+    with refusing():
+        wanted = Wanted(
+            start, _FAR if stop is None else stop, topic, -1 if queue is None else queue, key,
+            time_ms(since, 0), time_ms(until, _FAR),
+        )  # fmt: skip
+        records = dump_store(
+            settings(directory, config), ReadOnlyFiles(), wanted, while_running=while_running,
+            on_gap=tell,
+        )  # fmt: skip
+        for number, record in enumerate(records, 1):
+            print(msgspec.json.encode(as_json(record, BodyForm(body.value))).decode())
+            if number == limit:
+                break
+    if gaps:
+        raise typer.Exit(1)
+
+
+_FAR = 1 << 62
+
+
+def time_ms(text: str, otherwise: int) -> int:
+    """A time in ms: digits as they are, an ISO time (local unless it names a zone) converted.
+
+    Raises SettingsError for anything else.
+    """
+    if not text:
+        return otherwise
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise SettingsError(
+            text, "is no time: give milliseconds, or a time like 2026-11-21T12:00"
+        ) from None
+
+
+@app.command()
+def snapshot(
+    directory: Directory,
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", show_default=False, help="A directory to make.")
+    ],
+    config: ConfigFile = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy full log files too, for another file system.")
+    ] = False,
+) -> None:
+    """Make a second store directory that shares the full log files with the first.
+
+    Also while a CometMQ broker runs on it.
+    """
+    from cometmq.store.files import SnapshotFiles
+    from cometmq.store.tools.snapshot import snapshot as take
+
+    with refusing(), Bar("snapshot") as bar:
+        made = take(
+            settings(directory, config), SnapshotFiles(), str(target), copy=copy,
+            began=bar.began, progress=bar.advance,
+        )  # fmt: skip
+    typer.echo(
+        f"snapshot of a {'running' if made.running else 'stopped'} store at {made.path}: log "
+        f"{made.log_start} to {made.log_end}, {made.linked_bytes} bytes shared, "
+        f"{made.copied_bytes} copied"
+    )
+
+
+@app.command()
+def restore(
+    source: Annotated[
+        Path, typer.Argument(metavar="SNAPSHOT", show_default=False, help="What was made.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR", show_default=False, help="The store to make.")
+    ],
+    check: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the copy.")] = True,
+) -> None:
+    """Copy a snapshot to a new store directory, durably, and verify the copy."""
+    from cometmq.store.files import SnapshotFiles
+    from cometmq.store.tools.snapshot import restore as put_back
+
+    with refusing(), Bar("restoring") as bar:
+        copied = put_back(
+            SnapshotFiles(), str(source), str(target), began=bar.began, progress=bar.advance
+        )
+    typer.echo(f"restored {target} from {source}: {copied} bytes copied")
+    if check:
+        verify(target)

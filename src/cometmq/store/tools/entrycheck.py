@@ -151,12 +151,12 @@ class EntryCheck:
     def _why(self, queue: QueueFact, offset: int, place: int) -> Why:
         if offset < 0:
             return Why.NO_ENTRY
-        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
-        if found.sizes[0] not in (0, HOLE_SIZE):
-            return Why.NEWER if found.phys[0] > place else Why.OTHER
         # A queue that began with younger records at older offsets had a life before.
         begin_offset, begin_phys = self._begin(queue)
-        return Why.NEWER if offset >= begin_offset and place < begin_phys else Why.NO_ENTRY
+        if offset >= begin_offset and place < begin_phys:
+            return Why.NEWER
+        found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
+        return Why.NO_ENTRY if found.sizes[0] in (0, HOLE_SIZE) else Why.OTHER
 
     def _begin(self, queue: QueueFact) -> tuple[int, int]:
         """Offset of the first entry of a queue that holds a record, and where that is."""

@@ -161,16 +161,16 @@ class _Survey:
         self._find_missing(offsets)
         self._end = int(offsets[-1]) + 1
         live = (sizes != HOLE_SIZE) & ((phys >= self._start) | (phys < 0))
-        holes = int(np.count_nonzero(sizes == HOLE_SIZE))
-        if holes and self._first >= 0:
+        if self._first < 0:
+            if not live.any():
+                return
+            self._first = int(offsets[np.argmax(live)])
+        holes = int(np.count_nonzero((sizes == HOLE_SIZE) & (offsets > self._first)))
+        if holes:
             self._findings.note(
                 "queue-hole", self._queue.directory, -1,
                 f"{holes} entries hold no record, other entries stand before them", holes,
             )  # fmt: skip
-        if not live.any():
-            return
-        if self._first < 0:
-            self._first = int(offsets[np.argmax(live)])
         outside = live & ((phys < 0) | (phys >= self._stop) | (sizes <= 0))
         for at in np.flatnonzero(outside):
             self._findings.damage(

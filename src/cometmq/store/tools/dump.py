@@ -1,0 +1,179 @@
+"""Records of a log as values for a program: by place, topic, queue, key, time.
+
+The log is read from end to end (or as far as offsets and times allow), since it is the truth when
+queues or index are in doubt. Nearly all of it is passed by in columns; only what may be wanted is
+decoded.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from cometmq.message.flags import COMPRESSED
+from cometmq.message.model import from_record
+from cometmq.message.record import BadRecord, decode_one, verify
+from cometmq.store.config import delay_levels_ms
+from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
+from cometmq.store.tools.logfile import Gap, LogWalk
+from cometmq.store.tools.properties import Topics, derive
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import ReadOnlyFiles
+    from cometmq.store.tools.logfile import Chunk
+    from cometmq.store.tools.walk import Ints
+
+
+class BodyForm(Enum):
+    """How bodies are written: as text where they are text, always as one of the two, or not."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    BASE64 = "base64"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records: all that every field which is set allows.
+
+    Offsets are physical, the stop excluded, and so are the times, ms; ``key`` is one of a message's
+    keys or its unique key.
+    """
+
+    start: int = 0
+    stop: int = 1 << 62
+    topic: str = ""
+    queue_id: int = -1
+    key: str = ""
+    since_ms: int = 0
+    until_ms: int = 1 << 62
+
+
+def dump(
+    config: StoreConfig,
+    files: ReadOnlyFiles,
+    wanted: Wanted,
+    *,
+    while_running: bool = False,
+    on_gap: Callable[[Gap], None] = lambda _: None,
+) -> Iterator[Record]:
+    """The wanted records, in the order of the log.
+
+    ``on_gap`` is told of bytes that are no record. Raises NoStore; StoreInUse, unless
+    ``while_running`` takes what a running broker has written so far; OSError.
+    """
+    directory = look_into(config, files)
+    if directory.holder and not while_running:
+        raise StoreInUse(directory.root, directory.holder)
+    topics = Topics()
+    delays_ms = delay_levels_ms(config.message_delay_level)
+    for file in directory.log_files:
+        if file.base >= wanted.stop or file.base + file.size_bytes <= wanted.start:
+            continue
+        walk = LogWalk(files, file.path, file.base, file.size_bytes)
+        for chunk in walk:
+            for row in _rows(chunk, topics, delays_ms, wanted).tolist():
+                at = int(chunk.columns.starts[row])
+                record = decode_one(chunk.raw.data, at, check_crc=False)
+                if not wanted.key or _has_key(record, wanted.key):
+                    yield record
+        for gap in walk.gaps:
+            if gap.start < wanted.stop and gap.stop > wanted.start:
+                on_gap(gap)
+        if _ends_here(directory, file, walk):
+            return
+
+
+def _ends_here(directory: StoreDirectory, file: FileFact, walk: LogWalk) -> bool:
+    """Whether the files behind are empty ones, made ahead."""
+    return not walk.closed and not walk.gaps and file.base + file.size_bytes < directory.log_stop
+
+
+def _rows(chunk: Chunk, topics: Topics, delays_ms: tuple[int, ...], wanted: Wanted) -> Ints:
+    """The rows of a chunk that may be wanted: a hash may be that of another key."""
+    columns = chunk.columns
+    places = columns.starts + chunk.base
+    chosen = (places >= wanted.start) & (places < wanted.stop)
+    chosen &= (columns.store_ms >= wanted.since_ms) & (columns.store_ms < wanted.until_ms)
+    if wanted.queue_id >= 0:
+        chosen &= columns.queue_ids == wanted.queue_id
+    if not (wanted.topic or wanted.key) or not chosen.any():
+        return np.flatnonzero(chosen)
+    derived = derive(chunk.raw, columns, topics, delays_ms)
+    if wanted.topic:
+        numbers = [number for number, name in enumerate(topics.names) if name == wanted.topic]
+        chosen &= np.isin(derived.topics, numbers)
+    if wanted.key:
+        hashes = [index_hash(topic_prefix(name), wanted.key) for name in topics.names]
+        same = derived.key_hashes == np.array(hashes)[derived.topics[derived.key_rows]]
+        has_key = np.zeros(len(chosen), np.bool_)
+        has_key[derived.key_rows[same]] = True
+        chosen &= has_key
+    return np.flatnonzero(chosen)
+
+
+def _has_key(record: Record, key: str) -> bool:
+    try:
+        message = from_record(record)
+    except BadRecord:
+        return True
+    return key in message.keys or key == message.properties.get("UNIQ_KEY")
+
+
+def as_json(record: Record, form: BodyForm) -> dict[str, Any]:
+    """A record as one JSON object.
+
+    The body is unpacked, and stands under ``body`` as text or under ``body_base64``. ``problem``
+    is there when its CRC is another, or it cannot be unpacked (then it stands there as stored).
+    """
+    value: dict[str, Any] = {
+        "offset": record.physical_offset,
+        "size": record.size_bytes,
+        "topic": record.topic,
+        "queue": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "store_ms": record.store_ms,
+        "born_ms": record.born_ms,
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "reconsume_times": record.reconsume_times,
+        "prepared_offset": record.prepared_offset,
+    }
+    body = record.body
+    if not verify(body, record.body_crc):
+        value["problem"] = "the body has not the CRC that the record carries"
+    try:
+        message = from_record(record)
+        body = message.body
+    except BadRecord as error:
+        value["problem"] = error.problem
+        message = from_record(replace(record, sys_flag=record.sys_flag & ~COMPRESSED))
+    value |= {
+        "id": message.message_id,
+        "born_host": message.born_address,
+        "store_host": message.store_address,
+        "properties": message.properties,
+    }
+    if form is not BodyForm.NONE:
+        value |= _body(body, form)
+    return value
+
+
+def _body(body: bytes, form: BodyForm) -> dict[str, str]:
+    if form is not BodyForm.BASE64:
+        try:
+            return {"body": body.decode()}
+        except UnicodeDecodeError:
+            if form is BodyForm.TEXT:
+                return {"body": body.decode(errors="replace")}
+    return {"body_base64": base64.b64encode(body).decode()}

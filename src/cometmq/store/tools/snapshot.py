@@ -1,0 +1,277 @@
+"""Snapshots: a second store directory that shares the full log files with the first.
+
+Full log files never change, so they get a second name; everything else is small and copied. What
+would change a linked file all the same (a recovery that cuts the log) copies it first (mapped.py).
+
+A stopped store is taken as it is. Of a store that a broker of ours runs on, everything up to a
+moment ago: the log up to where the broker noted that queue and index files hold all of it, or that
+it is on the device, whichever is further; queue and index files as they are while they are copied;
+and a note of our own that says how far they can be trusted, as after a crash of the machine. A
+start of the snapshot recovers from that note.
+"""
+
+from __future__ import annotations
+
+import errno
+import os.path
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from cometmq.core.errors import StoreError, StoreLocked
+from cometmq.store.checkpoint import Positions, lock_path, write_checkpoint, write_positions
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.layout import file_name
+from cometmq.store.seals import DIRECTORY as SEALS
+from cometmq.store.tools.copying import Copies, tree
+from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import SnapshotFiles
+
+Progress = Callable[[int], None]
+
+_LOG = "commitlog"
+_UNFINISHED = ".unfinished"
+#: Of people or of one run of a broker, not of the store.
+_LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
+_ENTRIES = ("consumequeue", "index", SEALS)
+#: Notes of a running broker, which the snapshot gets in its own wording; no crash left them.
+_OF_A_RUN = ("abort", "checkpoint", "cometmq-positions.json", "cometmq-entries")
+
+
+class TargetTaken(StoreError):
+    """There is something in the directory that is to be made."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} is not empty: give a directory that does not exist yet")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was made: of a running broker's store or a stopped one, from where to where, how."""
+
+    path: str
+    running: bool
+    log_start: int
+    log_end: int
+    linked_bytes: int
+    copied_bytes: int
+
+
+def snapshot(
+    config: StoreConfig,
+    files: SnapshotFiles,
+    target: str,
+    *,
+    copy: bool = False,
+    began: Progress = lambda _: None,
+    progress: Progress = lambda _: None,
+) -> Snapshot:
+    """Make ``target`` a snapshot of the store that ``config`` names; it appears when it is whole.
+
+    ``copy`` copies full log files too, so that it may lie on another file system. Raises NoStore,
+    TargetTaken, StoreError for what cannot be done, StoreInUse when a Java broker runs on the
+    store, OSError.
+    """
+    reader = ReadOnlyFiles()
+    directory = look_into(config, reader)
+    _refuse_target(files, directory, target)
+    if directory.holder > 0:
+        raise StoreInUse(directory.root, directory.holder)
+    began(directory.log_bytes)
+    draft = target.rstrip(os.sep) + _UNFINISHED
+    files.remove_tree(draft)
+    files.make_directory(draft)
+    copies = Copies(files, draft, progress)
+    taking = _Taking(files, directory, copies, copy)
+    try:
+        if directory.holder:
+            start, end = taking.running()
+        else:
+            lock = _lock(files, directory)
+            try:
+                start, end = taking.stopped()
+            finally:
+                files.close(lock)
+        files.sync_filesystem(draft)
+    except BaseException:
+        files.remove_tree(draft)
+        raise
+    files.rename(draft, target)
+    files.sync_directory(os.path.dirname(os.path.abspath(target)))
+    running = directory.holder != 0
+    return Snapshot(target, running, start, end, copies.linked_bytes, copies.copied_bytes)
+
+
+def _refuse_target(files: SnapshotFiles, directory: StoreDirectory, target: str) -> None:
+    if files.exists(target) and (not files.is_directory(target) or files.names(target)):
+        raise TargetTaken(target)
+    place = os.path.realpath(target)
+    for path in map(os.path.realpath, (directory.root, directory.log_directory)):
+        if place == path or place.startswith(path + os.sep):
+            raise StoreError(f"{target} lies in the store itself ({path}): go elsewhere")
+
+
+def _lock(files: SnapshotFiles, directory: StoreDirectory) -> int:
+    try:
+        return files.lock(lock_path(directory.root))
+    except BlockingIOError as error:
+        raise StoreLocked(directory.root) from error
+
+
+class _Taking:
+    """One snapshot in the making."""
+
+    def __init__(
+        self, files: SnapshotFiles, directory: StoreDirectory, copies: Copies, copy: bool
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._copies = copies
+        self._copy = copy
+
+    def stopped(self) -> tuple[int, int]:
+        """Take everything as it is; gives the bounds of the log (of its files)."""
+        directory = self._directory
+        used = [file for file in directory.log_files if self._is_used(file)]
+        for file in used[:-1]:
+            self._take_full(file)
+        for file in used[-1:]:
+            self._copies.copy(file.path, self._log_name(file), full=True)
+        self._take_rest(())
+        end = used[-1].base + used[-1].size_bytes if used else directory.log_start
+        noted = directory.positions
+        return directory.log_start, noted.written if noted and noted.clean else end
+
+    def running(self) -> tuple[int, int]:
+        """Take everything up to what the broker noted last; gives the bounds of the log."""
+        directory, noted = self._directory, self._directory.positions
+        if noted is None:
+            raise StoreError(
+                f"the broker on {directory.root} has not noted yet how far its files can be "
+                "trusted: try again in some seconds"
+            )
+        reached = noted.written if noted.complete < 0 else noted.complete
+        end = max(reached, noted.durable)
+        # Offsets of consumers first: behind the log they cost a repetition, before it a message.
+        self._take_rest((*_OF_A_RUN, *_ENTRIES))
+        start = self._take_log(end)
+        for part in _ENTRIES:
+            self._take_tree(part, may_vanish=True)
+        self._note(noted, reached, end)
+        return start, end
+
+    def _take_log(self, end: int) -> int:
+        """Take the log up to ``end``; gives where it begins, for a running broker drops files."""
+        start = -1
+        for file in self._directory.log_files:
+            if file.base >= end:
+                break
+            try:
+                if file.base + file.size_bytes <= end:
+                    self._take_full(file)
+                else:
+                    self._copies.copy(
+                        file.path, self._log_name(file), stop=end - file.base, full=True
+                    )
+            except FileNotFoundError:
+                if start >= 0:
+                    raise
+                continue
+            start = file.base if start < 0 else start
+        return max(start, 0)
+
+    def _is_used(self, file: FileFact) -> bool:
+        handle = self._files.open_existing(file.path)
+        try:
+            return any(self._files.pread(handle, 8, 0))
+        finally:
+            self._files.close(handle)
+
+    def _log_name(self, file: FileFact) -> str:
+        return os.path.join(_LOG, file_name(file.base))
+
+    def _take_full(self, file: FileFact) -> None:
+        if self._copy:
+            self._copies.copy(file.path, self._log_name(file), full=True)
+            return
+        try:
+            self._copies.link(file.path, self._log_name(file), file.size_bytes)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+                raise
+            raise StoreError(
+                f"{file.path} cannot be linked to the snapshot ({error.strerror}): make it on the "
+                "same file system, or copy with --copy"
+            ) from error
+
+    def _take_rest(self, left_out: tuple[str, ...]) -> None:
+        """Take what lies in the root, but the log and ``left_out``."""
+        inner = os.path.relpath(self._directory.log_directory, self._directory.root)
+        skipped = {*_LEFT_OUT, *left_out, inner.partition(os.sep)[0]}
+        for name in self._files.names(self._directory.root):
+            if name not in skipped:
+                self._take_tree(name, may_vanish=bool(left_out))
+
+    def _take_tree(self, top: str, *, may_vanish: bool) -> None:
+        root = self._directory.root
+        path = os.path.join(root, top)
+        inside = self._files.is_directory(path)
+        names = [os.path.join(top, each) for each in tree(self._files, path)] if inside else [top]
+        for name in names:
+            if name.endswith(".tmp") or (top == SEALS and not self._has_log_file(name)):
+                continue
+            try:
+                self._copies.copy(os.path.join(root, name), name)
+            except FileNotFoundError:
+                if not may_vanish:
+                    raise
+
+    def _has_log_file(self, seal: str) -> bool:
+        return self._files.exists(self._copies.place(os.path.join(_LOG, os.path.basename(seal))))
+
+    def _note(self, noted: Positions, reached: int, end: int) -> None:
+        root = os.path.dirname(self._copies.place("x"))
+        write_checkpoint(self._files, root, noted.checkpoint, durable=False)
+        own = replace(
+            noted, boot_id="", clean=False, written=reached, synced=reached, durable=end,
+            complete=-1, entries=-1,
+        )  # fmt: skip
+        write_positions(self._files, root, own, durable=False)
+
+
+def restore(
+    files: SnapshotFiles,
+    source: str,
+    target: str,
+    *,
+    began: Progress = lambda _: None,
+    progress: Progress = lambda _: None,
+) -> int:
+    """Copy a snapshot to ``target``, durably; gives the bytes copied. The snapshot stays as it is.
+
+    Raises TargetTaken, OSError. What was made so far stays when it fails.
+    """
+    if files.exists(target) and (not files.is_directory(target) or files.names(target)):
+        raise TargetTaken(target)
+    names = [name for name in tree(files, source) if name != "lock"]
+    began(sum(_size(files, os.path.join(source, name)) for name in names))
+    copies = Copies(files, target, progress)
+    files.make_directory(target)
+    for name in names:
+        copies.copy(os.path.join(source, name), name, full=name.startswith(_LOG + os.sep))
+    files.sync_filesystem(target)
+    files.sync_directory(os.path.dirname(os.path.abspath(target)))
+    return copies.copied_bytes
+
+
+def _size(files: SnapshotFiles, path: str) -> int:
+    handle = files.open_existing(path)
+    try:
+        return files.size(handle)
+    finally:
+        files.close(handle)

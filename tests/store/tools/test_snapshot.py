@@ -1,0 +1,267 @@
+"""Snapshots: what they hold opens and is sound; what happens to the store does not reach them."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import StoreError, StoreLocked
+from cometmq.message.record import Record
+from cometmq.store.engine import MessageStore
+from cometmq.store.files import PosixFiles, SnapshotFiles
+from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, look_into
+from cometmq.store.tools.snapshot import Snapshot, TargetTaken, restore, snapshot
+from tests.golden import library
+from tests.store.sealed import FILE_BYTES, seal_all
+from tests.store.stores import assert_consistent, config, fill, log_of, opened
+from tests.store.tools.verifying import damage, verified, written
+
+FILES = SnapshotFiles()
+SETTINGS: dict[str, Any] = {
+    "mapped_file_size_commit_log": FILE_BYTES,
+    "max_hash_slot_num": 500,
+    "max_index_num": 1_500,
+    "mapped_file_size_consume_queue": 20 * 500,
+}
+
+
+def taken(root: Path, target: Path, *, copy: bool = False) -> Snapshot:
+    return snapshot(config(root, **SETTINGS), FILES, str(target), copy=copy)
+
+
+def started(root: Path) -> MessageStore:
+    return opened(root, VirtualClock(), **SETTINGS)
+
+
+def records_of(root: Path) -> list[Record]:
+    store = started(root)
+    found = assert_consistent(store)
+    store.close()
+    return found
+
+
+def test_a_stopped_store(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{}}')
+    (root / "cometmq-set-aside").mkdir()
+    (root / "cometmq-set-aside" / "old").touch()
+    made = taken(root, tmp_path / "snap")
+    assert not made.running
+    assert made.linked_bytes == 2 * FILE_BYTES
+    names = {path.name for path in (tmp_path / "snap").iterdir()}
+    assert names == {
+        "checkpoint", "cometmq-positions.json", "cometmq-seals", "commitlog", "config",
+        "consumequeue", "index",
+    }  # fmt: skip
+    found = verified(tmp_path / "snap")
+    assert found.findings == []
+    assert (found.records, found.sealed_files) == (2_500, 2)
+    links = [path.stat().st_nlink for path in sorted((tmp_path / "snap" / "commitlog").iterdir())]
+    assert links == [2, 2, 1]
+    assert not (tmp_path / "snap.unfinished").exists()
+    assert records_of(tmp_path / "snap") == records_of(root)
+
+
+def test_what_a_store_does_later_does_not_reach_its_snapshot(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    before = records_of(root)
+    taken(root, tmp_path / "snap")
+    store = started(root)
+    fill(store, 3_000, first=10_000)
+    store.close()
+    # A recovery that cuts into a linked file.
+    for path in sorted((root / "commitlog").iterdir())[2:]:
+        path.unlink()
+    cut = next(each for each in before if each.physical_offset > FILE_BYTES * 1.5)
+    (root / "abort").touch()
+    (root / "cometmq-positions.json").unlink()
+    store = started(root)
+    file = store.log.segments.files[1]
+    file.clear_from(cut.physical_offset)
+    store.close()
+    assert verified(tmp_path / "snap").findings == []
+    assert records_of(tmp_path / "snap") == before
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_a_java_broker_s_store(tmp_path: Path, name: str) -> None:
+    root = library.unpack_store(name, tmp_path)
+    made = taken(root, tmp_path / "snap")
+    assert made.linked_bytes == (2 if name == "clean" else 3) * 65_536 or made.linked_bytes > 0
+    found = verified(tmp_path / "snap")
+    assert damage(found) == []
+    assert found.records == 459
+    assert (tmp_path / "snap" / "abort").exists() is (name == "killed")
+
+
+def test_a_running_store(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    clock = VirtualClock()
+    store = opened(root, clock, **SETTINGS)
+    fill(store, 1_500)
+    store.flusher.sync_now()
+    seal_all(store)
+    fill(store, 700, first=5_000)
+    asyncio.run(store.upkeep.flush_entries())
+    noted = store.written_offset
+    # What comes behind the note is not in the snapshot.
+    fill(store, 50, first=9_000)
+    made = taken(root, tmp_path / "snap")
+    assert made.running
+    assert (made.log_start, made.log_end) == (0, noted)
+    assert made.linked_bytes == FILE_BYTES
+    expected = [each for each in log_of(store) if each.physical_offset < noted]
+    fill(store, 500, first=20_000)
+    store.close()
+    assert damage(verified(tmp_path / "snap")) == []
+    snap = started(tmp_path / "snap")
+    assert snap.report is not None
+    assert snap.report.records == 0
+    assert assert_consistent(snap) == expected
+    fill(snap, 100, first=50_000)
+    snap.close()
+    assert verified(tmp_path / "snap").is_sound
+    assert verified(root).is_sound
+
+
+def test_a_running_store_that_notes_less_than_is_synced(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s", **SETTINGS)
+    fill(store, 500)
+    asyncio.run(store.upkeep.flush_entries())
+    store.flusher.sync_now()
+    fill(store, 300, first=1_000)
+    asyncio.run(store.upkeep.flush_entries())
+    made = taken(tmp_path / "s", tmp_path / "snap")
+    assert made.log_end == store.written_offset
+    assert len(records_of(tmp_path / "snap")) == 800
+    store.close()
+
+
+def test_files_that_a_running_broker_drops_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path / "s", **SETTINGS)
+    fill(store, 2_500)
+    store.flusher.sync_now()
+    asyncio.run(store.upkeep.flush_entries())
+
+    def look_then_drop(*arguments: Any) -> StoreDirectory:
+        found = look_into(*arguments)
+        Path(found.log_files[0].path).unlink()
+        return found
+
+    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_then_drop)
+    made = taken(tmp_path / "s", tmp_path / "snap")
+    assert made.log_start == FILE_BYTES
+    store.close()
+    records = records_of(tmp_path / "snap")
+    assert records[0].physical_offset == FILE_BYTES
+
+
+def test_a_broker_that_has_noted_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s")
+    (tmp_path / "s" / "cometmq-positions.json").unlink(missing_ok=True)
+    with pytest.raises(StoreError, match="not noted yet"):
+        taken(tmp_path / "s", tmp_path / "snap")
+    assert not (tmp_path / "snap").exists()
+    assert not (tmp_path / "snap.unfinished").exists()
+    store.close()
+
+
+def test_copies_instead_of_links(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    made = taken(root, tmp_path / "snap", copy=True)
+    assert made.linked_bytes == 0
+    assert verified(tmp_path / "snap").findings == []
+    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "snap" / "commitlog").iterdir())
+
+
+def test_links_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = written(tmp_path / "s", sealed=True)
+
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreError, match="--copy"):
+        taken(root, tmp_path / "snap")
+    assert not (tmp_path / "snap.unfinished").exists()
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        taken(root, tmp_path / "snap")
+
+
+def test_what_is_in_the_way(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=False)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(TargetTaken):
+        taken(root, tmp_path / "taken")
+    with pytest.raises(TargetTaken):
+        taken(root, tmp_path / "taken" / "file")
+    for inside in (root / "snap", root / "commitlog" / "snap"):
+        with pytest.raises(StoreError, match="in the store itself"):
+            taken(root, inside)
+    with pytest.raises(NoStore):
+        taken(tmp_path / "none", tmp_path / "snap")
+    # An unfinished one is begun again, and an empty directory is fine.
+    (tmp_path / "snap.unfinished").mkdir()
+    (tmp_path / "snap.unfinished" / "old").touch()
+    (tmp_path / "snap").mkdir()
+    taken(root, tmp_path / "snap")
+    assert verified(tmp_path / "snap").findings == []
+
+
+def test_a_java_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = written(tmp_path / "s", sealed=False)
+
+    def look_at_java(*arguments: Any) -> StoreDirectory:
+        return replace(look_into(*arguments), holder=4_711)
+
+    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_at_java)
+    with pytest.raises(StoreInUse, match="4711, a Java broker"):
+        taken(root, tmp_path / "snap")
+
+
+def test_a_broker_that_comes_up_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = written(tmp_path / "s", sealed=False)
+    locks: list[int] = []
+
+    def look_then_lock(*arguments: Any) -> StoreDirectory:
+        found = look_into(*arguments)
+        locks.append(PosixFiles().lock(str(root / "lock")))
+        return found
+
+    monkeypatch.setattr("cometmq.store.tools.snapshot.look_into", look_then_lock)
+    with pytest.raises(StoreLocked):
+        taken(root, tmp_path / "snap")
+    PosixFiles().close(locks[0])
+
+
+def test_restoring(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    before = records_of(root)
+    taken(root, tmp_path / "snap")
+    told: list[int] = []
+    began: list[int] = []
+    copied = restore(
+        FILES, str(tmp_path / "snap"), str(tmp_path / "back"), began=began.append,
+        progress=told.append,
+    )  # fmt: skip
+    assert copied > 2 * FILE_BYTES
+    assert sum(told) == began[0]
+    assert verified(tmp_path / "back").findings == []
+    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "back" / "commitlog").iterdir())
+    assert records_of(tmp_path / "back") == before
+    with pytest.raises(TargetTaken):
+        restore(FILES, str(tmp_path / "snap"), str(tmp_path / "back"))
+    assert verified(tmp_path / "snap").findings == []
