@@ -134,6 +134,22 @@ def test_what_was_lost_of_very_many_files_is_written_again() -> None:
             assert again.read(f"/s/consumequeue/t/{number}", 0, 20) == b"x" * 20
 
 
+def test_what_another_process_left_of_very_many_queues_is_synced_at_once() -> None:
+    for seed in range(30):
+        files, pool = in_memory(seed)
+        for number in range(3):
+            pool.write(f"/s/consumequeue/t/{number}", 0, b"x" * 20)
+        again = QueueFiles(files, "/s/consumequeue", 200)
+        again.sync_limit = 2
+        again.doubt({"t": [0, 1, 2]})
+        assert again.take_unsynced() == ([], [])
+        again.sync_paths([], [])
+        files.disk.lose_power(Random(seed))
+        after = QueueFiles(files, "/s/consumequeue", 200)
+        for number in range(3):
+            assert after.read(f"/s/consumequeue/t/{number}", 0, 20) == b"x" * 20
+
+
 def test_many_queues_share_the_memory() -> None:
     pool = QueueFiles(PosixFiles(), "nowhere", 200)
     pool.share_memory(8)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 #: Of a record: size, magic, queue id, queue offset, physical offset.
 _HEAD = Struct(">II4xi4xqq")
 _HOLES_A_WRITE = 4096
+_HEAD_ENTRIES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,11 @@ def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
     per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
     for base in reversed(bases):
         first = base // QUEUE_ENTRY_BYTES
-        low, high = first, first + per_file
+        # Most queues are short, and reading the holes of a sparse file is slow.
+        head = pool.read(directory, base, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES)
+        low, high = first, first + len(head) // QUEUE_ENTRY_BYTES
+        if any(head[-QUEUE_ENTRY_BYTES:]):
+            low, high = high, first + per_file
         while low < high:
             middle = (low + high) // 2
             if any(pool.read(directory, middle * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)):

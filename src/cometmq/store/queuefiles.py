@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os.path
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class QueueFiles:
     """
 
     __slots__ = (
+        "_doubted",
         "_failed",
         "_files",
         "_handles",
@@ -60,6 +61,7 @@ class QueueFiles:
         self._handles: OrderedDict[str, int] = OrderedDict()
         self._limit = limit
         self._failed: set[str] = set()
+        self._doubted = False
         self.directory = directory
         self.removals = Removals(files, directory)
         self.file_bytes = file_bytes
@@ -241,8 +243,11 @@ class QueueFiles:
         self.new_directories = set()
         return paths, directories
 
-    def doubt(self, topics: Mapping[str, Iterable[int]]) -> None:
+    def doubt(self, topics: Mapping[str, Collection[int]]) -> None:
         """Nobody knows what of the files of some queues is on the device: all is to be synced."""
+        if sum(map(len, topics.values())) > self.sync_limit:
+            self._doubted = True
+            return
         for topic, queue_ids in topics.items():
             for queue_id in queue_ids:
                 directory = os.path.join(self.directory, topic, str(queue_id))
@@ -262,7 +267,7 @@ class QueueFiles:
 
         Through handles of their own; with very many, all of the file system at once.
         """
-        at_once = len(paths) > self.sync_limit
+        at_once = self._doubted or len(paths) > self.sync_limit
         for path in sorted(self._failed.intersection(paths) if at_once else paths):
             try:
                 handle = self._files.open(path)
@@ -276,7 +281,9 @@ class QueueFiles:
             finally:
                 self._files.close(handle)
         if at_once:
-            self._files.sync_filesystem(self.directory)
+            if self._files.exists(self.directory):
+                self._files.sync_filesystem(self.directory)
+            self._doubted = False
             directories = []
         for directory in sorted(directories):
             # Its topic may be deleted meanwhile.
