@@ -12,7 +12,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError, StoreLocked
 from cometmq.message.record import Record
 from cometmq.store.engine import MessageStore
-from cometmq.store.files import PosixFiles, SnapshotFiles
+from cometmq.store.files import PosixFiles
 from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, look_into
 from cometmq.store.tools.snapshot import Snapshot, TargetTaken, restore, snapshot
 from tests.golden import library
@@ -20,7 +20,6 @@ from tests.store.sealed import FILE_BYTES, seal_all
 from tests.store.stores import assert_consistent, config, fill, log_of, opened
 from tests.store.tools.verifying import damage, verified, written
 
-FILES = SnapshotFiles()
 SETTINGS: dict[str, Any] = {
     "mapped_file_size_commit_log": FILE_BYTES,
     "max_hash_slot_num": 500,
@@ -30,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def taken(root: Path, target: Path, *, copy: bool = False) -> Snapshot:
-    return snapshot(config(root, **SETTINGS), FILES, str(target), copy=copy)
+    return snapshot(config(root, **SETTINGS), str(target), copy=copy)
 
 
 def started(root: Path) -> MessageStore:
@@ -253,8 +252,7 @@ def test_restoring(tmp_path: Path) -> None:
     taken(root, tmp_path / "snap")
     told: list[int] = []
     began: list[int] = []
-    copied = restore(
-        FILES, str(tmp_path / "snap"), str(tmp_path / "back"), began=began.append,
+    copied = restore(str(tmp_path / "snap"), str(tmp_path / "back"), began=began.append,
         progress=told.append,
     )  # fmt: skip
     assert copied > 2 * FILE_BYTES
@@ -263,5 +261,5 @@ def test_restoring(tmp_path: Path) -> None:
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "back" / "commitlog").iterdir())
     assert records_of(tmp_path / "back") == before
     with pytest.raises(TargetTaken):
-        restore(FILES, str(tmp_path / "snap"), str(tmp_path / "back"))
+        restore(str(tmp_path / "snap"), str(tmp_path / "back"))
     assert verified(tmp_path / "snap").findings == []

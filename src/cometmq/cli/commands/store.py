@@ -123,11 +123,10 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Print what a store holds: files, ranges, topics, ages, and who wrote it last."""
-    from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.info import look_at
 
     with refusing():
-        found = look_at(settings(directory, config), ReadOnlyFiles(), while_running=while_running)
+        found = look_at(settings(directory, config), while_running=while_running)
     if as_json:
         render.print_json([found])
         return
@@ -220,14 +219,13 @@ def verify(
 
     Exit code 0: no damage. 1: damage was found. 2: it could not be verified.
     """
-    from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.verify import verify as verify_store
 
     clock = SystemClock()
     begun_ms = clock.monotonic_ms()
     with refusing(), Bar("verifying") as bar:
         found = verify_store(
-            settings(directory, config), ReadOnlyFiles(), processes=processes, full=full,
+            settings(directory, config), processes=processes, full=full,
             began=bar.began, progress=bar.advance,
         )  # fmt: skip
     _show_verified(found, (clock.monotonic_ms() - begun_ms) / 1000, as_json=as_json)
@@ -304,7 +302,6 @@ def dump(
 
     Exit code 1 says that some bytes in between are no record; they are named on standard error.
     """
-    from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.dump import BodyForm, Wanted, as_json
     from cometmq.store.tools.dump import dump as dump_store
 
@@ -323,7 +320,7 @@ def dump(
             time_ms(since, 0), time_ms(until, _FAR),
         )  # fmt: skip
         records = dump_store(
-            settings(directory, config), ReadOnlyFiles(), wanted, while_running=while_running,
+            settings(directory, config), wanted, while_running=while_running,
             on_gap=tell,
         )  # fmt: skip
         for number, record in enumerate(records, 1):
@@ -369,12 +366,11 @@ def snapshot(
 
     Also while a CometMQ broker runs on it.
     """
-    from cometmq.store.files import SnapshotFiles
     from cometmq.store.tools.snapshot import snapshot as take
 
     with refusing(), Bar("snapshot") as bar:
         made = take(
-            settings(directory, config), SnapshotFiles(), str(target), copy=copy,
+            settings(directory, config), str(target), copy=copy,
             began=bar.began, progress=bar.advance,
         )  # fmt: skip
     typer.echo(
@@ -395,13 +391,10 @@ def restore(
     check: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the copy.")] = True,
 ) -> None:
     """Copy a snapshot to a new store directory, durably, and verify the copy."""
-    from cometmq.store.files import SnapshotFiles
     from cometmq.store.tools.snapshot import restore as put_back
 
     with refusing(), Bar("restoring") as bar:
-        copied = put_back(
-            SnapshotFiles(), str(source), str(target), began=bar.began, progress=bar.advance
-        )
+        copied = put_back(str(source), str(target), began=bar.began, progress=bar.advance)
     typer.echo(f"restored {target} from {source}: {copied} bytes copied")
     if check:
         verify(target)

@@ -20,6 +20,7 @@ from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import from_record
 from cometmq.message.record import BadRecord, decode_one, verify
 from cometmq.store.config import delay_levels_ms
+from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
 from cometmq.store.tools.logfile import Gap, LogWalk
@@ -28,7 +29,6 @@ from cometmq.store.tools.properties import Topics, derive
 if TYPE_CHECKING:
     from cometmq.message.record import Record
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.logfile import Chunk
     from cometmq.store.tools.walk import Ints
 
@@ -61,8 +61,8 @@ class Wanted:
 
 def dump(
     config: StoreConfig,
-    files: ReadOnlyFiles,
     wanted: Wanted,
+    files: ReadOnlyFiles | None = None,
     *,
     while_running: bool = False,
     on_gap: Callable[[Gap], None] = lambda _: None,
@@ -72,6 +72,7 @@ def dump(
     ``on_gap`` is told of bytes that are no record. Raises NoStore; StoreInUse, unless
     ``while_running`` takes what a running broker has written so far; OSError.
     """
+    files = files or ReadOnlyFiles()
     directory = look_into(config, files)
     if directory.holder and not while_running:
         raise StoreInUse(directory.root, directory.holder)

@@ -10,6 +10,7 @@ import msgspec
 from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.message.record import decode_one
 from cometmq.store.checkpoint import Positions
+from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.mounts import find_mount
 from cometmq.store.seals import Seal, Seals
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import ReadOnlyFiles
 
 _HEAD_BYTES = 1 << 16
 
@@ -88,12 +88,15 @@ class StoreInfo(msgspec.Struct, frozen=True):
     warnings: list[str]
 
 
-def look_at(config: StoreConfig, files: ReadOnlyFiles, *, while_running: bool = False) -> StoreInfo:
+def look_at(
+    config: StoreConfig, files: ReadOnlyFiles | None = None, *, while_running: bool = False
+) -> StoreInfo:
     """Look at the store that ``config`` names.
 
     Raises NoStore; StoreInUse, unless ``while_running`` takes what a running broker left a moment
     ago; OSError.
     """
+    files = files or ReadOnlyFiles()
     directory = look_into(config, files)
     if directory.holder and not while_running:
         raise StoreInUse(directory.root, directory.holder)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from cometmq.core.errors import StoreError, StoreLocked
 from cometmq.store.checkpoint import Positions, lock_path, write_checkpoint, write_positions
-from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
 from cometmq.store.layout import file_name
 from cometmq.store.seals import DIRECTORY as SEALS
 from cometmq.store.tools.copying import Copies, tree
@@ -30,7 +30,6 @@ from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, 
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import SnapshotFiles
 
 Progress = Callable[[int], None]
 
@@ -64,8 +63,8 @@ class Snapshot:
 
 def snapshot(
     config: StoreConfig,
-    files: SnapshotFiles,
     target: str,
+    files: SnapshotFiles | None = None,
     *,
     copy: bool = False,
     began: Progress = lambda _: None,
@@ -77,8 +76,8 @@ def snapshot(
     TargetTaken, StoreError for what cannot be done, StoreInUse when a Java broker runs on the
     store, OSError.
     """
-    reader = ReadOnlyFiles()
-    directory = look_into(config, reader)
+    files = files or SnapshotFiles()
+    directory = look_into(config, ReadOnlyFiles())
     _refuse_target(files, directory, target)
     if directory.holder > 0:
         raise StoreInUse(directory.root, directory.holder)
@@ -245,9 +244,9 @@ class _Taking:
 
 
 def restore(
-    files: SnapshotFiles,
     source: str,
     target: str,
+    files: SnapshotFiles | None = None,
     *,
     began: Progress = lambda _: None,
     progress: Progress = lambda _: None,
@@ -256,6 +255,7 @@ def restore(
 
     Raises TargetTaken, OSError. What was made so far stays when it fails.
     """
+    files = files or SnapshotFiles()
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
         raise TargetTaken(target)
     names = [name for name in tree(files, source) if name != "lock"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cometmq.store.config import delay_levels_ms
+from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.tools.digest import Digest, join
 from cometmq.store.tools.directory import StoreDirectory, StoreInUse, find_queues, look_into
 from cometmq.store.tools.findings import Finding, Findings, Severity
@@ -26,7 +27,6 @@ from cometmq.store.tools.queues import QueueSpan, Run, survey
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.walk import Ints
 
 Progress = Callable[[int], None]
@@ -74,7 +74,7 @@ class Verified:
 
 def verify(
     config: StoreConfig,
-    files: ReadOnlyFiles,
+    files: ReadOnlyFiles | None = None,
     *,
     processes: int = 0,
     full: bool = False,
@@ -87,6 +87,7 @@ def verify(
     how many bytes there are to read, ``progress`` each time some were. Raises NoStore, StoreInUse
     (also when a broker came up meanwhile), OSError.
     """
+    files = files or ReadOnlyFiles()
     directory = look_into(config, files)
     if directory.holder:
         raise StoreInUse(directory.root, directory.holder)
