@@ -97,7 +97,12 @@ def _judge_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: 
     used = [outcome for outcome in outcomes if outcome.records or outcome.closed or outcome.gaps]
     for outcome in used:
         _judge_gaps(directory, outcome, outcome is used[-1], findings)
-    _judge_end(directory, used[-1].end if used else directory.log_start, findings)
+    end = directory.log_start
+    if used:
+        # Behind a blank the log goes on with the next file, be it empty.
+        last = used[-1]
+        end = directory.by_number[last.number].base + size if last.closed else last.end
+    _judge_end(directory, end, findings)
 
 
 def _judge_gaps(

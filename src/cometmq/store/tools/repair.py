@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cometmq.store.config import DamagePolicy
-from cometmq.store.files import PosixFiles
+from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.indexfile import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from cometmq.store.opening import Rebuild, open_store
 from cometmq.store.tools.directory import find_queues, size_of
 from cometmq.store.tools.findings import Finding, Findings, Severity
 from cometmq.store.tools.indexes import read_fact
+from cometmq.store.tools.verify import Verified, verify
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.config import StoreConfig
-    from cometmq.store.files import Files, ReadOnlyFiles
+    from cometmq.store.files import Files
     from cometmq.store.recovery import RecoveryReport
     from cometmq.store.tools.directory import StoreDirectory
-    from cometmq.store.tools.verify import Verified
 
 Progress = Callable[[int, int], None]
 
@@ -129,6 +129,26 @@ def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFile
     return found
 
 
+def examine(
+    config: StoreConfig,
+    *,
+    processes: int = 0,
+    topics: Iterable[str] = (),
+    all_queues: bool = False,
+    index: bool = False,
+    began: Callable[[int], None] = lambda total_bytes: None,
+    progress: Callable[[int], None] = lambda size_bytes: None,
+) -> tuple[Verified, RepairPlan, StoreConfig]:
+    """Verify a store; what was found, what there is to do, and the settings to do it with.
+
+    See :func:`verify` and :func:`plan_repair` for the parameters, and for what is raised.
+    """
+    files = ReadOnlyFiles()
+    found = verify(config, files, processes=processes, began=began, progress=progress)
+    plan = plan_repair(found, files, topics=topics, all_queues=all_queues, index=index)
+    return found, plan, sizes_of(config, found.directory, files)
+
+
 def repair(
     config: StoreConfig,
     plan: RepairPlan,
@@ -149,3 +169,26 @@ def repair(
     store.upkeep.shrunk = report.shrunk
     store.close()
     return report
+
+
+def told(report: RecoveryReport) -> list[str]:
+    """What a repair did, for a person."""
+    lines = [
+        f"left out {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"
+        for lost in report.damages
+        if lost.offset != report.cut
+    ]
+    if report.cut >= 0:
+        lines.append(f"the log ends at {report.cut}")
+    lines += [f"made queue {number} of {topic} again" for topic, number in report.remade]
+    lines += [f"set aside: {path}" for path in report.kept]
+    lines.append(
+        f"repaired: {report.records} records read in {report.duration_ms / 1000:.1f} s, the log "
+        f"reaches up to {report.end}"
+    )
+    if report.shrunk:
+        lines.append(
+            "The next start of CometMQ sets offsets of consumers beyond their queue's end back; a "
+            "Java broker does not: look at consumerOffset.json."
+        )
+    return lines

@@ -1,0 +1,96 @@
+"""``cometmq store repair``: bring a stopped store of CometMQ or of a Java broker back in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cometmq.cli.commands.store import Bar, ConfigFile, Directory, refusing, settings
+from cometmq.core.clock import SystemClock
+from cometmq.store.config import DamagePolicy
+
+LEFT = 1
+
+
+class Choice(StrEnum):
+    """What is done about damage in the log."""
+
+    refuse = "refuse"
+    skip = "skip"
+    truncate = "truncate"
+
+
+def repair(
+    directory: Directory,
+    config: ConfigFile = None,
+    damage: Annotated[
+        Choice,
+        typer.Option(
+            help="About damage in the log itself: nothing, leave the damaged records out, or end "
+            "the log before them."
+        ),
+    ] = Choice.refuse,
+    queues: Annotated[
+        bool, typer.Option("--queues", help="Make all queues again, whatever they look like.")
+    ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Make the queues of this topic again; may be given several times."),
+    ] = None,
+    index: Annotated[bool, typer.Option("--index", help="Make the index again.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this, only say what would be done.")
+    ] = False,
+    processes: Annotated[
+        int, typer.Option(min=0, help="How many processes verify; 0: one a processor.")
+    ] = 0,
+) -> None:
+    """Verify a stopped store, and make again from the log whatever does not fit it.
+
+    What is taken away goes to cometmq-set-aside in the store first. Exit code 0: all is well, or
+    was repaired. 1: something is left to do. 2: it cannot be done as asked.
+    """
+    from cometmq.store.tools.repair import examine, told
+    from cometmq.store.tools.repair import repair as carry_out
+
+    policy = DamagePolicy[damage.name.upper()]
+    with refusing(), Bar("verifying") as bar:
+        found, plan, sizes = examine(
+            settings(directory, config), processes=processes, topics=topic or (),
+            all_queues=queues, index=index, began=bar.began, progress=bar.advance,
+        )  # fmt: skip
+    for finding in found.findings:
+        if finding.severity.value == "damage":
+            typer.echo(finding.line())
+    for line in plan.lines(policy):
+        typer.echo(line if yes else f"would {line}")
+    if plan.is_empty:
+        typer.echo("nothing that a repair mends" if plan.others else "nothing to repair")
+    elif yes:
+        with refusing(), Bar("repairing") as bar:
+            report = carry_out(
+                replace(sizes, damage_policy=policy), plan, SystemClock(), progress=_Steps(bar).to
+            )
+        for line in told(report):
+            typer.echo(line)
+    else:
+        typer.echo("Nothing was changed: add --yes to do it.", err=True)
+    if plan.others or not (yes or plan.is_empty):
+        raise typer.Exit(LEFT)
+
+
+class _Steps:
+    """Positions as the steps of a bar."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._reached = 0
+
+    def to(self, position: int, end: int) -> None:
+        """A position was reached, ``end`` will be."""
+        self._bar.began(end)
+        self._bar.advance(position - self._reached)
+        self._reached = position
