@@ -91,3 +91,18 @@ def test_what_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
 
 def test_places() -> None:
     assert (abort_path("/s"), lock_path("/s")) == ("/s/abort", "/s/lock")
+
+
+def test_a_checkpoint_that_was_being_changed_is_no_other_broker_s(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    old, new = Checkpoint(1, 2, 3), Checkpoint(4, 5, 6)
+    positions = Positions("b", False, 5, 4, 3, old, other=new)
+    for noted in (positions, Positions("b", False, 5, 4, 3, new, other=old)):
+        write_positions(FILES, root, noted, durable=False)
+        for times in (old, new):
+            write_checkpoint(FILES, root, times, durable=False)
+            found = read_positions(FILES, root)
+            assert found is not None
+            assert (found.checkpoint, found.other) == (times, None)
+        write_checkpoint(FILES, root, Checkpoint(4, 5, 7), durable=False)
+        assert read_positions(FILES, root) is None

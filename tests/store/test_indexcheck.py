@@ -101,6 +101,18 @@ def test_what_is_not_believed_anyway_is_not_missed(indexed: Indexed) -> None:
     assert indexed.check(below=below) == (below, [])
 
 
+def test_files_without_a_believed_entry_just_go(indexed: Indexed) -> None:
+    """Also when one of them is missing."""
+    below = indexed.end_phys(1) - 50
+    indexed.paths[3].unlink()
+    store = indexed.store
+    state = check_index(PosixFiles(), store.config, store.log.segments, below, indexed.noted)
+    assert (state.start, state.bad) == (below, [])
+    assert state.beyond == [str(indexed.paths[number]) for number in (2, 4)]
+    state.forget_all(PosixFiles(), store.config, 0)
+    assert (state.start, state.beyond, len(state.bad)) == (0, [], 4)
+
+
 def test_the_last_index_file_is_missing(indexed: Indexed) -> None:
     indexed.paths[4].unlink()
     assert indexed.check() == (indexed.end_phys(3), [])

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -15,11 +16,12 @@ from cometmq.net.tasks import Tasks
 from cometmq.store.checkpoint import read_checkpoint, read_positions
 from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import Buffer, PosixFiles
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles
 from cometmq.testing.faults.threads import SteppedThreads
 from tests.store.faults import FailingFiles
-from tests.store.stores import assert_consistent, copied, fill, opened, put
+from tests.store.stores import assert_consistent, copied, fill, opened, put, run_round
 
 
 async def until(store: MessageStore, condition: Callable[[], bool], step_ms: int = 500) -> None:
@@ -253,3 +255,60 @@ async def test_a_failed_sync_of_entries_leaves_nothing_to_believe(tmp_path: Path
         again = opened(Path("/s"), clock, MemoryFiles(disk, clock, Random(seed)))
         assert len(assert_consistent(again)) == 60
         again.close()
+
+
+class Order(PosixFiles):
+    """In which order positions and checkpoint are changed, and what the positions were then."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.steps: list[str] = []
+        self.before = b""
+
+    def _name(self, handle: int) -> str:
+        return Path(os.readlink(f"/proc/self/fd/{handle}")).name
+
+    def datasync(self, handle: int) -> None:
+        super().datasync(handle)
+        self.steps.append(f"sync {self._name(handle)}")
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.steps.append(f"sync {Path(path).name}")
+
+    def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+        if self._name(handle) == "checkpoint":
+            self.steps.append("checkpoint")
+            self.before = (self.root / "cometmq-positions.json").read_bytes()
+        super().pwrite(handle, data, offset)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_power_cut_while_the_checkpoint_changes(tmp_path: Path, stops: bool) -> None:
+    """Whichever of the two files is the old one then, the positions count."""
+    root = tmp_path / "store"
+    files = Order(root)
+    store = opened(root, VirtualClock(), files)
+    fill(store, 10)
+    run_round(store, thorough=True)
+    old = (root / "checkpoint").read_bytes()
+    fill(store, 10, first=10)
+    files.steps.clear()
+    if stops:
+        store.close()
+    else:
+        run_round(store, thorough=True)
+    at = files.steps.index("checkpoint")
+    assert files.steps[at - 2 : at] == ["sync cometmq-positions.json", "sync store"]
+    positions, new = root / "cometmq-positions.json", (root / "checkpoint").read_bytes()
+    now = positions.read_bytes()
+    for noted in (files.before, now):
+        for times in (old, new):
+            positions.write_bytes(noted)
+            (root / "checkpoint").write_bytes(times)
+            # The stop syncs the checkpoint before it notes that it was clean.
+            assert (read_positions(PosixFiles(), str(root)) is None) is (
+                stops and noted == now and times == old
+            )
+    if not stops:
+        store.close()

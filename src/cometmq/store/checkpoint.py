@@ -22,6 +22,8 @@
     durable      the log itself is on the device up to here, whatever happened since
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
+    other        times that it may have too: it is being changed, and after a power cut each of the
+                 two files may be the old one or the new one
     index        names of the index files
     entries      after a clean stop, the sum of all queues' ends; -1 when it is not known
     file_bytes   size of a log file
@@ -77,6 +79,7 @@ class Positions(msgspec.Struct, frozen=True):
     shrunk: bool = False
     complete: int = -1
     last_ms: int = 0
+    other: Checkpoint | None = None
     crc: int = 0
 
 
@@ -131,14 +134,28 @@ def read_positions(files: Files, root: str) -> Positions | None:
         # ValueError: what msgspec raises for any text that is not the one asked for.
         logger.warning("positions_ignored path=%s reason=%r", path, str(error))
         return None
-    if found.checkpoint != read_checkpoint(files, root):
+    now = read_checkpoint(files, root)
+    if now not in (found.checkpoint, found.other):
         return None
-    return msgspec.structs.replace(found, crc=0)
+    return msgspec.structs.replace(found, checkpoint=now, other=None, crc=0)
 
 
 def write_positions(files: Files, root: str, positions: Positions, *, durable: bool) -> None:
     """Replace our positions. Raises OSError."""
     write_file_atomically(files, _positions_path(root), _encoded(positions), durable=durable)
+
+
+def sync_positions(files: Files, root: str) -> None:
+    """Bring the positions as they were written last to the device; a thread may do it.
+
+    Raises OSError.
+    """
+    handle = files.open(_positions_path(root))
+    try:
+        files.datasync(handle)
+    finally:
+        files.close(handle)
+    files.sync_directory(root)
 
 
 def _encoded(positions: Positions) -> bytes:

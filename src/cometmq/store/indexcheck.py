@@ -30,17 +30,20 @@ if TYPE_CHECKING:
 class IndexState:
     """What of the index can be used: entries for records from ``start`` on have to be made again.
 
-    ``bad`` are the files that have to go first, with the reasons.
+    ``bad`` are the files that have to be set aside first, with the reasons. ``beyond`` are files
+    without a single entry that is believed.
     """
 
     start: int
     bad: list[tuple[str, str]] = field(default_factory=list)
+    beyond: list[str] = field(default_factory=list)
 
     def forget_all(self, files: Files, config: StoreConfig, start: int) -> None:
         """Take every file for bad, since all of the index is to be made again from ``start``."""
         directory = os.path.join(config.store_path_root_dir, "index")
         names = index_names(files, directory)
         self.bad = [(os.path.join(directory, name), "it is to be made again") for name in names]
+        self.beyond = []
         self.start = start
 
 
@@ -62,6 +65,9 @@ def check_index(
         state.start = min(below, reached)
     for name in names:
         path = os.path.join(directory, name)
+        if reached >= below:
+            state.beyond.append(path)
+            continue
         if state.bad:
             state.bad.append((path, "a file before it has to be made again"))
             continue

@@ -226,6 +226,8 @@ class _Opening:
         if self._queues.faults or min(index_from, start.dispatch_from) < start.offset:
             self._note(rebuild=self._segments.start)
         self._queues.set_aside_bad()
+        for path in state.beyond:
+            self._files.unlink(path)
         for path, problem in reversed(state.bad):
             self._aside.move(path, f"index-{os.path.basename(path)}", problem)
         store.load_below = start.offset

@@ -18,6 +18,7 @@ from cometmq.store.checkpoint import (
     Positions,
     abort_path,
     read_checkpoint,
+    sync_positions,
     write_checkpoint,
     write_positions,
 )
@@ -64,6 +65,7 @@ class Upkeep:
         "_checkpoint",
         "_log_synced_ms",
         "_noted",
+        "_other",
         "_store",
         "_thorough_ms",
         "expiry",
@@ -78,6 +80,7 @@ class Upkeep:
         self.expiry = Expiry(store)
         self.read_sums: Reader = sums_by_child
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
+        self._other: Checkpoint | None = None
         self._noted = (-1, -1)
         self._ahead_failed = False
         self.queues_a_round = _QUEUES_A_ROUND
@@ -182,10 +185,18 @@ class Upkeep:
         if await self._log_durable(reached[0]):
             self.synced = reached[0]
             sure_ms = max(reached[1], self._checkpoint.log_ms)
-            self._checkpoint = Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms)
-            root = store.config.store_path_root_dir
-            write_checkpoint(store.files, root, self._checkpoint, durable=False)
+            await self._change_checkpoint(Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms))
         self._note()
+
+    async def _change_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint, once the positions that allow for it are on the device: else a
+        power cut could leave a checkpoint that looks like another broker's."""
+        files, root = self._store.files, self._store.config.store_path_root_dir
+        self._other = checkpoint
+        self._note()
+        await self._in_thread(sync_positions, files, root)
+        self._checkpoint, self._other = checkpoint, self._checkpoint
+        write_checkpoint(files, root, checkpoint, durable=False)
 
     async def _sync_entries(self) -> None:
         store = self._store
@@ -312,6 +323,7 @@ class Upkeep:
             shrunk=self.shrunk,
             complete=complete,
             last_ms=store.last_ms,
+            other=self._other,
         )
         root = store.config.store_path_root_dir
         write_positions(store.files, root, positions, durable=clean)
@@ -341,9 +353,12 @@ class Upkeep:
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
         last_ms = store.last_ms
-        self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
-        write_checkpoint(store.files, root, self._checkpoint, durable=True)
         self.synced = reached
+        self._other = Checkpoint(last_ms, last_ms, store.index.end_ms)
+        self._write_positions(reached)
+        sync_positions(store.files, root)
+        self._checkpoint, self._other = self._other, None
+        write_checkpoint(store.files, root, self._checkpoint, durable=True)
         self._write_positions(reached, clean=True)
         store.dispatcher.journal.remove()
         store.files.unlink(abort_path(root))
