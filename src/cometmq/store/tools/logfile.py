@@ -17,7 +17,7 @@ from cometmq.message.record import BLANK_BYTES, CRC_MASK, FIXED_BYTES, MAGIC_BLA
 from cometmq.store.seals import BLOCK_BYTES, sums_of
 from cometmq.store.tools.properties import PADDING_BYTES
 from cometmq.store.tools.records import Columns, read_columns
-from cometmq.store.tools.walk import Bytes, find_places, is_blank, next_record
+from cometmq.store.tools.walk import Bytes, find_places, is_blank, next_record, problem_at
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
@@ -171,12 +171,15 @@ class LogWalk:
             columns = read_columns(raw[:filled], places.starts, start)
             if len(columns):
                 yield Chunk(raw, start, columns)
-            position, problem = start + places.stop, places.problem
-            if len(columns) < len(places.starts):
-                position, problem = start + int(places.starts[len(columns)]), _LENGTHS
+            cut = len(columns) < len(places.starts)
+            place = int(places.starts[len(columns)]) if cut else places.stop
+            position = start + place
             if self._is_closed(start, filled, position):
                 return position
-            if not problem and not is_last and self._may_go_on(position - start, filled):
+            problem = _LENGTHS if cut else ""
+            if filled - place >= FIXED_BYTES:
+                problem = problem_at(data, place, start) or problem
+            if not problem and not is_last and self._may_go_on(place, filled):
                 return position
             self._lost, self._problem = position, problem or _CUT_OFF
             self._lost_stop = position + (data[position - start] != 0)

@@ -26,6 +26,7 @@ PADDING_BYTES = 8
 
 _SHAPES_A_LENGTH = 12
 _ROWS_A_SHAPE = 24
+_ROWS_A_STEP = 2_048
 _HASHED_BYTES_MAX = 1_024
 _INT_MAX = 0x7FFF_FFFF
 _POWERS = np.array(
@@ -102,13 +103,14 @@ class _Shape:
     """Where the pairs of a property text stand.
 
     The masks cover its bytes, padded to whole words: ``fixed`` names and separators, ``ignored``
-    these and what is behind the text, ``hashed`` what is hashed, ``tokens`` the single keys.
+    these and what is behind the text, ``hashed`` what is hashed, ``not_tokens`` all but the single
+    keys.
     """
 
     fixed: Words
     ignored: Words
     hashed: Words
-    tokens: Words
+    not_tokens: Words
     tag: tuple[int, int]
     keys: list[tuple[int, int]]
 
@@ -234,14 +236,32 @@ def _derive_slowly(
 
 def _fitting(words: Words, shape: _Shape) -> npt.NDArray[np.bool_]:
     """Which rows have the first one's names and separators, and plain values in between."""
-    other = (words ^ words[0]) & shape.fixed
-    # The sign bit of each byte under 3, which would be a separator.
-    values = words | shape.ignored
-    other |= (values - _THREES) & ~values & _HIGH
-    other |= words & shape.hashed & _HIGH
-    spaces = (words ^ _SPACES) | ~shape.tokens
-    other |= (spaces - _EACH_ONE) & ~spaces & _HIGH
-    return np.asarray(np.bitwise_or.reduce(other, axis=1) == 0, np.bool_)
+    first = words[0] & shape.fixed
+    found = np.empty(len(words), np.bool_)
+    # So many rows at a time as stay in the processor's cache through all steps.
+    for start in range(0, len(words), _ROWS_A_STEP):
+        block = words[start : start + _ROWS_A_STEP]
+        other = block & shape.fixed
+        other ^= first
+        # The sign bit of each byte under 3, which would be a separator.
+        values = block | shape.ignored
+        small = values - _THREES
+        np.invert(values, out=values)
+        small &= values
+        # That of a space in a key, which would part it.
+        values = block ^ _SPACES
+        values |= shape.not_tokens
+        spaces = values - _EACH_ONE
+        np.invert(values, out=values)
+        spaces &= values
+        small |= spaces
+        # And that of a byte beyond ASCII where text is hashed.
+        np.bitwise_and(block, shape.hashed, out=values)
+        small |= values
+        small &= _HIGH
+        other |= small
+        found[start : start + _ROWS_A_STEP] = np.bitwise_or.reduce(other, axis=1) == 0
+    return found
 
 
 def _own_hashes(table: Bytes) -> npt.NDArray[np.uint32]:
@@ -290,7 +310,7 @@ def _shape_of(text: bytes, padded: int) -> _Shape | None:
             return None
     ignored = fixed.copy()
     ignored[len(text) :] = 0xFF
-    return _Shape(_words(fixed), _words(ignored), _words(hashed), _words(tokens), tag, keys)
+    return _Shape(_words(fixed), _words(ignored), _words(hashed), ~_words(tokens), tag, keys)
 
 
 def _words(mask: Bytes) -> Words:

@@ -8,7 +8,7 @@ one began: 30 ns a record instead of 300.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,21 +23,16 @@ Bytes = npt.NDArray[np.uint8]
 _MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
 _SIZE_BYTES = 4
 _PHYS_AT = 28
-_SEED_BYTES = 1 << 17
+_SEED_BYTES = 1 << 16
 _SEED_TRIES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where records begin in a buffer, and where the walk stopped.
-
-    ``stop`` is behind the last whole record; ``problem`` says why no record begins there, and is
-    empty when the buffer just ends too early to tell.
-    """
+class Places(NamedTuple):
+    """Where records begin in a buffer by their sizes, and where the chain of sizes ended: at what
+    is no record, or is not whole."""
 
     starts: Ints
     stop: int
-    problem: str
 
 
 def window(data: Bytes, dtype: str) -> npt.NDArray[np.generic]:
@@ -59,23 +54,17 @@ def find_places(
     """The records of ``data`` from byte ``start`` up to ``stop``; its first byte has physical
     offset ``base``.
 
-    Sizes, magic numbers and physical offsets are checked, nothing else.
+    Only sizes are looked at: whoever reads the records (records.py) finds the first that is none.
     """
     end = len(data) if stop is None else stop
-    if end - start < PREFIX.size:
-        return Places(np.empty(0, np.int64), start, "")
+    if end - start < FIXED_BYTES:
+        return Places(np.empty(0, np.int64), start)
     raw = np.frombuffer(data, np.uint8)[:end]
-    starts, reached = _lockstep(raw, _seeds(data, base, start, end), end)
-    good = _good(raw, starts, base)
-    if good < len(starts):
-        reached = int(starts[good])
-        starts = starts[:good]
-    problem = problem_at(data, reached, base) if end - reached >= FIXED_BYTES else ""
-    return Places(starts, reached, problem)
+    return Places(*_lockstep(raw, _seeds(data, base, start, end), end))
 
 
 def _seeds(data: bytes | bytearray, base: int, start: int, end: int) -> Ints:
-    """``start``, and about every 128 KiB the place of a record."""
+    """``start``, and about every 64 KiB the place of a record."""
     found = [start]
     for at in range(start + _SEED_BYTES, end - FIXED_BYTES, _SEED_BYTES):
         if at <= found[-1]:
@@ -173,11 +162,3 @@ def _one_by_one(raw: Bytes, at: int, end: int) -> tuple[Ints, int]:
         found.append(at)
         at += size
     return np.array(found, np.int64), at
-
-
-def _good(raw: Bytes, starts: Ints, base: int) -> int:
-    """How many of the starts have a magic number and carry the physical offset of their place."""
-    magic = window(raw, ">u4")[starts + _SIZE_BYTES]
-    right = (magic == MAGIC_V1) | (magic == MAGIC_V2)
-    right &= numbers(window(raw, ">i8")[starts + _PHYS_AT]) == starts + base
-    return len(starts) if right.all() else int(np.argmin(right))
