@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -65,6 +65,11 @@ class Broker(Protocol):
         ...
 
     @property
+    def namesrv(self) -> str:
+        """The address of its name server."""
+        ...
+
+    @property
     def pid(self) -> int:
         """Its process."""
         ...
@@ -90,6 +95,10 @@ class OurBroker:
     @property
     def port(self) -> int:
         return int(self._node.broker.rpartition(":")[2])
+
+    @property
+    def namesrv(self) -> str:
+        return self._node.namesrv
 
     @property
     def pid(self) -> int:
@@ -123,6 +132,10 @@ class JavaBroker:
         return int(self._cluster.broker.rpartition(":")[2])
 
     @property
+    def namesrv(self) -> str:
+        return self._cluster.namesrv
+
+    @property
     def pid(self) -> int:
         return self._cluster.broker_server.pid
 
@@ -134,21 +147,32 @@ class JavaBroker:
         shutil.rmtree(self._home)
 
 
+async def run_program(command: Sequence[str], what: str) -> dict[str, float]:
+    """The JSON line that a program prints. Raises BenchmarkFailed, naming ``what`` it ran for."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    output, _ = await process.communicate()
+    if process.returncode != 0:
+        raise BenchmarkFailed(f"{what}: {command[0]} ended with {process.returncode}")
+    found: dict[str, float] = json.loads(output)
+    return found
+
+
 @dataclass(slots=True)
 class Bench:
-    """Two running brokers and the load generator."""
+    """Two running brokers, the load generator, and what a case leaves running (``stack``)."""
 
     load_path: Path
     seconds: float
     brokers: Sequence[Broker]
     remoting: Remoting
     topics: dict[str, set[str]] = field(default_factory=dict)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def load(self, broker: Broker, kind: str, topic: str, *words: object) -> dict[str, float]:
         """One run of the load generator, corrected for the time that dispatch took behind it."""
         await self.topic(broker, topic)
         before = await self.stored(broker, topic)
-        result = await self._run(broker, kind, topic, *words)
+        result = await self.run(broker, kind, topic, *words)
         if result["errors"]:
             raise BenchmarkFailed(f"{broker.name} {kind}: {result['errors']} errors")
         if kind != "pull":
@@ -157,16 +181,10 @@ class Bench:
             result["drain_s"] = drain_s
         return result
 
-    async def _run(self, broker: Broker, kind: str, topic: str, *words: object) -> dict[str, float]:
+    async def run(self, broker: Broker, kind: str, topic: str, *words: object) -> dict[str, float]:
+        """One run of the load generator, whatever the broker still has to do behind it."""
         command = [str(self.load_path), kind, str(broker.port), topic, str(QUEUES)]
-        process = await asyncio.create_subprocess_exec(
-            *command, *map(str, words), stdout=subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-        if process.returncode != 0:
-            raise BenchmarkFailed(f"{broker.name} {kind}: load ended with {process.returncode}")
-        found: dict[str, float] = json.loads(output)
-        return found
+        return await run_program([*command, *map(str, words)], f"{broker.name} {kind}")
 
     async def _drain(self, broker: Broker, topic: str, wanted: int) -> float:
         begin = time.perf_counter()
@@ -201,17 +219,21 @@ class Bench:
 
 
 Measure = Callable[[Bench, Broker], Awaitable[float]]
+#: Makes the Java broker fast, in so many seconds.
+WarmUp = Callable[[Bench, float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the comparison: ``target`` bounds ours / Java, from below for rates."""
+    """One line of the comparison: ``target`` bounds ours / Java, from below for rates; of a case
+    that is ``ours_only`` it bounds the figure itself."""
 
     name: str
     unit: str
     target: float
     measure: Measure
     flush: str = "ASYNC_FLUSH"
+    ours_only: bool = False
 
 
 async def _single(bench: Bench, broker: Broker) -> float:
@@ -239,7 +261,7 @@ async def _pull(bench: Bench, broker: Broker) -> float:
 async def _fairness(bench: Bench, broker: Broker) -> float:
     await bench.topic(broker, "greedy")
     greedy = asyncio.create_task(
-        bench._run(broker, "send", "greedy", 16, 64, 128, bench.seconds + 1)
+        bench.run(broker, "send", "greedy", 16, 64, 128, bench.seconds + 1)
     )
     await asyncio.sleep(0.5)
     modest = await bench.load(broker, "send", "modest", 1, 1, 128, bench.seconds)
@@ -261,7 +283,13 @@ IDLE_S: Final = 3
 
 
 async def compare(
-    cases: Sequence[Case], load_path: Path, *, rounds: int, seconds: float, warm: float
+    cases: Sequence[Case],
+    load_path: Path,
+    *,
+    rounds: int,
+    seconds: float,
+    warm: float,
+    warm_up: WarmUp | None = None,
 ) -> None:
     """Run the cases that share a flush policy on one pair of brokers, and print their lines."""
     for flush in dict.fromkeys(case.flush for case in cases):
@@ -273,11 +301,12 @@ async def compare(
             try:
                 for broker in brokers:
                     broker.start()
-                await _warm_up(bench, warm)
+                await (warm_up or _warm_up)(bench, warm)
                 for case in cases:
                     if case.flush == flush:
                         await _compare_case(bench, case, rounds)
             finally:
+                await bench.stack.aclose()
                 await remoting.close()
                 await tasks.close()
                 for broker in brokers:
@@ -294,14 +323,15 @@ async def _warm_up(bench: Bench, warm_s: float) -> None:
         await bench.topic(java, "warm")
         more = (64,) if kind == "batch" else ()
         if warm_s * share >= 1:
-            await bench._run(java, kind, "warm", *words, warm_s * share, *more)
+            await bench.run(java, kind, "warm", *words, warm_s * share, *more)
 
 
 async def _compare_case(bench: Bench, case: Case, rounds: int) -> None:
     found: dict[str, list[float]] = {broker.name: [] for broker in bench.brokers}
     problems: list[str] = []
+    brokers = bench.brokers[:1] if case.ours_only else bench.brokers
     for number in range(rounds):
-        order = bench.brokers if number % 2 == 0 else tuple(reversed(bench.brokers))
+        order = brokers if number % 2 == 0 else tuple(reversed(brokers))
         for broker in order:
             try:
                 found[broker.name].append(await case.measure(bench, broker))

@@ -1,19 +1,26 @@
 /* A load generator for any RocketMQ broker that leaves the processors to the broker.
  *
- *   load send  PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [TOPICS]
- *   load batch PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS MESSAGES
- *   load pull  PORT TOPIC QUEUES CONNECTIONS MESSAGES SECONDS
+ *   load send   PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS [TOPICS]
+ *   load orders PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
+ *   load commit PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS
+ *   load batch  PORT TOPIC QUEUES CONNECTIONS WINDOW BODY_BYTES SECONDS MESSAGES
+ *   load pull   PORT TOPIC QUEUES CONNECTIONS MESSAGES SECONDS [EXPRESSION]
  *
- * send and batch keep WINDOW requests in flight on each connection (codes 310 and 320, JSON
- * headers); every message has a key of its own. With TOPICS, send goes round all queues of TOPIC0,
- * TOPIC1 ..., far from one to the next. pull reads each queue from offset 0 to its end, again and
- * again, MESSAGES a request. Only 127.0.0.1 is loaded. The first fifth of the time is warm-up and
- * not counted. One JSON line is printed:
+ * All but pull keep WINDOW requests in flight on each connection (codes 310 and 320, JSON headers);
+ * every message has a key of its own. With TOPICS, send goes round all queues of TOPIC0, TOPIC1
+ * ..., far from one to the next. The messages of orders have three more properties: amount (0 to
+ * 99), region (eu, us, asia) and kind, evenly spread. commit sends half messages and commits each
+ * one once it is acknowledged; a message counts, with its time, when its commit is. pull reads each
+ * queue from offset 0 to its end, again and again, MESSAGES a request, by the SQL92 EXPRESSION if
+ * there is one. Only 127.0.0.1 is loaded. The first fifth of the time is warm-up and not counted.
+ * One JSON line is printed:
  *
- *   {"kind","messages_per_s","p50_us","p99_us","p999_us","max_us","errors","stored"}
+ *   {"kind","messages_per_s","looked_at_per_s","p50_us","p99_us","p999_us","max_us","errors",
+ *    "stored"}
  *
- * stored counts every acknowledged message, the warm-up's included, so that a caller can tell when
- * the broker has dispatched all of them.
+ * looked_at_per_s are the queue offsets that pulls passed, messages filtered out included. stored
+ * counts every acknowledged message, the warm-up's included, so that a caller can tell when the
+ * broker has dispatched all of them.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,12 +36,15 @@
 #include <unistd.h>
 
 enum { IN_BYTES = 16 << 20, HEADER_BYTES = 1024, KEY_BYTES = 32, LATENCY_MAX_US = 2000000 };
-enum kind { SEND, BATCH, PULL };
+enum { PREPARED = 4, COMMITTED = 8 }; /* sysFlag and commitOrRollback of transactions */
+enum kind { SEND, ORDERS, COMMIT, BATCH, PULL, KINDS };
+
+static const char *const kind_names[KINDS] = {"send", "orders", "commit", "batch", "pull"};
 
 struct options {
     enum kind kind;
     int port, queues, connections, window, body_bytes, messages, topics;
-    const char *topic;
+    const char *topic, *expression;
     double seconds;
 };
 
@@ -45,10 +55,11 @@ struct connection {
     char *in, *out;
     size_t in_length, out_length, out_sent;
     uint64_t *started_us; /* by opaque modulo 64 Ki */
+    char *is_end;         /* likewise: whether the request ends a transaction */
 };
 
 struct totals {
-    long answers, messages, stored, errors;
+    long answers, messages, looked_at, errors;
 };
 
 static uint32_t latency_us[LATENCY_MAX_US];
@@ -108,8 +119,21 @@ static size_t put_batch_entry(char *at, int body_bytes) {
     return total;
 }
 
+/* The properties of one message behind its key, as they stand in a JSON header. */
+static void put_properties(char *at, size_t room, enum kind kind, const char *key) {
+    static const char *const regions[] = {"eu", "us", "asia"}, *const kinds[] = {"retail", "trade"};
+    unsigned mixed = (unsigned)next_key * 2654435761u >> 12;
+    int used = snprintf(at, room, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
+    if (kind == ORDERS)
+        snprintf(at + used, room - used,
+            "\\u0002amount\\u0001%u\\u0002region\\u0001%s\\u0002kind\\u0001%s",
+            mixed % 100, regions[mixed / 100 % 3], kinds[mixed / 300 % 2]);
+    else if (kind == COMMIT)
+        snprintf(at + used, room - used, "\\u0002TRAN_MSG\\u0001true\\u0002PGROUP\\u0001load");
+}
+
 static int put_send_header(char *at, const struct options *o, uint32_t opaque, int queue) {
-    char key[KEY_BYTES + 1] = {0}, properties[96] = "WAIT\\u0001true", number[16] = "";
+    char key[KEY_BYTES + 1] = {0}, properties[256] = "WAIT\\u0001true", number[16] = "";
     int batch = o->kind == BATCH;
     if (o->topics) {
         unsigned long places = (unsigned long)o->topics * o->queues;
@@ -119,26 +143,39 @@ static int put_send_header(char *at, const struct options *o, uint32_t opaque, i
     }
     if (!batch) {
         next_unique_key(key);
-        snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
+        put_properties(properties, sizeof properties, o->kind, key);
     }
     return snprintf(at, HEADER_BYTES,
         "{\"code\":%d,\"extFields\":{\"a\":\"load\",\"b\":\"%s%s\",\"c\":\"TBW102\",\"d\":\"4\","
-        "\"e\":\"%d\",\"f\":\"0\",\"g\":\"%lu\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\","
+        "\"e\":\"%d\",\"f\":\"%d\",\"g\":\"%lu\",\"h\":\"0\",\"i\":\"%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":407}",
-        batch ? 320 : 310, o->topic, number, queue, (unsigned long)epoch_ms, properties,
+        batch ? 320 : 310, o->topic, number, queue, o->kind == COMMIT ? PREPARED : 0,
+        (unsigned long)epoch_ms, properties,
         batch ? "true" : "false", opaque);
 }
 
 static int put_pull_header(char *at, const struct options *o, struct connection *c) {
     return snprintf(at, HEADER_BYTES,
         "{\"code\":11,\"extFields\":{\"commitOffset\":\"0\",\"consumerGroup\":\"load\","
-        "\"expressionType\":\"TAG\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\","
-        "\"queueOffset\":\"%ld\",\"subVersion\":\"0\",\"subscription\":\"*\","
+        "\"expressionType\":\"%s\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\","
+        "\"queueOffset\":\"%ld\",\"subVersion\":\"0\",\"subscription\":\"%s\","
         "\"suspendTimeoutMillis\":\"0\",\"sysFlag\":\"4\",\"topic\":\"%s\"},\"flag\":0,"
         "\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\","
         "\"version\":407}",
-        o->messages, c->queue, c->next_offset, o->topic, c->opaque);
+        o->expression ? "SQL92" : "TAG", o->messages, c->queue, c->next_offset,
+        o->expression ? o->expression : "*", o->topic, c->opaque);
+}
+
+/* Put the lengths before a header and body that stand in the connection's output. */
+static void put_frame(struct connection *c, size_t header_bytes, size_t body_bytes,
+                      uint64_t started_us, int is_end) {
+    char *frame = c->out + c->out_length;
+    put_u32(frame, 4 + header_bytes + body_bytes);
+    put_u32(frame + 4, header_bytes);
+    c->out_length += 8 + header_bytes + body_bytes;
+    c->started_us[c->opaque & 0xFFFF] = started_us;
+    c->is_end[c->opaque++ & 0xFFFF] = is_end;
 }
 
 /* Append one request to the connection's output. */
@@ -149,18 +186,33 @@ static void add_request(const struct options *o, struct connection *c) {
                                  : put_send_header(frame + 8, o, c->opaque, queue);
     char *body = frame + 8 + header;
     size_t body_bytes = 0;
-    if (o->kind == SEND) {
+    if (o->kind != BATCH && o->kind != PULL) {
         memset(body, 'x', o->body_bytes);
         body_bytes = o->body_bytes;
     } else if (o->kind == BATCH) {
         for (int i = 0; i < o->messages; i++)
             body_bytes += put_batch_entry(body + body_bytes, o->body_bytes);
     }
-    put_u32(frame, 4 + header + body_bytes);
-    put_u32(frame + 4, header);
-    c->out_length += 8 + header + body_bytes;
-    c->started_us[c->opaque++ & 0xFFFF] = now_us();
+    put_frame(c, header, body_bytes, now_us(), 0);
     c->in_flight++;
+}
+
+/* The request that commits the half message of an acknowledged send. */
+static void add_commit(struct connection *c, const char *answer, size_t length,
+                       uint64_t started_us) {
+    const char *id = memmem(answer, length, "\"msgId\":\"", 9);
+    char place[17] = "";
+    if (!id || id + 41 > answer + length) die("answer without msgId");
+    memcpy(place, id + 25, 16); /* behind the broker's host */
+    int header = snprintf(c->out + c->out_length + 8, HEADER_BYTES,
+        "{\"code\":37,\"extFields\":{\"commitLogOffset\":\"%llu\",\"commitOrRollback\":\"%d\","
+        "\"fromTransactionCheck\":\"false\",\"msgId\":\"%.32s\",\"producerGroup\":\"load\","
+        "\"tranStateTableOffset\":\"%ld\",\"transactionId\":\"%.32s\"},\"flag\":0,"
+        "\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\","
+        "\"version\":407}",
+        strtoull(place, NULL, 16), COMMITTED, id + 9,
+        header_number(answer, length, "\"queueOffset\""), id + 9, c->opaque);
+    put_frame(c, header, 0, started_us, 1);
 }
 
 static void write_out(struct connection *c) {
@@ -177,10 +229,11 @@ static void write_out(struct connection *c) {
 
 static void take_pull_answer(struct connection *c, struct totals *t, long code,
                              const char *body, const char *end, long next_offset) {
-    if (code == 0) {
-        for (; body < end; body += get_u32(body)) t->messages++;
+    if (code == 0 || code == 20) { /* 20: nothing matched so far */
+        for (; code == 0 && body < end; body += get_u32(body)) t->messages++;
+        t->looked_at += next_offset - c->next_offset;
         c->next_offset = next_offset;
-    } else if (code >= 19 && code <= 21) {
+    } else if (code == 19 || code == 21) {
         c->next_offset = 0;
     } else {
         t->errors++;
@@ -197,7 +250,13 @@ static void take_answers(const struct options *o, struct connection *c, struct t
         uint32_t header_bytes = get_u32(c->in + at + 4) & 0xFFFFFF;
         long code = header_number(header, header_bytes, "\"code\"");
         long opaque = header_number(header, header_bytes, "\"opaque\"");
-        uint64_t took = now_us() - c->started_us[opaque & 0xFFFF];
+        uint64_t started_us = c->started_us[opaque & 0xFFFF];
+        if (o->kind == COMMIT && code == 0 && !c->is_end[opaque & 0xFFFF]) {
+            add_commit(c, header, header_bytes, started_us);
+            at += 4 + length;
+            continue;
+        }
+        uint64_t took = now_us() - started_us;
         latency_us[took < LATENCY_MAX_US ? took : LATENCY_MAX_US - 1]++;
         t->answers++;
         c->in_flight--;
@@ -231,6 +290,7 @@ static struct connection *connect_all(const struct options *o) {
         c->in = malloc(IN_BYTES);
         c->out = malloc(request * (o->window + 1));
         c->started_us = calloc(1 << 16, sizeof *c->started_us);
+        c->is_end = calloc(1 << 16, 1);
     }
     return all;
 }
@@ -278,10 +338,10 @@ static void run(const struct options *o) {
     }
     double seconds = (now_us() - measured_from) / 1e6;
     long answers = total.answers - warm.answers;
-    const char *names[] = {"send", "batch", "pull"};
-    printf("{\"kind\":\"%s\",\"messages_per_s\":%.0f,\"p50_us\":%ld,\"p99_us\":%ld,"
-           "\"p999_us\":%ld,\"max_us\":%ld,\"errors\":%ld,\"stored\":%ld}\n",
-           names[o->kind], (total.messages - warm.messages) / seconds,
+    printf("{\"kind\":\"%s\",\"messages_per_s\":%.0f,\"looked_at_per_s\":%.0f,\"p50_us\":%ld,"
+           "\"p99_us\":%ld,\"p999_us\":%ld,\"max_us\":%ld,\"errors\":%ld,\"stored\":%ld}\n",
+           kind_names[o->kind], (total.messages - warm.messages) / seconds,
+           (total.looked_at - warm.looked_at) / seconds,
            percentile_us(0.5, answers), percentile_us(0.99, answers),
            percentile_us(0.999, answers), percentile_us(1, answers), total.errors,
            total.messages);
@@ -296,7 +356,7 @@ int main(int count, char **words) {
         fprintf(stderr, "usage: see the head of load.c\n");
         return 2;
     }
-    o.kind = !strcmp(words[1], "pull") ? PULL : !strcmp(words[1], "batch") ? BATCH : SEND;
+    while (o.kind < KINDS && strcmp(words[1], kind_names[o.kind])) o.kind++;
     o.port = atoi(words[2]);
     o.topic = words[3];
     o.queues = atoi(words[4]);
@@ -304,6 +364,7 @@ int main(int count, char **words) {
     if (o.kind == PULL) {
         o.messages = atoi(words[6]);
         o.seconds = atof(words[7]);
+        if (count > 8) o.expression = words[8];
     } else if (count >= (o.kind == BATCH ? 10 : 9)) {
         o.window = atoi(words[6]);
         o.body_bytes = atoi(words[7]);
@@ -311,7 +372,7 @@ int main(int count, char **words) {
         if (o.kind == BATCH) o.messages = atoi(words[9]);
         if (o.kind == SEND && count > 9) o.topics = atoi(words[9]);
     }
-    if (o.queues < 1 || o.connections < 1 || o.window < 1 || o.messages < 1 || o.seconds <= 0) {
+    if (o.kind == KINDS || o.queues < 1 || o.connections < 1 || o.window < 1 || o.messages < 1 || o.seconds <= 0) {
         fprintf(stderr, "usage: see the head of load.c\n");
         return 2;
     }
