@@ -19,7 +19,7 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import BINARY, JSON, decode_head, encode_head
 from cometmq.protocol.registry import REGISTRY, CodeSpec, Side
 
-SPECS = [spec for spec in REGISTRY.values() if spec.side is Side.BROKER]
+SPECS = [spec for spec in REGISTRY.values() if Side.BROKER in spec.side]
 
 NUMBERS = ("", "0", "1", "-1", "2147483647", "-2147483648", "9223372036854775807", "x", "1.5", " 7")
 TEXTS = (

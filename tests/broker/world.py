@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from cometmq.broker.admin_broker import BrokerAdmin
+from cometmq.broker.admin_clients import ClientAdmin
 from cometmq.broker.admin_groups import GroupAdmin
+from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import DelayDelivery, DelayLevels
@@ -22,6 +24,8 @@ from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
+from cometmq.broker.relay import RelayHandler
+from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
@@ -31,7 +35,10 @@ from cometmq.net.peer import Peer
 from cometmq.net.router import Handler, Reply
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
-from cometmq.protocol.frame import Request
+from cometmq.protocol.bodies import ConsumerData, Heartbeat, Subscription
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.frame import Request, Response
 from cometmq.protocol.headers import Header
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
@@ -49,6 +56,10 @@ class RecordingPeer:
     congested: bool = False
     closed: bool = False
     sent: list[tuple[int, Header | None]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    #: What the client answers to requests: an answer, or what goes wrong with it.
+    answers: dict[int, Response | Exception] = field(default_factory=dict)
+    asked: list[tuple[int, Header | None, bytes]] = field(default_factory=list)
     on_close: list[Callable[[Any], None]] = field(default_factory=list)
     late: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
 
@@ -57,6 +68,16 @@ class RecordingPeer:
 
     def send_oneway(self, code: int, header: Header | None, body: bytes = b"") -> None:
         self.sent.append((code, header))
+        self.bodies.append(body)
+
+    async def request(
+        self, code: int, header: Header | None, body: bytes = b"", *, timeout_ms: int
+    ) -> Response:
+        self.asked.append((code, header, body))
+        answer = self.answers[code]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def close(self) -> None:
         self.closed = True
@@ -70,9 +91,14 @@ def connect(port: int = 40000) -> Peer:
     return cast("Peer", RecordingPeer(address=f"127.0.0.1:{port}"))
 
 
+def recorded(peer: Peer) -> RecordingPeer:
+    """What a connection of a test remembers."""
+    return cast("RecordingPeer", peer)
+
+
 def sent_to(peer: Peer) -> list[tuple[int, Header | None]]:
     """The one-way requests that the broker sent."""
-    return cast("RecordingPeer", peer).sent
+    return recorded(peer).sent
 
 
 async def answer(peer: Peer, reply: object) -> Reply:
@@ -87,10 +113,16 @@ async def answer(peer: Peer, reply: object) -> Reply:
 
 
 def request(
-    code: int, header: Header | None = None, body: bytes = b"", version: int = 407
+    code: int,
+    header: Header | None = None,
+    body: bytes = b"",
+    version: int = 407,
+    language: str = "JAVA",
 ) -> Request[Any]:
     """A request as the protocol layer gives it to a handler."""
-    return Request(code=code, header=header, opaque=1, body=body, version=version, language="JAVA")
+    return Request(
+        code=code, header=header, opaque=1, body=body, version=version, language=language
+    )
 
 
 @dataclass
@@ -168,11 +200,33 @@ class Parts(Tables):
         *,
         peer: Peer | None = None,
         version: int = 407,
+        language: str = "JAVA",
     ) -> Reply:
         """Call the handler of a code as the router does."""
-        asked = request(code, header, body, version)
+        asked = request(code, header, body, version, language)
         peer = peer or connect()
         return await answer(peer, self.handlers[code](peer, asked))
+
+    async def join(
+        self,
+        group: str,
+        topic: str,
+        *,
+        client_id: str = "c",
+        language: str = "JAVA",
+        version: int = 407,
+        model: str = "CLUSTERING",
+    ) -> Peer:
+        """A consumer comes online; gives its connection."""
+        peer = connect()
+        data = ConsumerData(
+            group, message_model=model, subscription_data_set=(Subscription(topic),)
+        )
+        body = encode_json(Heartbeat(client_id, (), (data,)))
+        await self.ask(
+            RequestCode.HEART_BEAT, body=body, peer=peer, version=version, language=language
+        )
+        return peer
 
     async def put(
         self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str
@@ -295,15 +349,32 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             appender=parts.appender,
         ),
         GroupAdmin(
+            groups=parts.groups,
+            offsets=offsets,
+            delivery=parts.delivery,
+            stats=stats,
+            clock=clock,
+        ),
+        ProgressAdmin(
             config=config,
             store=store,
             topics=topics,
             groups=parts.groups,
             offsets=offsets,
             members=members,
-            delivery=parts.delivery,
             stats=stats,
             clock=clock,
+            store_address="127.0.0.1:10911",
         ),
+        ResetHandler(
+            config=config,
+            store=store,
+            topics=topics,
+            offsets=offsets,
+            members=members,
+            clock=clock,
+        ),
+        RelayHandler(config=config, store=store, members=members),
+        ClientAdmin(members=members, clock=clock),
     )
     return {code: handler for part in found for code, handler in part.handlers().items()}

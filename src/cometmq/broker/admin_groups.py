@@ -1,71 +1,47 @@
-"""Administration of consumer groups and their progress (upstream: AdminBrokerProcessor.java)."""
+"""Administration of consumer groups (upstream: AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
 
-from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices, join_in_slices
+from cometmq.core.slices import join_in_slices
 from cometmq.message.names import is_legal_name
 from cometmq.net.router import Reply
-from cometmq.protocol.bodies import (
-    ConsumeOffset,
-    ConsumeStats,
-    QueueKey,
-    SubscriptionGroupConfig,
-    table_pieces,
-)
+from cometmq.protocol.bodies import SubscriptionGroupConfig, table_pieces
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import (
-    REQUEST_DIALECT_MAX_BYTES,
-    encode_json,
-    object_map,
-    parse_json,
-)
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
-    from cometmq.broker.config import BrokerConfig
     from cometmq.broker.delay import DelayDelivery
     from cometmq.broker.groups import GroupTable
-    from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
-    from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import GetConsumeStats, GroupName
-    from cometmq.store.engine import MessageStore
+    from cometmq.protocol.headers import GroupName
 
 log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """Serves the codes that create, delete, list and describe groups and their offsets."""
+    """Serves the codes that create, delete and list groups, and give whole offset tables."""
 
     def __init__(
         self,
         *,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicTable,
         groups: GroupTable,
         offsets: ConsumerOffsets,
-        members: Members,
         delivery: DelayDelivery,
         stats: BrokerStats,
         clock: Clock,
     ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._members = members
         self._delivery = delivery
         self._stats = stats
         self._clock = clock
@@ -76,7 +52,6 @@ class GroupAdmin:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
-            RequestCode.GET_CONSUME_STATS: self.progress,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
         }
@@ -114,25 +89,6 @@ class GroupAdmin:
         pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
         return Reply(body=await join_in_slices(pieces, self._clock))
 
-    async def progress(self, _peer: Peer, request: Request[GetConsumeStats]) -> Reply:
-        """How far a group is in each queue, and how far the queue goes."""
-        header = request.header
-        group = header.consumer_group
-        topics = [header.topic] if header.topic else self._offsets.topics_of(group)
-        rows: list[tuple[QueueKey, ConsumeOffset]] = []
-        tps = 0.0
-        slices = Slices(self._clock)
-        for topic in sorted(topics):
-            config = self._topics.get(topic)
-            if config is None or self._left(group, topic):
-                continue
-            tps += self._stats.consume_tps(group, topic)
-            for queue_id in range(config.read_queue_nums):
-                key = QueueKey(topic, self._config.broker_name, queue_id)
-                rows.append((key, await self._queue_progress(group, topic, queue_id)))
-                await slices.pause()
-        return Reply(body=encode_json(ConsumeStats(tps, object_map(rows))))
-
     async def all_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Every group's progress, in the text of its file."""
         return Reply(body=await self._offsets.text())
@@ -140,18 +96,3 @@ class GroupAdmin:
     async def delay_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """How far each delay level has got, in the text of its file."""
         return Reply(body=self._delivery.text())
-
-    def _left(self, group: str, topic: str) -> bool:
-        """Whether a group that is online subscribes to other topics only."""
-        online = self._members.group(group)
-        return (
-            online is not None and bool(online.subscriptions) and topic not in online.subscriptions
-        )
-
-    async def _queue_progress(self, group: str, topic: str, queue_id: int) -> ConsumeOffset:
-        _, end = bounds(self._store, topic, queue_id)
-        offset = max(self._offsets.query(group, topic, queue_id), 0)
-        last_ms = 0
-        if offset > 0:
-            last_ms = max(await self._store.store_time_at(topic, queue_id, offset - 1), 0)
-        return ConsumeOffset(end, offset, last_ms)

@@ -13,7 +13,9 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.broker.admin_broker import BrokerAdmin
+from cometmq.broker.admin_clients import ClientAdmin
 from cometmq.broker.admin_groups import GroupAdmin
+from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import resolve
@@ -28,7 +30,9 @@ from cometmq.broker.pull import PullHandler
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
+from cometmq.broker.relay import RelayHandler
 from cometmq.broker.reply import ReplyHandler
+from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
@@ -323,16 +327,38 @@ class Broker:
                 appender=self.appender,
             ),
             GroupAdmin(
+                groups=self.groups,
+                offsets=self.offsets,
+                delivery=self.delay,
+                stats=self.stats,
+                clock=self._clock,
+            ),
+            *self._consumer_admin_parts(),
+        )
+
+    def _consumer_admin_parts(self) -> tuple[HandlerPart, ...]:
+        return (
+            ProgressAdmin(
                 config=self.config,
                 store=self.store,
                 topics=self.topics,
                 groups=self.groups,
                 offsets=self.offsets,
                 members=self.members,
-                delivery=self.delay,
                 stats=self.stats,
                 clock=self._clock,
+                store_address=_join(resolve(self.config.broker_ip1), self.port),
             ),
+            ResetHandler(
+                config=self.config,
+                store=self.store,
+                topics=self.topics,
+                offsets=self.offsets,
+                members=self.members,
+                clock=self._clock,
+            ),
+            RelayHandler(config=self.config, store=self.store, members=self.members),
+            ClientAdmin(members=self.members, clock=self._clock),
         )
 
     def _spawn_background(self) -> None:

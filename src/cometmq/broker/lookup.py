@@ -48,6 +48,13 @@ async def find_record(store: MessageStore, physical_offset: int) -> Record | Non
         return None
 
 
+async def find_bytes(store: MessageStore, physical_offset: int) -> bytes | None:
+    """The stored bytes of the record at a physical offset, which anybody may have made up."""
+    record = await find_record(store, physical_offset)
+    view = None if record is None else await store.fetch_at(physical_offset)
+    return None if view is None else bytes(view)
+
+
 def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
     """When a queue's first message was stored; 0 when it has none, or one so old that it is surely
     not in memory."""

@@ -135,6 +135,10 @@ class ConsumerOffsets:
         offsets = self._table.get(f"{topic}@{group}")
         return NOT_FOUND if offsets is None else offsets.get(queue_id, NOT_FOUND)
 
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """Where ``group`` reads on in each queue of ``topic`` that it has read."""
+        return dict(self._table.get(f"{topic}@{group}", {}))
+
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have read ``topic``."""
         prefix = topic + SEPARATOR

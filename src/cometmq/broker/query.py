@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.lookup import bounds, find_record
+from cometmq.broker.lookup import bounds, find_bytes
 from cometmq.core.errors import BadRequest
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -64,13 +64,12 @@ class QueryHandler:
     async def by_offset(self, _peer: Peer, request: Request[ViewMessage]) -> Reply:
         """The one message at a physical offset."""
         offset = request.header.offset
-        record = await find_record(self._store, offset)
-        view = None if record is None else await self._store.fetch_at(offset)
-        if view is None:
+        record = await find_bytes(self._store, offset)
+        if record is None:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
-        return Reply(body=bytes(view))
+        return Reply(body=record)
 
     async def offset_by_time(self, _peer: Peer, request: Request[SearchOffset]) -> Reply:
         """The queue offset of a moment."""

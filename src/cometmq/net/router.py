@@ -86,7 +86,7 @@ class Router:
         for code, handler in handlers.items():
             spec = REGISTRY[code]
             is_task = inspect.iscoroutinefunction(handler)
-            if spec.side is not side or is_task != (spec.lane is Lane.TASK):
+            if side not in spec.side or is_task != (spec.lane is Lane.TASK):
                 raise TypeError(f"handler of {spec.code.name} does not fit its row: {spec}")
             if is_task:
                 self._task_handlers[code] = cast("TaskHandler", handler)

@@ -276,16 +276,22 @@ class GetConsumeStats(Header):
 
 
 class ResetOffset(Header):
-    """Code 220, broker to client."""
+    """Code 222, and 220 from broker to client. ``timestamp`` -1 is the end of each queue.
+
+    5.x administrators may name one queue and an offset in it (upstream:
+    ResetOffsetRequestHeader.java).
+    """
 
     topic: str
     group: str
     timestamp: Int64
     is_force: Flag
+    queue_id: Int32 | None = None
+    offset: Int64 | None = None
 
 
 class GetConsumerStatus(Header):
-    """Code 221, broker to client."""
+    """Code 223, and 221 from broker to client; ``client_addr`` is a client id."""
 
     topic: str
     group: str
@@ -301,12 +307,48 @@ class GetConsumerRunningInfo(Header):
 
 
 class ConsumeMessageDirectly(Header):
-    """Code 309."""
+    """Code 309; ``msg_id`` is an offset id."""
 
     consumer_group: str
     client_id: str | None = None
     msg_id: str | None = None
     broker_name: str | None = None
+
+
+class ProducerGroup(Header):
+    """Code 204."""
+
+    producer_group: str
+
+
+class ConsumeTimeSpan(Header):
+    """Code 303."""
+
+    topic: str
+    group: str
+
+
+class QueryCorrectionOffset(Header):
+    """Code 308; ``filter_groups`` are groups to leave out, parted by commas."""
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
+
+
+class CloneGroupOffset(Header):
+    """Code 314; without a topic all of the source group's."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: Flag = None
+
+
+class BrokerConsumeStats(Header):
+    """Code 317."""
+
+    is_order: Flag
 
 
 # ----------------------------------------------------------------------------------------- topics

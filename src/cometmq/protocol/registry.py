@@ -90,8 +90,16 @@ _BROKER: Final = (
     CodeSpec(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.GET_TOPIC_STATS_INFO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_CONSUMER_CONNECTION_LIST, h.ConsumerGroup),
+    CodeSpec(Code.GET_PRODUCER_CONNECTION_LIST, h.ProducerGroup),
+    CodeSpec(Code.GET_ALL_PRODUCER_INFO, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.DELETE_SUBSCRIPTIONGROUP, h.GroupName, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.GET_CONSUME_STATS, h.GetConsumeStats, lane=Lane.TASK),
+    CodeSpec(Code.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStats, lane=Lane.TASK),
+    CodeSpec(Code.QUERY_CONSUME_TIME_SPAN, h.ConsumeTimeSpan, lane=Lane.TASK),
+    CodeSpec(Code.QUERY_CORRECTION_OFFSET, h.QueryCorrectionOffset, lane=Lane.TASK),
+    CodeSpec(Code.CLONE_GROUP_OFFSET, h.CloneGroupOffset, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffset, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, h.GetConsumerStatus, lane=Lane.TASK),
     CodeSpec(Code.DELETE_TOPIC_IN_BROKER, h.Topic, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
@@ -144,13 +152,19 @@ _NAMESRV: Final = (
     ),
 )
 
+#: A broker passes these on to the client that they name.
+_RELAYED: Final = Side.BROKER | Side.CLIENT
 _CLIENT: Final = (
     CodeSpec(Code.CHECK_TRANSACTION_STATE, h.CheckTransactionState, side=Side.CLIENT),
     CodeSpec(Code.NOTIFY_CONSUMER_IDS_CHANGED, h.ConsumerGroup, side=Side.CLIENT),
     CodeSpec(Code.RESET_CONSUMER_CLIENT_OFFSET, h.ResetOffset, side=Side.CLIENT),
     CodeSpec(Code.GET_CONSUMER_STATUS_FROM_CLIENT, h.GetConsumerStatus, side=Side.CLIENT),
-    CodeSpec(Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, side=Side.CLIENT),
-    CodeSpec(Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, side=Side.CLIENT),
+    CodeSpec(
+        Code.GET_CONSUMER_RUNNING_INFO, h.GetConsumerRunningInfo, side=_RELAYED, lane=Lane.TASK
+    ),
+    CodeSpec(
+        Code.CONSUME_MESSAGE_DIRECTLY, h.ConsumeMessageDirectly, side=_RELAYED, lane=Lane.TASK
+    ),
     CodeSpec(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, h.PushReply, side=Side.CLIENT),
 )
 
