@@ -73,15 +73,18 @@ class Delivery:
         order_key: str | None,
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int,
+        *,
+        attempts: int = 0,
     ) -> list[SendResult]:
         """Send until a broker has stored the request's messages; gives a result for each.
 
-        Raises RouteNotFound, and the last attempt's error when all failed.
+        ``attempts`` 0 is as many as are configured. Raises RouteNotFound, and the last attempt's
+        error when all failed.
         """
         self._session.add_producer(self._group)
         budget_ms = timeout_ms or self._config.send_timeout_ms
         deadline_ms = self._clock.monotonic_ms() + budget_ms
-        attempts = self._config.send_retries + 1
+        attempts = attempts or self._config.send_retries + 1
         last: str | None = None
         error: ClientError | None = None
         stored: list[SendResult] | None = None
