@@ -197,7 +197,7 @@ class ProgressAdmin:
         oldest_ms = await time_at(topic, queue_id, low)
         offset = self._offsets.query(group, topic, queue_id)
         delay_ms = 0
-        if offset < high:
+        if max(offset, low) < high:
             next_ms = await time_at(topic, queue_id, max(offset, low))
             delay_ms = max(self._clock.wall_ms() - next_ms, 0)
         return QueueTimeSpan(
