@@ -1,1 +1,1 @@
-"""Against real Java peers: RocketMQ 4.9.7 as published, its broker, client and tools."""
+"""Against real Java peers: brokers, clients and tools of RocketMQ 4.9.7 and 5.5.0 as published."""

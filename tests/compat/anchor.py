@@ -1,4 +1,4 @@
-"""A real Apache RocketMQ 4.9.7 on loopback: its jars, name server, broker, tools and clients.
+"""A real Apache RocketMQ on loopback, 4.9.7 or 5.5.0: jars, name server, broker, tools, clients.
 
 The jars come through Maven once and stay in a cache folder (COMETMQ_TEST_CACHE, else the user's
 cache); so do compiled test programs, under a key that covers their text. Processes are ended by
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 VERSION: Final = "4.9.7"
+LATEST: Final = "5.5.0"
 HERE: Final = Path(__file__).parent
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -36,6 +38,13 @@ OPENINGS: Final = (
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-XX:TieredStopAtLevel=1",
+)
+
+#: Test programs are written for RocketMQ 4. In RocketMQ 5 these parts of org.apache.rocketmq.common
+#: are in org.apache.rocketmq.remoting.protocol.
+MOVED: Final = re.compile(
+    r"org\.apache\.rocketmq\.common\."
+    r"(?:protocol\.|(?=admin\.|subscription\.|filter\.FilterAPI|DataVersion))"
 )
 
 #: Files of a few megabytes, and patience: a test machine may be busy with other things.
@@ -72,26 +81,36 @@ def missing_tool() -> str | None:
     return next((name for name in ("java", "javac", "mvn") if shutil.which(name) is None), None)
 
 
-def fetch_jars() -> Path:
-    """The folder with the jars; fetches them the first time. Raises CalledProcessError."""
-    target = cache_dir() / f"rocketmq-{VERSION}"
-    subprocess.run([str(HERE / "anchor" / "fetch.sh"), str(target)], check=True)
+def fetch_jars(version: str = VERSION) -> Path:
+    """The folder with a version's jars; fetches them the first time. Raises CalledProcessError."""
+    target = cache_dir() / f"rocketmq-{version}"
+    subprocess.run([str(HERE / "anchor" / "fetch.sh"), version, str(target)], check=True)
     return target
+
+
+def version_of(jars: Path) -> str:
+    """The version of RocketMQ that a folder of `fetch_jars` holds."""
+    return jars.name.removeprefix("rocketmq-")
 
 
 def compile_java(jars: Path, sources: Sequence[Path]) -> Path:
     """Compiles programs against the jars; gives the folder of classes. Raises AnchorFailed."""
-    digest = hashlib.sha256(VERSION.encode())
-    for source in sorted(sources):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    texts = {source.name: source.read_text(encoding="utf-8") for source in sorted(sources)}
+    if version_of(jars) != VERSION:
+        texts = {name: as_in_rocketmq_5(text) for name, text in texts.items()}
+    digest = hashlib.sha256(version_of(jars).encode())
+    for name, text in texts.items():
+        digest.update(f"{name}\0{text}".encode())
     target = cache_dir() / "classes" / digest.hexdigest()[:24]
     if target.is_dir():
         return target
     fresh = target.with_name(f"{target.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
-    command = ["javac", "-Xlint:-options", "-cp", f"{jars}/*", "-d", str(fresh)]
-    done = subprocess.run([*command, *map(str, sources)], capture_output=True, text=True)
+    for name, text in texts.items():
+        (fresh / name).write_text(text, encoding="utf-8")
+    command = ["javac", "-Xlint:-options", "-cp", f"{jars}/*", "-d", "."]
+    done = subprocess.run([*command, *texts], capture_output=True, text=True, cwd=fresh)
     if done.returncode != 0:
         shutil.rmtree(fresh)
         raise AnchorFailed(f"javac: {done.stderr}")
@@ -100,6 +119,11 @@ def compile_java(jars: Path, sources: Sequence[Path]) -> Path:
     except OSError:  # another test run was faster
         shutil.rmtree(fresh)
     return target
+
+
+def as_in_rocketmq_5(source: str) -> str:
+    """A program's text with the package names of RocketMQ 5."""
+    return MOVED.sub("org.apache.rocketmq.remoting.protocol.", source)
 
 
 def java_command(

@@ -24,9 +24,10 @@ class StepFailed(Exception):
 
 
 class Driver:
-    """`Driver.java` in a JVM of its own; close it after use."""
+    """`Driver.java` in a JVM of its own; close it after use. `version` is RocketMQ's."""
 
     def __init__(self, jars: Path, home: Path, properties: Mapping[str, str] | None = None) -> None:
+        self.version = anchor.version_of(jars)
         anchor.prepare_home(home)
         classes = anchor.compile_java(jars, sorted(SOURCES.glob("*.java")))
         settings = {"rocketmq.client.rebalance.waitInterval": "1000", **(properties or {})}

@@ -9,8 +9,10 @@ import pytest
 
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, column, tables
-from tests.compat.test_consumer import Group
+from tests.compat.groups import Group
 from tests.compat.test_producer import check_results, props, pull_all
+
+pytestmark = pytest.mark.runs("cometmq", "java")
 
 
 @pytest.fixture(scope="module")

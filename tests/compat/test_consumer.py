@@ -3,85 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import count
 from typing import cast
 
-import pytest
-
+from tests.client.shared_broker import fresh_name
 from tests.compat.anchor import wait_until
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, Json, column
+from tests.compat.groups import Groups
+from tests.compat.lines import proves
 from tests.compat.test_producer import props, pull_all
 
 Row = dict[str, Json]
-TIMEOUT_MS = 40_000
 
 
-class Group:
-    """The members of a consumer group in the Java programs."""
-
-    ids = count()
-
-    def __init__(self, driver: Driver, target: Target, group: str, topic: str) -> None:
-        self._driver = driver
-        self._common = {"namesrv": target.namesrv, "group": group, "topic": topic}
-        self._members: list[str] = []
-
-    def join(self, **options: object) -> str:
-        """One more member; gives the id by which it is asked."""
-        member = f"member{next(self.ids)}"
-        self._driver.ask("consume", id=member, **{"filter": "*", **self._common, **options})
-        self._members.append(member)
-        return member
-
-    def received(self, member: str, number: int, settle_ms: int = 500) -> list[Row]:
-        """What a member got once that were `number` messages, and what came just after."""
-        waits = {"timeoutMs": TIMEOUT_MS, "settleMs": settle_ms}
-        return self._driver.rows("received", id=member, count=number, **waits)
-
-    def leave(self, member: str) -> None:
-        """A member goes."""
-        self._members.remove(member)
-        self._driver.ask("stop", id=member)
-
-    def close(self) -> None:
-        """All go."""
-        for member in list(self._members):
-            self.leave(member)
-
-
-class Groups:
-    """Makes groups for one test."""
-
-    def __init__(self, driver: Driver, target: Target) -> None:
-        self._driver = driver
-        self._target = target
-        self._made: list[Group] = []
-
-    def make(self, group: str, topic: str) -> Group:
-        """A group without members."""
-        made = Group(self._driver, self._target, group, topic)
-        self._made.append(made)
-        return made
-
-    def close(self) -> None:
-        """Ends all of them."""
-        for made in self._made:
-            made.close()
-
-
-@pytest.fixture
-def groups(driver: Driver, target: Target) -> Iterator[Groups]:
-    made = Groups(driver, target)
-    yield made
-    made.close()
-
-
+@proves("push, clustering")
 def test_members_share_the_queues(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-share"
+    topic = fresh_name("consumer-share")
     driver.send(target.namesrv, topic, prefix="old-", count=20)
-    group = groups.make("share", topic)
+    group = groups.make(topic)
     first = group.join()
     assert len(group.received(first, 20)) == 20
     second = group.join()
@@ -107,10 +46,11 @@ def test_members_share_the_queues(driver: Driver, target: Target, groups: Groups
     assert not new[0] & new[1]
 
 
+@proves("tags")
 def test_tags_are_filtered(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-tags"
+    topic = fresh_name("consumer-tags")
     driver.send(target.namesrv, topic, prefix="t-", count=30, tags=["a", "b", "c"])
-    group = groups.make("tags", topic)
+    group = groups.make(topic)
     member = group.join(filter="a || c")
     rows = group.received(member, 20, settle_ms=1_000)
     assert sorted(str(row["keys"]) for row in rows) == sorted(
@@ -118,10 +58,11 @@ def test_tags_are_filtered(driver: Driver, target: Target, groups: Groups) -> No
     )
 
 
+@proves("push, broadcasting")
 def test_broadcasting_gives_all_to_all(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-broadcast"
+    topic = fresh_name("consumer-broadcast")
     driver.send(target.namesrv, topic, prefix="first-")
-    group = groups.make("broadcast", topic)
+    group = groups.make(topic)
     members = [group.join(model="BROADCASTING") for _ in range(2)]
     # A broadcasting consumer asks for its start only once it has its queues.
     for member in members:
@@ -132,10 +73,11 @@ def test_broadcasting_gives_all_to_all(driver: Driver, target: Target, groups: G
         assert keys >= {f"cast-{number}" for number in range(20)}
 
 
+@proves("send-back and retry topic")
 def test_refused_messages_come_again(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-retry"
+    topic = fresh_name("consumer-retry")
     driver.send(target.namesrv, topic, prefix="r-", count=6, tags=["a"])
-    group = groups.make("retry", topic)
+    group = groups.make(topic)
     member = group.join(failTimes=2)
     deliveries: dict[str, list[Row]] = defaultdict(list)
     for row in group.received(member, 18, settle_ms=1_500):
@@ -152,15 +94,16 @@ def test_refused_messages_come_again(driver: Driver, target: Target, groups: Gro
         assert third - second >= 900
 
 
+@proves("dead letters")
 def test_a_hopeless_message_becomes_a_dead_letter(
     driver: Driver, target: Target, groups: Groups
 ) -> None:
-    topic, name = "consumer-dead", "hopeless"
+    topic = fresh_name("consumer-dead")
     driver.send(target.namesrv, topic, prefix="d-", count=2)
-    group = groups.make(name, topic)
+    group = groups.make(topic)
     member = group.join(failTimes=100, maxReconsume=1)
     group.received(member, 4)
-    dead_topic = f"%DLQ%{name}"
+    dead_topic = f"%DLQ%g-{topic}"
 
     def both_dead() -> bool:
         routes = driver.mqadmin("topicRoute", "-n", target.namesrv, "-t", dead_topic)
@@ -174,10 +117,11 @@ def test_a_hopeless_message_becomes_a_dead_letter(
     assert {props(row)["RETRY_TOPIC"] for row in rows} == {topic}
 
 
+@proves("push, orderly")
 def test_queues_stay_in_order(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-order"
+    topic = fresh_name("consumer-order")
     driver.send(target.namesrv, topic, prefix="o-", count=40)
-    group = groups.make("order", topic)
+    group = groups.make(topic)
     member = group.join(orderly=True, failTimes=1)
     rows = group.received(member, 80, settle_ms=1_000)
     by_queue: dict[Json, list[Row]] = defaultdict(list)
@@ -190,10 +134,11 @@ def test_queues_stay_in_order(driver: Driver, target: Target, groups: Groups) ->
         assert column(each, "queueOffset") == [offset for offset in offsets for _ in range(2)]
 
 
+@proves("offsets kept and asked for")
 def test_a_group_goes_on_where_it_stopped(driver: Driver, target: Target, groups: Groups) -> None:
-    topic = "consumer-resume"
+    topic = fresh_name("consumer-resume")
     driver.send(target.namesrv, topic, prefix="before-", count=12)
-    group = groups.make("resume", topic)
+    group = groups.make(topic)
     member = group.join()
     group.received(member, 12)
     group.leave(member)

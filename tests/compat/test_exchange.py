@@ -13,6 +13,7 @@ from cometmq.client.config import ClientConfig, parse_name_servers
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.message.model import Message
+from tests.client.shared_broker import fresh_name
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver
 from tests.compat.test_producer import props, pull_all
@@ -44,7 +45,7 @@ async def take(subscription: Subscription, number: int) -> list[ReceivedMessage]
 
 
 async def test_what_it_sends_java_reads(client: Client, driver: Driver, target: Target) -> None:
-    topic = "ours-send"
+    topic = fresh_name("ours-send")
     results = [
         await client.send(
             topic, f"one {number}".encode(), tag="a", keys=[f"k{number}"],
@@ -72,20 +73,21 @@ async def test_what_it_sends_java_reads(client: Client, driver: Driver, target: 
 
 async def test_a_large_body_survives(client: Client, driver: Driver, target: Target) -> None:
     body = b"0123456789" * 30_000
-    await client.send("ours-large", body)
-    [row] = pull_all(driver, target, "ours-large")
+    topic = fresh_name("ours-large")
+    await client.send(topic, body)
+    [row] = pull_all(driver, target, topic)
     assert row["bodySize"] == len(body)
-    subscription = client.subscribe("ours-large", group="ours-large-group", start="first")
+    subscription = client.subscribe(topic, group=f"g-{topic}", start="first")
     [message] = await take(subscription, 1)
     assert message.body == body
 
 
 async def test_it_reads_what_java_sends(client: Client, driver: Driver, target: Target) -> None:
-    topic = "ours-read"
+    topic = fresh_name("ours-read")
     tags = ["a", "b", "c"]
     driver.send(target.namesrv, topic, prefix="p-", count=30, tags=tags)
     driver.send(target.namesrv, topic, mode="batch", prefix="b-", count=9, tags=tags)
-    subscription = client.subscribe(topic, group="ours-read", filter="a || c", start="first")
+    subscription = client.subscribe(topic, group=f"g-{topic}", filter="a || c", start="first")
     messages = await take(subscription, 26)
     expected = {f"p-{n}" for n in range(30) if n % 3 != 1} | {
         f"b-{n}" for n in range(9) if n % 3 != 1
@@ -95,11 +97,11 @@ async def test_it_reads_what_java_sends(client: Client, driver: Driver, target: 
 
 
 async def test_order_is_kept(client: Client, target: Target) -> None:
-    topic = "ours-order"
+    topic = fresh_name("ours-order")
     keys = ["x", "y", "z"]
     for number in range(30):
         await client.send(topic, f"{keys[number % 3]}{number}".encode(), order_key=keys[number % 3])
-    subscription = client.subscribe(topic, group="ours-order", ordered=True, start="first")
+    subscription = client.subscribe(topic, group=f"g-{topic}", ordered=True, start="first")
     got: dict[str, list[int]] = defaultdict(list)
     for message in await take(subscription, 30):
         body = message.body.decode()

@@ -1,4 +1,4 @@
-"""Our client against a real Java 4.9.7 name server and broker, and against ours."""
+"""Our client against real Java name servers and brokers, 4.9.7 and 5.5.0, and against ours."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all, read_as_broadcast
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver
+from tests.compat.lines import proves
 
 ONE_SECOND_LEVEL = 1
 
@@ -37,6 +38,7 @@ async def topic(client: Client) -> str:
     return await fresh_topic(client)
 
 
+@proves("sync", "one-way", "batch", "unique ids", "zlib bodies")
 async def test_every_way_to_send_reaches_a_consumer(client: Client, topic: str) -> None:
     single = await client.send(topic, b"single", tag="a", keys=["k1", "k2"], properties={"p": "v"})
     assert single.status is SendStatus.OK
@@ -69,6 +71,7 @@ async def test_the_first_message_creates_its_topic(client: Client) -> None:
     assert [message.body for message in await read_all(client, name, 1)] == [b"first"]
 
 
+@proves("tags")
 async def test_tags_are_filtered(client: Client, topic: str) -> None:
     for tag in ("insert", "update", "delete", "AaAa", "BBBB"):
         await client.send(topic, tag.encode(), tag=tag)
@@ -84,6 +87,7 @@ async def test_tags_are_filtered(client: Client, topic: str) -> None:
     assert found == {b"insert", b"update", b"AaAa"}
 
 
+@proves("send-back and retry topic", "dead letters")
 async def test_a_failed_message_comes_back_and_then_dies(client: Client, topic: str) -> None:
     await client.send(topic, b"poison", keys=["k"])
     group = f"g-{topic}"
@@ -103,6 +107,7 @@ async def test_a_failed_message_comes_back_and_then_dies(client: Client, topic: 
     assert (dead.body, dead.keys) == (b"poison", ("k",))
 
 
+@proves("offsets kept and asked for")
 async def test_the_group_remembers_where_it_stood(client: Client, topic: str) -> None:
     queue = (await client.queues(topic))[0]
     for at in range(10):
@@ -124,6 +129,7 @@ async def test_the_group_remembers_where_it_stood(client: Client, topic: str) ->
     assert (progress[queue].broker_offset, progress[queue].consumer_offset) == (10, 10)
 
 
+@proves("push, clustering", "push, orderly", "queue locks through a rebalance")
 async def test_members_share_a_topic_in_order(client: Client, target: Target, topic: str) -> None:
     keys = [f"key-{at}" for at in range(10)]
     seen: dict[str, list[int]] = {key: [] for key in keys}
@@ -151,11 +157,13 @@ async def test_members_share_a_topic_in_order(client: Client, target: Target, to
     assert min(shares) > 0
 
 
+@proves("push, broadcasting")
 async def test_broadcasting(client: Client, topic: str, tmp_path: Path) -> None:
     await client.send_many([Message(topic, b"%d" % at) for at in range(20)])
     await read_as_broadcast(client.config.name_servers, topic, 20, tmp_path)
 
 
+@proves("plain pull", "offsets kept and asked for")
 async def test_ranges_and_offsets(client: Client, topic: str) -> None:
     queue = (await client.queues(topic))[1]
     begun_ms = client.session.clock.wall_ms()
@@ -176,7 +184,7 @@ async def test_admin_operations(client: Client, target: Target, topic: str) -> N
     admin = Admin(client.session)
     (broker,) = await admin.brokers()
     assert (broker.name, broker.address) == (target.broker_name, target.broker)
-    assert (await admin.broker_runtime(broker.address))["brokerVersionDesc"] == "V4_9_7"
+    assert (await admin.broker_runtime(broker.address))["brokerVersionDesc"] == target.version
     assert (await admin.broker_config(broker.address))["brokerName"] == target.broker_name
     assert topic in await admin.list_topics()
     assert "SCHEDULE_TOPIC_XXXX" in await admin.system_topics()
@@ -208,6 +216,7 @@ async def test_admin_operations(client: Client, target: Target, topic: str) -> N
         await admin.topic_route(topic)
 
 
+@proves("batch")
 async def test_a_batch_is_stored_as_a_whole(client: Client, topic: str) -> None:
     messages = [Message(topic, b"%d" % at, keys=(f"k{at}",), wait_store=False) for at in range(50)]
     results = await client.send_batch(messages, queue=lambda queues, _: queues[2])
@@ -231,6 +240,7 @@ async def test_bodies_that_java_packed(
     assert compression(message.stored.sys_flag) is Compression[packing]
 
 
+@proves("namespaces")
 async def test_tenants_of_a_namespace_in_both_languages(
     client: Client, driver: Driver, target: Target
 ) -> None:

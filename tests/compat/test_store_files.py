@@ -104,6 +104,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
         yield how, root
 
 
+@pytest.mark.runs("4.9.7")
 def test_java_opens_ours_and_ours_opens_java_s(
     left: tuple[str, Path], jars: Path, driver: Driver, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_java_opens_ours_and_ours_opens_java_s(
     again.close()
 
 
+@pytest.mark.runs("4.9.7")
 def test_java_steps_over_what_was_left_out(jars: Path, driver: Driver, tmp_path: Path) -> None:
     """Fillers in the log and holes in the queues, in the place of damaged records."""
     root = tmp_path / "ours"

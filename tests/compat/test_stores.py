@@ -18,7 +18,7 @@ from cometmq.testing.cluster import ProcessCluster
 from tests.compat import anchor
 from tests.compat.conftest import SharedPeers, Target
 from tests.compat.driver import Driver, Json, column, tables
-from tests.compat.test_consumer import Group
+from tests.compat.groups import Group
 from tests.compat.test_producer import pull_all
 
 Row = dict[str, Json]
@@ -170,6 +170,7 @@ def add_more(driver: Driver, target: Target, prefix: str) -> None:
     driver.send(target.namesrv, TOPIC, mode="batch", prefix=f"{prefix}batch-", count=8)
 
 
+@pytest.mark.runs("4.9.7")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize(("first", "second"), [("cometmq", "java"), ("java", "cometmq")])
 def test_a_store_goes_there_and_back(

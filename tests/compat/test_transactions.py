@@ -16,6 +16,7 @@ from tests.client.shared_broker import fresh_name, fresh_topic, read_all
 from tests.compat.anchor import wait_until
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, Json, column
+from tests.compat.lines import proves
 from tests.compat.test_producer import pull_all
 
 
@@ -25,8 +26,9 @@ async def client(target: Target) -> AsyncIterator[Client]:
         yield client
 
 
+@proves("commit and rollback", "check-back")
 def test_the_java_producer_commits_rolls_back_and_is_asked(driver: Driver, target: Target) -> None:
-    topic = f"java-transactions-{target.name}"
+    topic = fresh_name("java-transactions")
     group = fresh_name("java-transactions")
     driver.send(target.namesrv, topic, prefix="plain-")
     states = {
@@ -66,6 +68,7 @@ def test_the_java_producer_commits_rolls_back_and_is_asked(driver: Driver, targe
     }
 
 
+@proves("commit and rollback", "check-back")
 async def test_our_client_commits_rolls_back_and_is_asked(client: Client) -> None:
     topic, group = await fresh_topic(client), fresh_name("transactions")
     asked: list[bytes] = []
@@ -91,6 +94,7 @@ async def test_our_client_commits_rolls_back_and_is_asked(client: Client) -> Non
     assert set(asked) == {b"late", b"never"}
 
 
+@proves("request and reply")
 async def test_requests_go_both_ways(client: Client, driver: Driver, target: Target) -> None:
     """Java asks us, and we ask Java, on each broker."""
     ours, theirs = await fresh_topic(client), await fresh_topic(client)

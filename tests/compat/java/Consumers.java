@@ -7,12 +7,14 @@ import java.util.Map;
 import java.util.TreeSet;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -22,17 +24,23 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 final class Consumers {
     private final Map<String, DefaultMQPushConsumer> started = new HashMap<>();
     private final Map<String, List<JSONObject>> inboxes = new HashMap<>();
+    private final Map<String, Hooks> hooks = new HashMap<>();
 
     /**
      * consume: id, namesrv, group, topic, filter; optional model, orderly, failTimes (a message is
-     * refused until it was redelivered so often), maxReconsume.
+     * refused until it was redelivered so often), maxReconsume, sql (the filter is SQL92), from (FIRST_OFFSET,
+     * LAST_OFFSET, TIMESTAMP with timestamp yyyyMMddHHmmss), strategy (see Strategies), namespace, hooks.
      */
     Object start(JSONObject command) throws Exception {
         String id = command.getString("id");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
         consumer.setNamesrvAddr(command.getString("namesrv"));
         consumer.setInstanceName(id + System.nanoTime());
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf("CONSUME_FROM_" + command.getOrDefault("from", "FIRST_OFFSET")));
+        if (command.containsKey("timestamp")) {
+            consumer.setConsumeTimestamp(command.getString("timestamp"));
+        }
+        consumer.setNamespace(command.getString("namespace"));
         consumer.setPollNameServerInterval(2_000);
         consumer.setHeartbeatBrokerInterval(5_000);
         consumer.setPersistConsumerOffsetInterval(1_000);
@@ -45,7 +53,19 @@ final class Consumers {
         if (command.containsKey("maxReconsume")) {
             consumer.setMaxReconsumeTimes(command.getIntValue("maxReconsume"));
         }
-        consumer.subscribe(command.getString("topic"), command.getString("filter"));
+        if (command.containsKey("strategy")) {
+            consumer.setAllocateMessageQueueStrategy(Strategies.of(command));
+        }
+        if (command.getBooleanValue("sql")) {
+            consumer.subscribe(command.getString("topic"), MessageSelector.bySql(command.getString("filter")));
+        } else {
+            consumer.subscribe(command.getString("topic"), command.getString("filter"));
+        }
+        if (command.getBooleanValue("hooks")) {
+            Hooks told = new Hooks();
+            consumer.getDefaultMQPushConsumerImpl().registerConsumeMessageHook(told);
+            hooks.put(id, told);
+        }
         List<JSONObject> inbox = new ArrayList<>();
         int failTimes = command.getIntValue("failTimes");
         if (command.getBooleanValue("orderly")) {
@@ -101,6 +121,21 @@ final class Consumers {
         }
     }
 
+    /** assigned: id: the queues of its topic that a consumer has, in order. */
+    Object assigned(JSONObject command) {
+        JSONArray queues = new JSONArray();
+        started.get(command.getString("id")).getDefaultMQPushConsumerImpl().getRebalanceImpl()
+            .getProcessQueueTable().keySet().stream()
+            .filter(queue -> !queue.getTopic().contains(MixAll.RETRY_GROUP_TOPIC_PREFIX))
+            .map(MessageQueue::getQueueId).sorted().forEach(queues::add);
+        return queues;
+    }
+
+    /** consumeHooks: id: what the hooks of a consumer were told. */
+    Object consumeHooks(JSONObject command) {
+        return hooks.get(command.getString("id")).told();
+    }
+
     /** stop: id. */
     Object stop(JSONObject command) {
         started.remove(command.getString("id")).shutdown();
@@ -108,7 +143,7 @@ final class Consumers {
         return true;
     }
 
-    /** pullAt: namesrv, topic, broker, queue, offset: what one pull without waiting answers. */
+    /** pullAt: namesrv, topic, broker, queue, offset; optional filter: what one pull without waiting answers. */
     Object pullAt(JSONObject command) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("pull-at");
         consumer.setNamesrvAddr(command.getString("namesrv"));
@@ -117,9 +152,11 @@ final class Consumers {
         try {
             MessageQueue queue = new MessageQueue(
                 command.getString("topic"), command.getString("broker"), command.getIntValue("queue"));
-            PullResult result = consumer.pull(queue, "*", command.getLongValue("offset"), 32);
+            PullResult result = consumer.pull(
+                queue, command.getOrDefault("filter", "*").toString(), command.getLongValue("offset"), 32);
             JSONObject facts = new JSONObject(true);
             facts.put("status", result.getPullStatus().name());
+            facts.put("found", result.getMsgFoundList() == null ? 0 : result.getMsgFoundList().size());
             facts.put("next", result.getNextBeginOffset());
             facts.put("min", result.getMinOffset());
             facts.put("max", result.getMaxOffset());

@@ -23,12 +23,22 @@ public final class Driver {
         Map<String, Step> steps = new TreeMap<>();
         Producers producers = new Producers();
         Consumers consumers = new Consumers();
+        LitePulls lites = new LitePulls();
         Tools tools = new Tools();
         Transactions transactions = new Transactions();
         steps.put("send", producers::send);
         steps.put("consume", consumers::start);
         steps.put("received", consumers::received);
+        steps.put("sendHooks", producers::sendHooks);
         steps.put("stop", consumers::stop);
+        steps.put("assigned", consumers::assigned);
+        steps.put("consumeHooks", consumers::consumeHooks);
+        steps.put("lite", lites::start);
+        steps.put("litePoll", lites::poll);
+        steps.put("liteSeek", lites::seek);
+        steps.put("litePause", lites::pause);
+        steps.put("liteCommit", lites::commit);
+        steps.put("liteStop", lites::stop);
         steps.put("pullAll", consumers::pullAll);
         steps.put("pullAt", consumers::pullAt);
         steps.put("mqadmin", tools::mqadmin);
@@ -36,6 +46,9 @@ public final class Driver {
         steps.put("offsets", tools::offsets);
         steps.put("view", tools::view);
         steps.put("verdicts", new Filters()::verdicts);
+        steps.put("allocate", new Allocations()::allocate);
+        steps.put("filterTable", new FilterTables()::write);
+        steps.put("filterTableRead", new FilterTables()::read);
         steps.put("transactions", transactions::send);
         steps.put("checks", transactions::checks);
         steps.put("request", transactions::request);
@@ -47,6 +60,7 @@ public final class Driver {
         }
         producers.close();
         consumers.close();
+        lites.close();
         transactions.close();
         tools.close();
         System.exit(0);

@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -18,10 +19,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Steps that send. One producer a name server and group, kept until the end. */
 final class Producers {
     private final Map<String, DefaultMQProducer> started = new HashMap<>();
+    private final Map<String, Hooks> hooks = new HashMap<>();
 
     /**
      * send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue,
-     * properties, and for a new group namespace and packing (ZLIB, LZ4, ZSTD).
+     * properties, shard (the same value leads to the same queue), and for a new group namespace, packing (ZLIB, LZ4, ZSTD)
+     * and hooks.
      */
     Object send(JSONObject command) throws Exception {
         DefaultMQProducer producer = producer(command);
@@ -35,7 +38,7 @@ final class Producers {
         switch (command.getString("mode")) {
             case "sync":
                 for (Message message : messages) {
-                    results.add(Facts.of(queue == null ? producer.send(message) : producer.send(message, queue)));
+                    results.add(Facts.of(sendSync(producer, message, queue, command.getString("shard"))));
                 }
                 break;
             case "async":
@@ -55,6 +58,19 @@ final class Producers {
         return results;
     }
 
+    private static SendResult sendSync(DefaultMQProducer producer, Message message, MessageQueue queue, String shard)
+        throws Exception {
+        if (shard != null) {
+            return producer.send(message, new SelectMessageQueueByHash(), shard);
+        }
+        return queue == null ? producer.send(message) : producer.send(message, queue);
+    }
+
+    /** sendHooks: namesrv, group: what the hooks of a producer were told. */
+    Object sendHooks(JSONObject command) {
+        return hooks.get(command.getString("namesrv") + command.getString("group")).told();
+    }
+
     private DefaultMQProducer producer(JSONObject command) throws Exception {
         String namesrv = command.getString("namesrv");
         String group = command.getString("group");
@@ -68,6 +84,12 @@ final class Producers {
             producer.setInstanceName("producer" + started.size() + System.nanoTime());
             producer.setSendMsgTimeout(10_000);
             producer.setPollNameServerInterval(3_000);
+            if (command.getBooleanValue("hooks")) {
+                Hooks told = new Hooks();
+                producer.getDefaultMQProducerImpl().registerSendMessageHook(told);
+                producer.getDefaultMQProducerImpl().registerCheckForbiddenHook(told);
+                hooks.put(namesrv + group, told);
+            }
             producer.start();
             started.put(namesrv + group, producer);
         }
