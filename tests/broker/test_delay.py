@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker import delay
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.delay import BATCH, TICK_MS, DelayLevels, restored
+from cometmq.broker.delay import TICK_MS, DelayLevels
+from cometmq.broker.durability import OutgoingRecord
+from cometmq.broker.redelivery import GATHER_COUNT
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.record import Record
 from cometmq.protocol.codes import RequestCode
+from cometmq.store.commitlog import CommitLog
+from cometmq.store.gathering import Found, gather
 from cometmq.store.layout import QUEUE_ENTRY
 from tests.broker.world import STORE_HOST, Parts, open_parts
 
@@ -94,13 +98,14 @@ async def test_a_message_is_delivered_when_it_is_due(tmp_path: Path) -> None:
 async def test_each_level_keeps_its_order_and_its_time(tmp_path: Path) -> None:
     clock = VirtualClock()
     async with open_parts(tmp_path, clock=clock) as parts:
-        for number in range(BATCH + 10):
+        count = GATHER_COUNT + 10
+        for number in range(count):
             await park(parts, 1, b"%d" % number)
         await park(parts, 2, b"late")
         clock.advance(1_000)
-        assert await parts.delivery.deliver_due() == BATCH + 10
+        assert await parts.delivery.deliver_due() == count
         assert [record.body for record in parts.read("t", 3)] == [
-            b"%d" % number for number in range(BATCH + 10)
+            b"%d" % number for number in range(count)
         ]
         clock.advance(4_000)
         assert await parts.delivery.deliver_due() == 1
@@ -204,14 +209,14 @@ async def test_damage_holds_a_level_up_and_the_others_go_on(
         await park(parts, 1, b"behind damage")
         await park(parts, 2, b"other level")
         bad = QUEUE_ENTRY.unpack(parts.store.queue(SCHEDULE, 0).read(1, 1))[0]
-        fetch = parts.store.fetch_at
 
-        async def fetch_at(offset: int) -> memoryview | None:
-            if offset == bad:
-                raise StoreCorrupt("file", bad, "flipped")
-            return await fetch(offset)
+        async def damaged(log: CommitLog, ranges: list[tuple[int, int]]) -> list[Found]:
+            found = await gather(log, ranges)
+            flipped = StoreCorrupt("file", bad, "flipped")
+            pairs = zip(ranges, found, strict=True)
+            return [flipped if at == bad else view for (at, _), view in pairs]
 
-        monkeypatch.setattr(parts.store, "fetch_at", fetch_at)
+        monkeypatch.setattr(delay, "gather", damaged)
         clock.advance(5_000)
         assert await parts.delivery.deliver_due() == 2
         assert await parts.delivery.deliver_due() == 0
@@ -265,18 +270,17 @@ async def test_a_stop_in_the_middle_of_a_delivery_counts_it(tmp_path: Path) -> N
         assert len(parts.read("t", 3)) == 1
 
 
-def test_hosts_and_counts_of_the_sender_stay() -> None:
-    raw = props.encode({"REAL_TOPIC": "t", "REAL_QID": "2", "DELAY": "1"})
+async def test_hosts_and_counts_of_the_sender_stay(tmp_path: Path) -> None:
+    clock = VirtualClock()
     host = b"\x01\x02\x03\x04\0\0\0\x05"
-    record = Record(1, 0, 0, 7, 0, 0, 1, 11, host, 12, STORE_HOST, 5, 0, b"b", SCHEDULE, raw)
-    found = restored(record)
-    assert found is not None
-    assert (found.topic, found.queue_id, found.flag, found.sys_flag) == ("t", 2, 7, 1)
-    assert (found.born_ms, found.born_host, found.reconsume_times) == (11, host, 5)
-
-
-@pytest.mark.parametrize("queue_text", ["-1", "x", "9" * 10, "²"])
-def test_a_place_that_cannot_be_is_dropped(queue_text: str) -> None:
-    raw = props.encode({"REAL_TOPIC": "t", "REAL_QID": queue_text})
-    record = Record(1, 0, 0, 7, 0, 0, 0, 1, STORE_HOST, 1, STORE_HOST, 0, 0, b"", SCHEDULE, raw)
-    assert restored(record) is None
+    async with open_parts(tmp_path, clock=clock) as parts:
+        place, queue_id, properties = parts.levels.park("t", 2, {}, 1)
+        record = OutgoingRecord(
+            place, queue_id, b"b", properties, 11, host, flag=7, sys_flag=1, reconsume_times=5
+        )
+        await parts.appender.put(record)
+        clock.advance(1_000)
+        assert await parts.delivery.deliver_due() == 1
+        (found,) = parts.read("t", 2)
+        assert (found.flag, found.sys_flag, found.reconsume_times) == (7, 1, 5)
+        assert (found.born_ms, found.born_host, found.store_host) == (11, host, STORE_HOST)

@@ -37,6 +37,9 @@ from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import warn_of_missing
+from cometmq.broker.timers.recall import RecallHandler
+from cometmq.broker.timers.rules import TimerRules
+from cometmq.broker.timers.service import Timers
 from cometmq.broker.topics import TopicTable
 from cometmq.broker.transactions import Transactions
 from cometmq.core.errors import StoreError
@@ -134,12 +137,15 @@ class Broker:
         # Closed in reverse: the checks first, for they move offsets.
         for table in (self.groups, self.topics, self.offsets, self.delay, self.checkback):
             push_async(table.close)
+        push_async(self.timers.close)
         push(self.appender.close)
         push_async(self._tasks.close)
         # Before the first append, for deletions are remembered by offsets of the log.
         with suppress(StoreError):  # a full disk, say: logged, and the next change tries again
             await self.topics.saved()
         await self.checkback.recover()
+        await self.timers.recover()
+        self.store.upkeep.expiry.release = self.timers.release
         await self.store.start(self._tasks)
         self._spawn_background()
         push_async(self.server.close)
@@ -179,6 +185,7 @@ class Broker:
             tasks=tasks,
             files=self._files,
         )
+        self.timers = Timers(store=self.store, appender=self.appender, clock=clock)
         self._build_transactions(directory)
         self._load_tables(directory)
         self.remoting = Remoting(clock=clock, tasks=tasks)
@@ -256,6 +263,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             delay=self.levels,
+            timers=TimerRules(self.config),
             transactions=self.transactions,
             hooks=self.send_hooks,
             store_host=self.store.store_host,
@@ -282,6 +290,13 @@ class Broker:
             self.members,
             self.filters,
             self.transactions,
+            RecallHandler(
+                config=self.config,
+                rules=TimerRules(self.config),
+                topics=self.topics,
+                appender=self.appender,
+                clock=self._clock,
+            ),
             OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
             QueueLockHandler(clock=self._clock),
             ReplyHandler(
@@ -314,7 +329,7 @@ class Broker:
                 delivery=self.delay,
                 stats=self.stats,
                 clock=self._clock,
-                facts=self.checkback.facts,
+                facts=lambda: {**self.checkback.facts(), **self.timers.facts()},
             ),
             TopicAdmin(
                 config=self.config,
@@ -368,6 +383,7 @@ class Broker:
         keep(self.members.expire_forever, name="expire clients", clock=clock)
         keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
         keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
+        self.timers.start(self._tasks)
         keep(self.checkback.run_forever, name="check transactions", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
 

@@ -69,6 +69,9 @@ class BrokerConfig:
     transaction_time_out: int = 6_000
     transaction_check_interval: int = 60_000
     transaction_check_max: int = 15
+    timer_wheel_enable: bool = True
+    timer_max_delay_sec: int = 259_200
+    recall_message_enable: bool = True
     default_query_max_num: int = 32
     lookout_micros: int = 150
 
@@ -82,6 +85,8 @@ class BrokerConfig:
             raise SettingsError("transactionTimeOut", "it and transactionCheckMax are not negative")
         if self.transaction_check_interval < 1:
             raise SettingsError("transactionCheckInterval", "it is at least 1 ms")
+        if self.timer_max_delay_sec < 1:
+            raise SettingsError("timerMaxDelaySec", "it is at least 1 s")
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "a broker and its cluster need a name")
         if self.broker_id != 0:
@@ -107,6 +112,9 @@ LIVE: Final = frozenset(
         "transaction_time_out",
         "transaction_check_interval",
         "transaction_check_max",
+        "timer_wheel_enable",
+        "timer_max_delay_sec",
+        "recall_message_enable",
         "default_query_max_num",
     }
 )
@@ -150,6 +158,10 @@ _IGNORED: Final = """
     scheduleAsyncDeliverMaxResendNum2Blocked mappedFileSizeConsumeQueueExt
     bitMapLengthConsumeQueueExt storePathDLedgerCommitLog dLegerGroup dLegerPeers dLegerSelfId
     preferredLeaderId brokerConfigPath configStorePath
+    mappedFileSizeTimerLog timerPrecisionMs timerRollWindowSlot timerFlushIntervalMs
+    timerGetMessageThreadNum timerPutMessageThreadNum timerEnableDisruptor timerEnableCheckMetrics
+    timerCheckMetricsWhen timerSkipUnknownError timerWarmEnable timerEnableRetryUntilSuccess
+    timerCongestNumEachSlot timerMetricSmallThreshold timerProgressLogIntervalMs
 """
 
 #: Keys that may be set only to values which ask for nothing that is missing.

@@ -16,35 +16,41 @@ import asyncio
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.durability import OutgoingRecord
-from cometmq.broker.lookup import find_record
 from cometmq.broker.prettyjson import pretty
+from cometmq.broker.redelivery import (
+    GATHER_BYTES,
+    GATHER_COUNT,
+    Redelivery,
+    real_place,
+    record_in,
+)
 from cometmq.broker.tables import TableFile
-from cometmq.core.errors import MessageIllegal, StoreCorrupt, StoreError
+from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
-from cometmq.message.names import HALF_TOPIC, SCHEDULE_TOPIC
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.store.config import delay_levels_ms
+from cometmq.store.gathering import gather
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.durability import Appender, PutResult
+    from cometmq.broker.durability import Appender
     from cometmq.core.clock import Clock
-    from cometmq.message.record import Record
     from cometmq.net.tasks import Tasks
     from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
+    from cometmq.store.gathering import Found
 
 log = logging.getLogger(__name__)
 
 #: How often due messages are looked for; they arrive at most this much late.
-TICK_MS: Final = 50
-#: Messages of a level that are delivered together, in one commit.
-BATCH: Final = 64
+TICK_MS: Final = 25
+_RECORDS_A_LOOK: Final = 16
 #: How long a stop waits for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
 #: After a refused delivery the level rests for this long.
@@ -113,12 +119,12 @@ class DelayDelivery:
         self._config = config
         self._levels = levels
         self._store = store
-        self._appender = appender
+        self._redelivery = Redelivery(store, appender, clock)
         self._clock = clock
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}
         self._changed = False
-        self._pending: asyncio.Future[list[PutResult | BaseException]] | None = None
+        self._pending: asyncio.Future[None] | None = None
         self._file = TableFile(
             os.path.join(config_directory, "delayOffset.json"),
             self._encode,
@@ -185,88 +191,110 @@ class DelayDelivery:
                     continue  # logged by the writer; the next round tries again
 
     async def deliver_due(self) -> int:
-        """Deliver everything that is due now; gives the number of messages."""
+        """Deliver everything that is due now; gives the number of messages.
+
+        Levels take turns, so that one with very many does not hold up the others.
+        """
         delivered = 0
-        for level in range(1, len(self._levels) + 1):
-            while True:
-                count = await self._deliver_some(level)
-                delivered += count
-                if count < BATCH:
-                    break
+        busy = list(range(1, len(self._levels) + 1))
+        while busy:
+            counts = [(level, await self._deliver_some(level)) for level in busy]
+            delivered += sum(count for _, count in counts)
+            busy = [level for level, count in counts if count]
         return delivered
 
     async def _deliver_some(self, level: int) -> int:
-        """Deliver at most one batch of a level; gives how many entries it passed."""
+        """Deliver what is due of a level, one batch at most; gives how many entries it passed."""
+        due = self._due(level)
+        if not due:
+            return 0
+        begin = self._positions[level]
+        found = await gather(self._store.log, [(physical, size) for physical, size in due])
+        at = 0
+        while at < len(due):
+            stop = self._append_some(level, begin, due, found, at)
+            if stop == at:
+                break
+            self._pending = self._redelivery.stored()
+            self._pending.add_done_callback(partial(self._passed, level, begin + stop))
+            # Shielded: at a stop these are stored all the same, and passed before close() ends.
+            try:
+                await asyncio.shield(self._pending)
+            except StoreError as error:
+                self._rest(level, error)
+                break
+            at = stop
+            if self._is_resting(level):
+                break
+        return self._positions[level] - begin
+
+    def _due(self, level: int) -> list[tuple[int, int]]:
+        """Physical offset and size of the first records of a level that are due; holes have the
+        size 0."""
         queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
-        position = self._positions.get(level, 0)
-        if position >= queue.max_offset:
-            return 0
-        if self._rest_until_ms.get(level, 0) > self._clock.monotonic_ms():
-            return 0
-        position = max(position, queue.min_offset)
+        position = max(self._positions.get(level, 0), queue.min_offset)
+        self._positions[level] = position
+        if position >= queue.max_offset or self._is_resting(level):
+            return []
         now_ms = self._clock.wall_ms()
         # Entries beyond the level's whole delay come from before the wall clock was set back.
         horizon_ms = now_ms + self._levels.delay_ms(level)
-        records: list[OutgoingRecord | None] = []
-        for physical, size, due_ms in QUEUE_ENTRY.iter_unpack(queue.read(position, BATCH)):
-            if now_ms < due_ms <= horizon_ms:
+        due: list[tuple[int, int]] = []
+        room = GATHER_BYTES
+        entries = queue.read(position, GATHER_COUNT)
+        for physical, size, due_ms in QUEUE_ENTRY.iter_unpack(entries):
+            if now_ms < due_ms <= horizon_ms or room <= 0:
                 break
-            if size == HOLE_SIZE:
-                records.append(None)
-                continue
-            try:
-                records.append(await self._restore(physical, level, position + len(records)))
-            except StoreCorrupt as error:
-                # Passed over it would be lost: an operator may still bring it back.
-                self._rest(level, error)
-                break
-        if not records:
-            return 0
-        puts = [self._appender.put(record) for record in records if record is not None]
-        self._pending = asyncio.gather(*puts, return_exceptions=True)
-        self._pending.add_done_callback(
-            lambda done: self._passed(level, position, self._count(records, done.result(), level))
-        )
-        # Shielded: at a stop these records are stored all the same, and passed before close() ends.
-        await asyncio.shield(self._pending)
-        return self._positions[level] - position
+            is_hole = size == HOLE_SIZE
+            due.append((physical, 0 if is_hole else size))
+            room -= 0 if is_hole else size
+        return due
 
-    def _passed(self, level: int, position: int, count: int) -> None:
-        self._positions[level] = position + count
-        self._changed = self._changed or count > 0
-
-    def _count(
-        self,
-        records: list[OutgoingRecord | None],
-        results: list[PutResult | BaseException],
-        level: int,
+    def _append_some(
+        self, level: int, begin: int, due: list[tuple[int, int]], found: list[Found], at: int
     ) -> int:
-        """How many records, from the first on, are done with."""
-        outcomes = iter(results)
-        for passed, record in enumerate(records):
-            outcome = None if record is None else next(outcomes)
-            if isinstance(outcome, MessageIllegal):
-                log.error("delayed message dropped level=%d reason=%s", level, outcome)
-            elif isinstance(outcome, BaseException):
-                self._rest(level, outcome)
-                return passed
-        return len(records)
+        """Append what one turn takes of the records from ``at`` on; gives the first that it has
+        not."""
+        redelivery = self._redelivery
+        redelivery.begin()
+        while at < len(due):
+            try:
+                if due[at][1]:
+                    self._append(level, begin + at, due[at][0], found[at])
+            except StoreError as error:
+                # Damage passed over would be lost: an operator may still bring it back.
+                self._rest(level, error)
+                return at
+            at += 1
+            if not at % _RECORDS_A_LOOK and redelivery.is_over:
+                break
+        return at
 
-    def _rest(self, level: int, reason: BaseException) -> None:
-        """Leave a level alone for a while."""
-        log.error("delayed delivery failed level=%d reason=%r", level, reason)
-        self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
-
-    async def _restore(self, physical: int, level: int, offset: int) -> OutgoingRecord | None:
-        """The message as it goes to its real topic; None when there is nothing to deliver."""
-        record = await find_record(self._store, physical)
+    def _append(self, level: int, offset: int, physical: int, found: Found) -> None:
+        record = record_in(found, SCHEDULE_TOPIC)
         if record is None:
             log.error(
                 "delayed message lost level=%d offset=%d physical=%d reason=not in the log",
                 level, offset, physical,
             )  # fmt: skip
-            return None
-        return restored(record)
+            return
+        properties = props.decode(record.properties)
+        place = real_place(properties)
+        if place is not None:
+            self._redelivery.append(record, place, properties, record.properties)
+
+    def _passed(self, level: int, position: int, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._positions[level] = position
+            self._changed = True
+
+    def _is_resting(self, level: int) -> bool:
+        return self._rest_until_ms.get(level, 0) > self._clock.monotonic_ms()
+
+    def _rest(self, level: int, reason: BaseException) -> None:
+        """Leave a level alone for a while."""
+        log.error("delayed delivery failed level=%d reason=%r", level, reason)
+        self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
 
     def _encode(self) -> Iterator[bytes]:
         self._changed = False
@@ -278,28 +306,3 @@ def _positions(found: dict[str, Any]) -> dict[int, int]:
         return msgspec.convert(found["offsetTable"] or {}, dict[int, int], strict=False)
     except msgspec.ValidationError as error:
         raise ValueError(f"offsetTable: {error}") from None
-
-
-def restored(record: Record) -> OutgoingRecord | None:
-    """A parked record for its real place; None when it names none that may get it.
-
-    The stored properties stay as they are, as upstream leaves them.
-    """
-    properties = props.decode(record.properties)
-    topic = properties.get(props.REAL_TOPIC, "")
-    queue_text = properties.get(props.REAL_QID, "0")
-    is_queue = queue_text.isascii() and queue_text.isdigit() and len(queue_text) < 10
-    if not topic or topic in (HALF_TOPIC, SCHEDULE_TOPIC) or not is_queue:
-        log.error("delayed message dropped reason=real topic %r queue %r", topic, queue_text)
-        return None
-    return OutgoingRecord(
-        topic,
-        int(queue_text),
-        record.body,
-        properties,
-        record.born_ms,
-        record.born_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-    )

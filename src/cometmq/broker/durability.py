@@ -85,6 +85,17 @@ class Turn:
 
     sends: list[WaitingSend] = field(default_factory=list)
     puts: list[WaitingPut] = field(default_factory=list)
+    watchers: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def end_watch(self, error: CometError | None) -> None:
+        """Tell those who only wait for the turn how it ended."""
+        for done in self.watchers:
+            if done.done():
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
 
 
 class Appender:
@@ -155,6 +166,20 @@ class Appender:
         done: asyncio.Future[PutResult] = self._loop.create_future()
         self._schedule()
         self._turn.puts.append((done, result))
+        return done
+
+    def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
+        """Waits for what the caller appended to the store itself in this turn.
+
+        Done when that is as safe as the flush policy promises, or as it gets; with a StoreError
+        when none of it was stored. ``nothing`` says that there is nothing to wait for.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        if nothing:
+            done.set_result(None)
+            return done
+        self._schedule()
+        self._turn.watchers.append(done)
         return done
 
     async def between_turns(self, action: Callable[[], None]) -> None:
@@ -249,7 +274,7 @@ class Appender:
             self._answer(unsynced, ResponseCode.SUCCESS, None)
         deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
         for turn in turns:
-            if turn.sends or turn.puts:
+            if turn.sends or turn.puts or turn.watchers:
                 self.waiting_sends += len(turn.sends)
                 store.durable.park(store.written_offset, deadline_ms, turn)
         # Also for sends that do not wait: consumers see a message only once it is durable.
@@ -277,6 +302,7 @@ class Appender:
                         code, result.physical_offset, result.queue_offset, result.message_id
                     )
                 )
+        turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
         if turn.sends:
@@ -284,6 +310,7 @@ class Appender:
         for done, _ in turn.puts:
             if not done.done():
                 done.set_exception(error)
+        turn.end_watch(error)
 
 
 def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:

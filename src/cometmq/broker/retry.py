@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
+from cometmq.broker.timers.rules import drop_wishes
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
@@ -103,6 +104,7 @@ class SendBackHandler:
             origin = encode_offset_id(record.store_host, record.physical_offset)
             properties[props.ORIGIN_MESSAGE_ID] = origin
         properties.pop(props.DELAY, None)
+        drop_wishes(properties)
         back = _copy_of(record, properties)
         if record.reconsume_times >= allowed or header.delay_level < 0:
             back = self._to_dead_letters(back, header.group)

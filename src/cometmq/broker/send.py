@@ -19,13 +19,21 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
+from cometmq.broker.limits import check_body, check_properties
+from cometmq.broker.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.batch import has_more_than
 from cometmq.message.flags import TRANSACTION_MASK
-from cometmq.message.names import DLQ_PREFIX, FORBIDDEN_TO_SEND, HALF_TOPIC, RETRY_PREFIX
+from cometmq.message.names import (
+    DLQ_PREFIX,
+    FORBIDDEN_TO_SEND,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+)
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from cometmq.broker.durability import Appender, WaitingSend
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.timers.rules import TimerRules
     from cometmq.broker.topics import TopicTable
     from cometmq.broker.transactions import Transactions
     from cometmq.core.clock import Clock
@@ -57,6 +66,8 @@ log = logging.getLogger(__name__)
 #: Sends that may wait for a sync; more are refused, for each holds its request.
 MAX_WAITING_SENDS: Final = 100_000
 
+#: What the names of the properties that ask for a timer begin with.
+_TIMER_PREFIX: Final = "TIMER_DE"
 _WAIT_TRUE: Final = "WAIT\x01true"
 _SEPARATOR: Final = "\x02"
 _WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
@@ -75,6 +86,7 @@ class SendHandler:
         topics: TopicTable,
         groups: GroupTable,
         delay: DelayLevels,
+        timers: TimerRules,
         transactions: Transactions,
         hooks: SendHooks,
         store_host: bytes,
@@ -88,6 +100,10 @@ class SendHandler:
         self._groups = groups
         self._delay = delay
         self._transactions = transactions
+        self._timers = timers
+        self._clock = clock
+        #: Of sends that are not answered yet, by physical offset.
+        self._recall_handles: dict[int, str] = {}
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._inside_hooks = False
@@ -129,20 +145,19 @@ class SendHandler:
             sys_flag & TRANSACTION_MASK
             or props.TRAN_MSG in properties
             or props.DELAY in properties
+            or _TIMER_PREFIX in text
             or topic.startswith(RETRY_PREFIX)
         ):
             topic, queue_id, properties = self._divert(header, queue_id, properties)
             raw = props.encode(properties)
             sys_flag &= ~TRANSACTION_MASK
-            if topic != HALF_TOPIC:
+            if topic not in (HALF_TOPIC, TIMER_TOPIC):
                 answered_id = queue_id
         else:
             raw = _without_wait(text).encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
-        if len(raw) > props.MAX_SIZE_BYTES:
-            raise MessageIllegal(_properties_too_long(len(raw)))
-        if len(body) > self._config.max_message_size:
-            raise MessageIllegal(_body_too_long(len(body), self._config.max_message_size))
+        check_properties(raw)
+        check_body(body, self._config.max_message_size)
         unique = properties.get(props.UNIQ_KEY)
         keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
         store = self._store
@@ -161,6 +176,8 @@ class SendHandler:
         )
         if topic == HALF_TOPIC:
             self._transactions.prepared(queue_offset, physical, properties)
+        elif topic == TIMER_TOPIC and (handle := self._timers.recall_handle(properties)):
+            self._recall_handles[physical] = handle
         request.body = b""  # stored: a send that waits for its sync need not hold it too
         self._appender.add_send(
             (peer, request, answered_id, queue_offset, physical),
@@ -182,10 +199,9 @@ class SendHandler:
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal("a batch cannot be part of a transaction: send one by one")
         properties = props.decode_text(header.properties or "")
-        if props.DELAY in properties:
+        if props.DELAY in properties or wants_timer(properties):
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
-        if len(request.body) > self._config.max_message_size:
-            raise MessageIllegal(_body_too_long(len(request.body), self._config.max_message_size))
+        check_body(request.body, self._config.max_message_size)
         properties_of_all = _without_wait(header.properties or "").encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
@@ -236,7 +252,9 @@ class SendHandler:
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
         for peer, request, queue_id, queue_offset, physical in sends:
-            if request.codec != JSON or remark is not None or peer.router.hooks or hooked:
+            slow = hooked or request.codec != JSON or remark is not None or peer.router.hooks
+            handles = self._recall_handles
+            if slow or (handles and isinstance(physical, int) and physical in handles):
                 self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
                 continue
             if request.flag & 2:
@@ -270,6 +288,7 @@ class SendHandler:
     def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
         peer, request, queue_id, queue_offset, physical = send
         stored = code in _STORED
+        handle = self._recall_handles.pop(physical, None) if isinstance(physical, int) else None
         if stored and isinstance(physical, list) and len(physical) > 1:
             self._large.answer(send, physical, code, remark)
             return
@@ -287,6 +306,7 @@ class SendHandler:
                 queue_offset=queue_offset,
                 region=self._config.region_id,
                 trace_on=self._config.trace_on,
+                recall_handle=handle,
             )
         if self._hooks:
             self._hooks.after_send(peer, request, code, count)
@@ -398,7 +418,14 @@ class SendHandler:
             topic, queue_id = self._retry_or_dead(header, queue_id, properties)
             level = self._delay.level_of(properties)
         if level > 0:
+            drop_wishes(properties)
             return self._delay.park(topic, queue_id, properties, level)
+        if wants_timer(properties):
+            now_ms = self._clock.wall_ms()
+            parked = self._timers.park(topic, queue_id, properties, now_ms)
+            if parked is not None:
+                self._transactions.ensure_topic(TIMER_TOPIC)
+                return parked
         return topic, queue_id, properties
 
     def _prepare(
@@ -469,16 +496,3 @@ def _without_wait(text: str) -> str:
         return text.rstrip(_SEPARATOR)
     return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
 
-
-def _properties_too_long(size_bytes: int) -> str:
-    return (
-        f"message properties length is {size_bytes} bytes, the limit is {props.MAX_SIZE_BYTES}: "
-        "move large values into the body"
-    )
-
-
-def _body_too_long(size_bytes: int, limit_bytes: int) -> str:
-    return (
-        f"message body is {size_bytes} bytes, the limit is {limit_bytes}: "
-        "send less at once, or raise maxMessageSize"
-    )

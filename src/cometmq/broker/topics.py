@@ -30,6 +30,7 @@ from cometmq.message.names import (
     SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
+    TIMER_TOPIC,
     has_legal_characters,
 )
 from cometmq.protocol.bodies import DataVersion, TopicConfig
@@ -134,7 +135,7 @@ class TopicTable:
         self._forget_deletions(store.log.segments.start)
         deleted = self._table.notes()
         for topic, queue_ids in store.topics().items():
-            if topic in self._table or topic in (HALF_TOPIC, OP_HALF_TOPIC):
+            if topic in self._table or topic in (HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC):
                 continue
             firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
             if max(firsts, default=0) > (0 if topic in deleted else self._written_ms):

@@ -2,7 +2,8 @@
 EndTransactionProcessor.java, TransactionalMessageBridge.java).
 
     prepare     broker/send.py stores it as a half message and tells the index here
-    commit      a copy goes to its real topic, then an op message that names the half message
+    commit      a copy goes to its real topic, or waits for its time (timers/rules.py), then an op
+                message that names the half message
     rollback    the op message alone
     unknown     nothing: broker/checkback.py asks again
 
@@ -13,16 +14,18 @@ op message are appended in one turn, so a failing disk takes both or none.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.broker.lookup import find_record
+from cometmq.broker.timers.rules import TimerRules, wants_timer
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, with_transaction_type
-from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
 from cometmq.message.record import BadRecord, Record, decode_one
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import TopicConfig
@@ -69,6 +72,7 @@ class Transactions:
         self._topics = topics
         self._clock = clock
         self._tasks = tasks
+        self._timers = TimerRules(config)
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
 
@@ -79,7 +83,7 @@ class Transactions:
     # ------------------------------------------------------------------------------------- prepare
 
     def ensure_topic(self, topic: str) -> None:
-        """Create one of the topics of transactions when it is missing: one queue."""
+        """Create a topic for what waits when it is missing: one queue."""
         if self._topics.get(topic) is None:
             self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
 
@@ -161,7 +165,20 @@ class Transactions:
                 raise BadRequest(
                     ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
                 )
+            copy = self._timed(copy)
         self.conclude(half_offset, half, copy).add_done_callback(partial(_answer, peer, request))
+
+    def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
+        """The copy, to wait for its time first if it asks for that."""
+        if not wants_timer(copy.properties):
+            return copy
+        now_ms = self._clock.wall_ms()
+        parked = self._timers.park(copy.topic, copy.queue_id, copy.properties, now_ms)
+        if parked is None:
+            return copy
+        self.ensure_topic(TIMER_TOPIC)
+        topic, queue_id, properties = parked
+        return replace(copy, topic=topic, queue_id=queue_id, properties=properties)
 
     def conclude(
         self, half_offset: int, half: Half, copy: OutgoingRecord | None

@@ -77,6 +77,7 @@ class RequestCode(IntEnum):
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
     ADD_WRITE_PERM_OF_BROKER = 327
+    RECALL_MESSAGE = 370
     GET_ALL_PRODUCER_INFO = 328
 
 
@@ -109,6 +110,7 @@ class ResponseCode(IntEnum):
     NOT_IN_CURRENT_UNIT = 205
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    ILLEGAL_OPERATION = 604
 
 
 EXPLANATIONS: Final[dict[ResponseCode, str]] = {
@@ -138,6 +140,7 @@ EXPLANATIONS: Final[dict[ResponseCode, str]] = {
     ResponseCode.NOT_IN_CURRENT_UNIT: "the message belongs to another unit",
     ResponseCode.CONSUMER_NOT_ONLINE: "no consumer of the group is connected",
     ResponseCode.CONSUME_MSG_TIMEOUT: "the consumer did not answer in time",
+    ResponseCode.ILLEGAL_OPERATION: "what was asked for cannot be done, or no longer",
 }
 
 

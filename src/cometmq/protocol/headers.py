@@ -88,6 +88,21 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
     region: str | None = field(default=None, name="MSG_REGION")
     trace_on: Flag = field(default=None, name="TRACE_ON")
+    recall_handle: str | None = None
+
+
+class RecallMessage(Header):
+    """Code 370 (upstream: RecallMessageRequestHeader.java)."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+class RecallMessageResponse(Header):
+    """Answer to code 370: the unique key of the message."""
+
+    msg_id: str
 
 
 class PushReply(Header):

@@ -16,22 +16,30 @@ from cometmq.store.retention import LogAge, plan
 from cometmq.store.segments import remove_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.store.engine import MessageStore
     from cometmq.store.mapped import LogFile
+    from cometmq.store.retention import Retention
 
 _QUEUES_A_SLICE: Final = 64
 _PIN_STEP_MS: Final = 5
 
 
 class Expiry:
-    """Keeps one store within its disk."""
+    """Keeps one store within its disk.
 
-    __slots__ = ("_closing", "_paths", "_store")
+    ``release`` is asked before files are dropped: it gets the offset up to which the log is to go,
+    and whether a full disk forces that, and gives the one up to which it may go now.
+    """
+
+    __slots__ = ("_closing", "_paths", "_store", "release")
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._closing: deque[LogFile] = deque()
         self._paths: deque[str] = deque()
+        self.release: Callable[[int, bool], int] = lambda end, _: end
 
     async def make_room(self) -> None:
         """One round. Raises OSError when files cannot be removed: then no more of them go."""
@@ -50,7 +58,13 @@ class Expiry:
         store.disk_problem = decision.refusal
         store.update_refusal()
         if decision.drop_count:
-            await self._drop(decision.drop_count)
+            await self._drop(self._released(decision))
+
+    def _released(self, decision: Retention) -> int:
+        """How many of the files that have to go may go."""
+        files = self._store.log.segments.files[: decision.drop_count]
+        free_to = self.release(files[-1].end, decision.is_forced)
+        return sum(1 for file in files if file.end <= free_to)
 
     def _ages(self) -> list[LogAge]:
         """Ages of the log files before the one being written, by the file's change time."""

@@ -27,10 +27,12 @@ class LogAge:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many of the oldest files to drop, and why writes are refused (empty: they are not)."""
+    """How many of the oldest files to drop, at any age when a full disk forces it, and why writes
+    are refused (empty: they are not)."""
 
     drop_count: int
     refusal: str
+    is_forced: bool = False
 
 
 def plan(
@@ -47,7 +49,7 @@ def plan(
     forced = used >= config.disk_space_clean_forcibly_ratio
     due = hour in _hours(config.delete_when) or used >= config.disk_max_used_space_ratio
     drop_count = min(len(ages), _MAX_DROPS) if forced else expired if due else 0
-    return Retention(min(drop_count, _MAX_DROPS), _refusal(space, config))
+    return Retention(min(drop_count, _MAX_DROPS), _refusal(space, config), forced)
 
 
 def _refusal(space: DiskSpace, config: StoreConfig) -> str:
