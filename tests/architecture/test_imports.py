@@ -13,7 +13,7 @@ from tests.architecture.rules import ROOT, SRC
 LINT_IMPORTS = Path(sys.executable).parent / "lint-imports"
 
 LAYERS = "Imports point one way"
-TWO_HALVES = "Client and admin meet the servers only on the wire"
+TWO_HALVES = "Client, admin and outbox meet the servers only on the wire"
 SPARK = "Spark knows the wire and the pure file layouts, nothing else of a server"
 CLI = "The command line touches servers only to start them"
 PURE = "Protocol, message and filter do no input, output or waiting"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +33,7 @@ def test_batches_hold_every_message_once_within_the_limits(
 ) -> None:
     plan = plan_batches(messages, lambda message: message.tag, limit)
     assert sorted(at for positions, _ in plan for at in positions) == list(range(len(messages)))
-    last: dict[tuple[Any, ...], int] = {}
+    last: dict[tuple[str, str | None], int] = {}
     for positions, key in plan:
         part = [messages[at] for at in positions]
         assert {message.tag for message in part} == {key}
@@ -43,7 +41,7 @@ def test_batches_hold_every_message_once_within_the_limits(
         if len(part) > 1:
             packed = PACKER.batch(part, ["K" * 56] * len(part), 0)
             assert len(packed.body) <= limit
-        group = part[0].topic, key, part[0].wait_store
+        group = part[0].topic, key
         assert positions == sorted(positions)
         assert last.get(group, -1) < positions[0]
         last[group] = positions[-1]

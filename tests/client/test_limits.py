@@ -36,6 +36,8 @@ from cometmq.message.names import FORBIDDEN_TO_SEND
         (Message("t", b"", properties={"x": ""}), "neither may be empty"),
         (Message("t", b"", properties={"x": "a\x01b"}), "control character"),
         (Message("t", b"", tag="a\x02b"), "control character"),
+        (Message("t", b"", message_id="a\x02b"), "control character"),
+        (Message("t", b"", message_id="a b"), "blank"),
         (Message("t", b"", properties={"x": "y" * 33_000}), "limit is 32767"),
         (Message("t", b"", properties={"x": "ü" * 17_000}), "limit is 32767"),
     ],

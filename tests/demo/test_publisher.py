@@ -13,7 +13,7 @@ from cometmq.demo.base import BaseData
 from cometmq.demo.board import Board
 from cometmq.demo.change import decode
 from cometmq.demo.publisher import Publisher
-from cometmq.demo.worker import Worker
+from cometmq.outbox.worker import Worker
 from tests.demo.worlds import small_script
 
 

@@ -44,3 +44,24 @@ def test_unique_key_counts_from_the_first_of_the_month() -> None:
     assert maker.next(december + 5)[20:28] == "00000005"
     assert maker.next(december - 1)[20:28] == f"{30 * 86_400_000 - 1:08X}"
     assert maker.next(december + 31 * 86_400_000)[20:28] == "00000000"
+
+
+def test_lasting_keys_are_the_same_whenever_they_are_asked_for() -> None:
+    made_ms = 1_733_011_200_000 + 5  # 2024-12-01T00:00:00.005Z
+    key = ids.lasting_key(0x1234, made_ms, 0xABCD)
+    assert key == "7F000001" + "000000001234" + "00000005" + "ABCD"
+    assert ids.lasting_number(key) == 0x1234
+    # Tools that take it for an offset id ask this machine, no stranger.
+    assert ids.decode_offset_id(key).host == "127.0.0.1"
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**42), st.integers(0, 2**32))
+def test_lasting_keys_have_a_keys_form(number: int, made_ms: int, check: int) -> None:
+    key = ids.lasting_key(number, made_ms, check)
+    assert len(key) == 32
+    assert ids.lasting_number(key) == number
+
+
+def test_what_is_no_lasting_key() -> None:
+    with pytest.raises(ValueError, match="32"):
+        ids.lasting_number("7F")

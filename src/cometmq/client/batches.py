@@ -25,14 +25,15 @@ def plan_batches(
     may be in no batch goes alone. Messages of one topic and key keep their order.
     """
     plan: list[tuple[list[int], str | None]] = []
-    open_batches: dict[tuple[str, str | None, bool], tuple[list[int], int]] = {}
+    open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}
     for at, message in enumerate(messages):
         key = order_key(message)
-        group = (message.topic, key, message.wait_store)
+        group = (message.topic, key)
         size = _estimate_bytes(message)
         alone = goes_alone(message)
         positions, filled = open_batches.get(group, ([], 0))
-        if alone or not positions or filled + size > max_batch_bytes:
+        fits = positions and messages[positions[0]].wait_store == message.wait_store
+        if alone or not fits or filled + size > max_batch_bytes:
             positions, filled = [], 0
             plan.append((positions, key))
         positions.append(at)
@@ -46,6 +47,7 @@ def plan_batches(
 def _estimate_bytes(message: Message) -> int:
     """Upper bound of an entry's size, without encoding its properties."""
     size = _OVERHEAD_BYTES + len(message.body) + _text_bytes(message.tag)
+    size += _text_bytes(message.message_id)
     for key in message.keys:
         size += _text_bytes(key) + 1
     for name, value in message.properties.items():

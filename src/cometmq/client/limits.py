@@ -66,6 +66,10 @@ def check_message(message: Message, max_message_bytes: int) -> None:
             raise MessageIllegal(f"key {key!r} is empty or holds a blank, which parts keys")
     for name, value in message.properties.items():
         _check_property(name, value)
+    if message.message_id:
+        _check_property("message_id", message.message_id)
+        if message.message_id.split() != [message.message_id]:
+            raise MessageIllegal(f"message id {message.message_id!r} holds a blank")
     if message.tag:
         _check_property("tag", message.tag)
 

@@ -132,11 +132,13 @@ class Producer:
         order_key: str | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
+        attempts: int = 0,
     ) -> SendResult:
         """Send the half message of a transaction of this group; its result has the half message's
-        queue offset. Raises as :meth:`send`."""
+        queue offset. ``attempts`` 0 is as many as are configured. Raises as :meth:`send`."""
         packed = (await self._pack_one(message)).prepared(self.known_as)
-        return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+        sent = await self._delivery.send(packed, order_key, queue, timeout_ms, attempts=attempts)
+        return sent[0]
 
     async def send_with(
         self,
@@ -187,14 +189,15 @@ class Producer:
 
     async def _pack_one(self, message: Message) -> Packed:
         now_ms = self._clock.wall_ms()
-        key = self._session.unique_keys.next(now_ms)
+        key = message.message_id or self._session.unique_keys.next(now_ms)
         if len(message.body) > INLINE_COMPRESS_BYTES:
             return await asyncio.to_thread(self._packer.single, message, key, now_ms)
         return self._packer.single(message, key, now_ms)
 
     def _pack_batch(self, messages: list[Message]) -> Packed:
         now_ms = self._clock.wall_ms()
-        keys = [self._session.unique_keys.next(now_ms) for _ in messages]
+        make_key = self._session.unique_keys.next
+        keys = [message.message_id or make_key(now_ms) for message in messages]
         return self._packer.batch(messages, keys, now_ms)
 
 

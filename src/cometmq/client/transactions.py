@@ -63,6 +63,7 @@ class Transaction:
         order_key: str | None,
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int,
+        attempts: int = 0,
     ) -> None:
         self._session = session
         self._producer = producer
@@ -70,6 +71,7 @@ class Transaction:
         self._order_key = order_key
         self._queue = queue
         self._timeout_ms = timeout_ms
+        self._attempts = attempts
         self._left_open = False
         self._sent: SendResult | None = None
 
@@ -102,6 +104,7 @@ class Transaction:
             order_key=self._order_key,
             queue=self._queue,
             timeout_ms=self._timeout_ms,
+            attempts=self._attempts,
         )
         self._sent = sent
         self._session.hold(self._session.namespace.wrap(self._message.topic))

@@ -16,7 +16,7 @@ from zlib import crc32
 from cometmq.client.client import Client
 from cometmq.demo.change import Change, decode
 from cometmq.demo.copy import Applied, Copy
-from cometmq.demo.worker import Worker
+from cometmq.outbox.worker import Worker
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from cometmq.demo.base import BaseData, Outgoing
     from cometmq.demo.board import Board
-    from cometmq.demo.worker import Worker
+    from cometmq.outbox.worker import Worker
 
 PAGE_CHANGES: Final = 256
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.demo.base import BaseData
 from cometmq.demo.publisher import Publisher, Sender
-from cometmq.demo.worker import Worker
+from cometmq.outbox.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,7 +4,8 @@
     unique key  ip 4|16, pid 2, loader hash 4, ms of the month 4, counter 2       the same lengths
 
 The broker makes the first, a producer the second (upstream: MessageDecoder.createMessageId,
-MessageClientIDSetter.java). They cannot be told apart by their form.
+MessageClientIDSetter.java). They cannot be told apart by their form. What has a number of its own,
+such as a row of an outbox, has that in the place of pid and hash (:func:`lasting_key`).
 """
 
 from __future__ import annotations
@@ -71,6 +72,25 @@ class UniqueKeys:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms)
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}{counter:04X}"
+
+
+def lasting_key(number: int, made_ms: int, check: int) -> str:
+    """The unique key of something with a number of its own, the same whenever it is asked for.
+
+    It has a unique key's form, with the loopback address, so that tools which take it for an offset
+    id turn to nobody else, and with the time ``made_ms``, from which tools begin to look for it. Of
+    ``number`` it has 48 bits, of ``check``, which tells different things with one number apart, 16.
+    """
+    start_ms, _ = _month_of(made_ms)
+    fixed = f"7F000001{number & 0xFFFF_FFFF_FFFF:012X}"
+    return f"{fixed}{made_ms - start_ms & 0xFFFFFFFF:08X}{check & 0xFFFF:04X}"
+
+
+def lasting_number(key: str) -> int:
+    """The number in a key that :func:`lasting_key` made. Raises ValueError for other texts."""
+    if len(key) != 32:
+        raise ValueError(f"{key!r} has {len(key)} characters; a lasting key has 32")
+    return int(key[8:20], 16)
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:

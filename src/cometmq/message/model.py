@@ -24,7 +24,11 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send. ``delay_level`` 0 sends at once; ``properties`` are the user's own."""
+    """A message to send. ``delay_level`` 0 sends at once; ``properties`` are the user's own.
+
+    ``message_id`` is what it is known by to brokers and consumers, its unique key; the client makes
+    one where it is empty. Give one to a message that may be sent again by another process.
+    """
 
     topic: str
     body: bytes
@@ -34,6 +38,7 @@ class Message(msgspec.Struct, frozen=True):
     delay_level: int = 0
     wait_store: bool = True
     properties: Mapping[str, str] = {}
+    message_id: str = ""
 
     def to_properties(self) -> dict[str, str]:
         """All properties as the wire has them, reserved names included, without a unique key."""

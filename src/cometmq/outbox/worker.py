@@ -1,4 +1,4 @@
-"""A thread of its own for each database, so that no disk holds up the event loop."""
+"""A thread of its own for each database, so that no database holds up the event loop."""
 
 from __future__ import annotations
 

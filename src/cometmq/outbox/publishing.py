@@ -1,0 +1,188 @@
+"""A page of the outbox to its topics: each key's rows in order, queues side by side.
+
+Rows of an order key go to the queue that a Java producer would choose, in batches, each sent when
+the one before it is stored; so do all rows without a key of one topic. What becomes of a batch:
+
+    stored, SEND_OK              published
+    stored less safely           sent again later: it may be there twice
+    a broker or network failed   sent again later, and nothing behind it before
+    it breaks a limit            refused; rows of its key behind it are held
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cometmq.client.batches import plan_batches
+from cometmq.client.limits import check_message, check_target
+from cometmq.client.results import SendStatus
+from cometmq.client.selection import by_key
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, MessageIllegal
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+    from cometmq.message.model import Message, MessageQueue
+    from cometmq.outbox.row import Row
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of rows so far: ids of published ones with the attempt that sent each as a half
+    message (else empty), reasons of refused ones, and the last error of each topic that failed."""
+
+    published: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    failed: dict[str, CometError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    row: Row
+    message: Message
+
+
+class _Held:
+    """Which rows of a page wait because one before them, of their key, was refused."""
+
+    def __init__(self) -> None:
+        self._refused: dict[tuple[str, str | None], int] = {}
+
+    def hold_behind(self, row: Row) -> None:
+        if row.order_key is not None:
+            self._refused.setdefault((row.topic, row.order_key), row.id)
+
+    def __contains__(self, row: Row) -> bool:
+        refused = self._refused.get((row.topic, row.order_key))
+        return refused is not None and refused < row.id
+
+
+class Publisher:
+    """Sends rows over ``client``; ``hold_keys`` keeps back what stands behind a refused row of its
+    key."""
+
+    def __init__(self, client: Client, *, hold_keys: bool = True) -> None:
+        self._client = client
+        self._hold_keys = hold_keys
+
+    async def publish(self, rows: Iterable[Row], outcome: Outcome) -> None:
+        """Send rows, given in the order of their ids, and note what becomes of them."""
+        held = _Held()
+        lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
+        for row in rows:
+            ready = self._ready(row, outcome, held)
+            if ready is None or row.topic in outcome.failed:
+                continue
+            try:
+                lane = row.topic, await self._queue_of(row)
+            except ClientError as error:
+                outcome.failed[row.topic] = error
+            else:
+                lanes.setdefault(lane, []).append(ready)
+        async with asyncio.TaskGroup() as group:
+            for (topic, queue), waiting in lanes.items():
+                if topic not in outcome.failed:
+                    group.create_task(self._send_lane(queue, waiting, outcome, held))
+
+    def _ready(self, row: Row, outcome: Outcome, held: _Held) -> _Ready | None:
+        if row in held:
+            return None
+        try:
+            return _Ready(row, check_row(self._client, row))
+        except MessageIllegal as error:
+            self._refuse(row, error, outcome, held)
+            return None
+
+    async def _queue_of(self, row: Row) -> MessageQueue | None:
+        if row.order_key is None:
+            return None
+        return by_key(await self._client.queues(row.topic, "write"), row.order_key)
+
+    async def _send_lane(
+        self,
+        queue: MessageQueue | None,
+        waiting: Sequence[_Ready],
+        outcome: Outcome,
+        held: _Held,
+    ) -> None:
+        messages = [ready.message for ready in waiting]
+        limit = self._client.config.max_batch_bytes
+        for positions, _ in plan_batches(messages, lambda _: None, limit):
+            part = [waiting[at] for at in positions if waiting[at].row not in held]
+            if part and not await self._send(queue, part, outcome, held):
+                return
+
+    async def _send(
+        self,
+        queue: MessageQueue | None,
+        part: Sequence[_Ready],
+        outcome: Outcome,
+        held: _Held,
+    ) -> bool:
+        """Send one batch; False when nothing may be sent behind it for now."""
+        try:
+            if len(part) == 1:
+                result = await self._client.producer.send(part[0].message, queue=queue)
+            else:
+                messages = [ready.message for ready in part]
+                result = (await self._client.producer.send_batch(messages, queue=queue))[0]
+        except CometError as error:
+            if not is_refusal(error):
+                outcome.failed[part[0].row.topic] = error
+                return False
+            if len(part) == 1:
+                self._refuse(part[0].row, error, outcome, held)
+                return True
+            return await self._send_apart(queue, part, outcome, held)
+        if result.status is not SendStatus.OK:
+            outcome.failed[part[0].row.topic] = not_safe(result.queue.broker_name, result.status)
+            return False
+        outcome.published.update((ready.row.id, "") for ready in part)
+        return True
+
+    async def _send_apart(
+        self,
+        queue: MessageQueue | None,
+        part: Sequence[_Ready],
+        outcome: Outcome,
+        held: _Held,
+    ) -> bool:
+        """Find out which of a batch it is that no broker takes."""
+        for ready in part:
+            if ready.row in held:
+                continue
+            if not await self._send(queue, [ready], outcome, held):
+                return False
+        return True
+
+    def _refuse(self, row: Row, error: CometError, outcome: Outcome, held: _Held) -> None:
+        outcome.refused[row.id] = str(error)
+        if self._hold_keys:
+            held.hold_behind(row)
+        log.error("outbox_row_refused row=%d topic=%s error=%s", row.id, row.topic, error)
+
+
+def check_row(client: Client, row: Row) -> Message:
+    """The message of a row that may be sent. Raises MessageIllegal."""
+    message = row.message()
+    check_target(client.session.namespace.wrap(message.topic))
+    check_message(message, client.config.max_message_bytes)
+    return message
+
+
+def is_refusal(error: CometError) -> bool:
+    """Whether an error is the message's own fault, so that sending it again cannot help."""
+    if isinstance(error, BrokerRefused):
+        return error.code == ResponseCode.MESSAGE_ILLEGAL
+    return not isinstance(error, ClientError)
+
+
+def not_safe(broker: str, status: SendStatus) -> BrokerRefused:
+    """What a send that a broker stored less safely than it should comes to."""
+    return BrokerRefused(broker, 0, status.value, f"stored, but not safely: {status.name}")

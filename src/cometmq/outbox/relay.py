@@ -1,0 +1,246 @@
+"""The relay: one page of the outbox after the other, taken, sent, settled.
+
+    take -> publish -> settle -> take ...
+    nothing there, or another relay at work: again after a pause, or when somebody calls wake
+    a topic fails: it rests, longer each time, and the others go on
+    the database fails: opened again after a pause
+
+A page is bounded in rows and bytes, and the next is taken when all of it is stored: so brokers that
+are slow slow the relay down, and what it cannot send stays in the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from cometmq.outbox.publishing import Outcome, Publisher
+from cometmq.outbox.row import OutboxBusy, Page, Settled, Wanted
+from cometmq.outbox.transactional import Halves, checker, may_be_half
+from cometmq.outbox.worker import Worker
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+    from cometmq.outbox.row import Source, Sources
+
+log = logging.getLogger(__name__)
+
+_DAY_MS: Final = 24 * 60 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """A page has at most ``page_rows``, of ``page_bytes`` and one row more. Published rows stay for
+    ``keep_ms``, so that one can see what was sent; 0 deletes them at once.
+
+    ``hold_keys`` keeps back what stands behind a refused row of its key until somebody has decided
+    about that. ``transactional`` sends rows without an order key as transactional messages of the
+    producer ``group``; published rows stay for a day then, unless ``keep_ms`` says otherwise.
+    """
+
+    page_rows: int = 512
+    page_bytes: int = 4 * 1024 * 1024
+    poll_interval_ms: int = 100
+    retry_pause_ms: int = 200
+    max_retry_pause_ms: int = 10_000
+    hold_keys: bool = True
+    keep_ms: int = 0
+    transactional: bool = False
+    group: str = "OUTBOX_RELAY"
+
+
+class _Step(Enum):
+    WORKED = auto()
+    IDLE = auto()
+    BUSY = auto()
+
+
+class Relay:
+    """Publishes what waits in ``outbox`` over ``client``, which is the application's to open.
+
+    ``async with Relay(client, outbox): ...`` works beside the block, and finishes its page at the
+    end of it; :meth:`run` works until :meth:`stop`, :meth:`drain` until nothing waits.
+    """
+
+    def __init__(
+        self, client: Client, outbox: Sources, settings: RelaySettings | None = None
+    ) -> None:
+        self.settings = settings or RelaySettings()
+        #: Rows that were published and refused by this relay.
+        self.published = 0
+        self.refused = 0
+        self._client = client
+        self._outbox = outbox
+        self._publisher = Publisher(client, hold_keys=self.settings.hold_keys)
+        self._hold: tuple[Source, Worker] | None = None
+        self._news = asyncio.Event()
+        self._stopped = False
+        self._failures: Counter[str] = Counter()
+        self._rests_until_ms: dict[str, int] = {}
+        self._checking = False
+        self._running: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Relay:
+        self._running = self._client.session.tasks.spawn(
+            self.run(), name=f"relay of {self._outbox.name}"
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.stop()
+        assert self._running is not None
+        await self._running
+
+    def wake(self) -> None:
+        """There is something to send: do not wait for the pause to end."""
+        self._news.set()
+
+    def stop(self) -> None:
+        """Let :meth:`run` end after the page that it is at."""
+        self._stopped = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Publish until :meth:`stop`; what fails is logged and tried again."""
+        failures = 0
+        try:
+            while not self._stopped:
+                try:
+                    step, _ = await self._step()
+                except self._outbox.errors as error:
+                    failures += 1
+                    pause_ms = self._pause_ms(failures)
+                    log.warning(
+                        "outbox_unavailable outbox=%s error=%s pause_ms=%d",
+                        self._outbox.name, error, pause_ms,
+                    )  # fmt: skip
+                    await self._close()
+                    await self._wait(pause_ms)
+                    continue
+                failures = 0
+                if step is not _Step.WORKED:
+                    await self._wait(self.settings.poll_interval_ms)
+        finally:
+            await self._close()
+
+    async def drain(self) -> int:
+        """Publish until nothing waits; gives the number of rows.
+
+        Raises the error of a topic that cannot be sent to, OutboxBusy when another relay is at
+        work, and what the database raises.
+        """
+        before = self.published
+        try:
+            step = _Step.WORKED
+            while step is _Step.WORKED:
+                step, outcome = await self._step()
+                for error in outcome.failed.values():
+                    raise error
+            if step is _Step.BUSY:
+                raise OutboxBusy(f"another relay works on {self._outbox.name}")
+        finally:
+            await self._close()
+        return self.published - before
+
+    # ------------------------------------------------------------------ one page
+
+    async def _step(self) -> tuple[_Step, Outcome]:
+        source, worker = await self._opened()
+        now_ms = self._client.session.clock.monotonic_ms()
+        wanted = Wanted(
+            rows=self.settings.page_rows,
+            page_bytes=self.settings.page_bytes,
+            largest_bytes=self._client.config.max_message_bytes,
+            resting=[topic for topic, until in self._rests_until_ms.items() if until > now_ms],
+            hold_keys=self.settings.hold_keys,
+        )
+        page = await worker.call(source.take, wanted)
+        if page is None:
+            return _Step.BUSY, Outcome()
+        outcome = Outcome(refused=dict(page.refused))
+        if not page.rows and not page.refused:
+            await worker.call(source.give_up)
+            return _Step.IDLE, outcome
+        async with Halves(self._client, self.settings.group) as halves:
+            await self._publish(page, outcome, halves)
+            try:
+                await worker.call(source.settle, self._settled(outcome))
+            except BaseException:
+                halves.leave_open()
+                raise
+        self.published += len(outcome.published)
+        self.refused += len(outcome.refused)
+        self._rest(page, outcome)
+        return _Step.WORKED, outcome
+
+    async def _publish(self, page: Page, outcome: Outcome, halves: Halves) -> None:
+        if not self.settings.transactional:
+            await self._publisher.publish(page.rows, outcome)
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(halves.send(filter(may_be_half, page.rows), outcome))
+            others = [row for row in page.rows if not may_be_half(row)]
+            group.create_task(self._publisher.publish(others, outcome))
+
+    def _settled(self, outcome: Outcome) -> Settled:
+        settings = self.settings
+        keep_ms = settings.keep_ms or (_DAY_MS if settings.transactional else 0)
+        now_ms = self._client.session.clock.wall_ms()
+        return Settled(outcome.published, outcome.refused, now_ms, keep_ms)
+
+    def _rest(self, page: Page, outcome: Outcome) -> None:
+        now_ms = self._client.session.clock.monotonic_ms()
+        for topic in {row.topic for row in page.rows}:
+            error = outcome.failed.get(topic)
+            if error is None:
+                self._failures.pop(topic, None)
+                self._rests_until_ms.pop(topic, None)
+                continue
+            self._failures[topic] += 1
+            pause_ms = self._pause_ms(self._failures[topic])
+            self._rests_until_ms[topic] = now_ms + pause_ms
+            log.warning("outbox_topic_rests topic=%s error=%s pause_ms=%d", topic, error, pause_ms)
+
+    def _pause_ms(self, failures: int) -> int:
+        settings = self.settings
+        return min(settings.max_retry_pause_ms, settings.retry_pause_ms << min(failures - 1, 16))
+
+    async def _wait(self, pause_ms: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._news.wait()
+        self._news.clear()
+
+    # ------------------------------------------------------------------ the database
+
+    async def _opened(self) -> tuple[Source, Worker]:
+        if self._hold is None:
+            worker = Worker("outbox relay")
+            try:
+                self._hold = await worker.call(self._outbox.open), worker
+            except BaseException:
+                worker.close()
+                raise
+            if self.settings.transactional and not self._checking:
+                self._checking = True
+                self._client.transaction_checker(self.settings.group)(checker(self._sent_as))
+        return self._hold
+
+    async def _sent_as(self, row_id: int) -> str | None:
+        if self._hold is None:
+            return None  # the broker asks again
+        source, worker = self._hold
+        return await worker.call(source.sent_as, row_id)
+
+    async def _close(self) -> None:
+        if self._hold is not None:
+            (source, worker), self._hold = self._hold, None
+            try:
+                await worker.call(source.close)
+            finally:
+                worker.close()

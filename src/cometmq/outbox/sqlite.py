@@ -1,0 +1,151 @@
+"""The outbox in SQLite, with Python's own driver.
+
+The application writes with its own connection; a relay has one of its own. That only one relay
+works on a database at a time is held by a second file, ``<database>-relay``: a lock of the
+operating system on it, which ends with the process however that ends.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import SettingsError
+from cometmq.outbox.row import Page, Row, Settled, Wanted, fitting
+from cometmq.outbox.table import Outbox
+
+if TYPE_CHECKING:
+    from cometmq.outbox.statements import Statement, Statements, Value
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic TEXT NOT NULL,
+    order_key TEXT,
+    headers TEXT NOT NULL DEFAULT '{{}}',
+    created_ms INTEGER NOT NULL
+        DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
+    published_ms INTEGER,
+    sent_as TEXT,
+    refused TEXT,
+    body BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS {table}_waiting ON {table} (id)
+    WHERE published_ms IS NULL AND refused IS NULL;
+CREATE INDEX IF NOT EXISTS {table}_refused ON {table} (topic, order_key, id)
+    WHERE refused IS NOT NULL;
+CREATE INDEX IF NOT EXISTS {table}_published ON {table} (published_ms)
+    WHERE published_ms IS NOT NULL;
+"""
+#: How long a statement waits for the application's transactions.
+_BUSY_TIMEOUT_S: Final = 30.0
+
+
+class SqliteOutbox(Outbox):
+    """The outbox ``table`` of the database at ``path``. Raises SettingsError for a table name that
+    is no plain one."""
+
+    errors = (sqlite3.Error,)
+
+    def __init__(
+        self,
+        path: Path | str,
+        table: str = "outbox",
+        *,
+        max_message_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        super().__init__(table, "?", max_message_bytes)
+        if "." in table:
+            raise SettingsError("table", f"{table!r}: SQLite has no schemas")
+        self.path = Path(path)
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}:{self.table}"
+
+    def create(self, connection: sqlite3.Connection | None = None) -> None:
+        """Make the table where it is missing, over the application's connection or one made for
+        it. Commits."""
+        if connection is None:
+            with closing(_connect(self.path)) as own:
+                self.create(own)
+        else:
+            connection.executescript(_CREATE.format(table=self.table))
+
+    def open(self) -> SqliteSource:
+        return SqliteSource(self.path, self.statements)
+
+    def _insert(self, values: tuple[Value, ...]) -> Statement:
+        return (
+            f"INSERT INTO {self.table} (topic, order_key, headers, body) VALUES (?, ?, ?, ?) "
+            "RETURNING id",
+            values,
+        )
+
+    def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
+        with closing(_connect(self.path)) as connection:
+            done = connection.execute(*statement)
+            return done.fetchall(), done.rowcount
+
+
+class SqliteSource:
+    """A relay's hold on an outbox in SQLite; see row.Source."""
+
+    def __init__(self, path: Path, statements: Statements) -> None:
+        self._statements = statements
+        self._connection = _connect(path)
+        self._lock = _connect(path.with_name(f"{path.name}-relay"), busy_timeout_s=0)
+
+    def take(self, wanted: Wanted) -> Page | None:
+        if not self._lock.in_transaction and not _locks(self._lock):
+            return None
+        run = self._connection.execute
+        ids, refused = fitting(run(*self._statements.waiting(wanted)).fetchall(), wanted)
+        rows = run(*self._statements.rows(ids)) if ids else ()
+        return Page([Row(*row) for row in rows], refused)
+
+    def settle(self, settled: Settled) -> None:
+        with _writing(self._connection):
+            for statement, values in self._statements.settle(settled):
+                self._connection.executemany(statement, values)
+
+    def give_up(self) -> None:
+        """Nothing was begun: a page of SQLite is read outside of transactions."""
+
+    def sent_as(self, row_id: int) -> str | None:
+        found = self._connection.execute(*self._statements.sent_as(row_id)).fetchone()
+        return None if found is None else found[0] or ""
+
+    def close(self) -> None:
+        self._connection.close()
+        self._lock.close()
+
+
+def _connect(path: Path, *, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """A connection whose transactions are begun by hand."""
+    return sqlite3.connect(path, isolation_level=None, timeout=busy_timeout_s)
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _locks(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        return False
+    return True

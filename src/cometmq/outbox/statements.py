@@ -1,0 +1,108 @@
+"""The SQL that every database's outbox has in common, as statements with their values. Pure.
+
+A mark for a value is ``?`` or ``%s``; everything else here means the same to SQLite and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.outbox.row import Settled, Wanted
+
+Value = str | int | bytes | None
+#: A statement and the values of its marks.
+Statement = tuple[str, tuple[Value, ...]]
+
+_WAITS: Final = "published_ms IS NULL AND refused IS NULL"
+_BEHIND_A_REFUSED: Final = (
+    "EXISTS (SELECT 1 FROM {table} AS held WHERE held.refused IS NOT NULL"
+    " AND held.topic = waiting.topic AND held.order_key = waiting.order_key"
+    " AND held.id < waiting.id)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The statements for one table."""
+
+    table: str
+    mark: str
+
+    def waiting(self, wanted: Wanted) -> Statement:
+        """The oldest rows that may be sent: id, topic, order key, size of the body."""
+        conditions = [_WAITS]
+        if wanted.resting:
+            conditions.append(f"topic NOT IN ({self._marks(wanted.resting)})")
+        if wanted.hold_keys:
+            conditions.append(f"NOT {_BEHIND_A_REFUSED.format(table=self.table)}")
+        return (
+            f"SELECT id, topic, order_key, length(body) FROM {self.table} AS waiting "
+            f"WHERE {' AND '.join(conditions)} ORDER BY id LIMIT {self.mark}",
+            (*wanted.resting, wanted.rows),
+        )
+
+    def rows(self, ids: Sequence[int]) -> Statement:
+        """The fields of row.Row, in the order of the ids."""
+        return (
+            "SELECT id, topic, order_key, CAST(headers AS TEXT), body, created_ms "
+            f"FROM {self.table} WHERE id IN ({self._marks(ids)}) ORDER BY id",
+            tuple(ids),
+        )
+
+    def settle(self, settled: Settled) -> Iterator[tuple[str, list[tuple[Value, ...]]]]:
+        """Statements to be executed with each of their values."""
+        table, mark = self.table, self.mark
+        if settled.published and settled.keep_ms:
+            yield (
+                f"UPDATE {table} SET published_ms = {mark}, sent_as = {mark} WHERE id = {mark}",
+                [(settled.now_ms, sent_as, at) for at, sent_as in settled.published.items()],
+            )
+            expired_ms = settled.now_ms - settled.keep_ms
+            yield f"DELETE FROM {table} WHERE published_ms < {mark}", [(expired_ms,)]
+        elif settled.published:
+            yield f"DELETE FROM {table} WHERE id = {mark}", [(at,) for at in settled.published]
+        if settled.refused:
+            yield (
+                f"UPDATE {table} SET refused = {mark} WHERE id = {mark}",
+                [(reason, at) for at, reason in settled.refused.items()],
+            )
+
+    def sent_as(self, row_id: int) -> Statement:
+        """The attempt of a published row."""
+        return (
+            f"SELECT sent_as FROM {self.table} WHERE id = {self.mark} AND published_ms IS NOT NULL",
+            (row_id,),
+        )
+
+    def status(self) -> Statement:
+        """The fields of row.Status."""
+        return (
+            f"SELECT count(*), min(created_ms), (SELECT count(*) FROM {self.table} "
+            f"WHERE refused IS NOT NULL) FROM {self.table} WHERE {_WAITS}",
+            (),
+        )
+
+    def refused(self, limit: int) -> Statement:
+        """The fields of row.Refusal, of the oldest ``limit``."""
+        return (
+            f"SELECT id, topic, order_key, refused FROM {self.table} "
+            f"WHERE refused IS NOT NULL ORDER BY id LIMIT {self.mark}",
+            (limit,),
+        )
+
+    def retry(self, row_id: int) -> Statement:
+        """A refused row waits again."""
+        return f"UPDATE {self.table} SET refused = NULL {self._refused()}", (row_id,)
+
+    def discard(self, row_id: int) -> Statement:
+        """A refused row goes."""
+        return f"DELETE FROM {self.table} {self._refused()}", (row_id,)
+
+    def _refused(self) -> str:
+        return f"WHERE id = {self.mark} AND refused IS NOT NULL"
+
+    def _marks(self, values: Sequence[object]) -> str:
+        return ", ".join([self.mark] * len(values))

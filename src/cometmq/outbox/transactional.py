@@ -1,0 +1,126 @@
+"""Rows as transactional messages: a message is seen if its row is marked as published, and only
+then.
+
+    send the half message, with the number of this attempt -> mark the row with it -> commit
+                                                           -> the broker asks: look the row up
+
+So a row that was sent twice, because a relay died or an answer was lost, is there once: of its half
+messages one bears the attempt that the row is marked with. Each attempt sends one half message, no
+more, or two would bear the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.client.limits import goes_alone
+from cometmq.client.producer import Producer
+from cometmq.client.transactions import Transaction
+from cometmq.core.errors import CometError, MessageIllegal
+from cometmq.message.ids import lasting_number
+from cometmq.outbox.publishing import Outcome, check_row, is_refusal
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+    from cometmq.client.consumer.received import MessageView
+    from cometmq.client.transactions import Checker
+    from cometmq.message.model import Message
+    from cometmq.outbox.row import Row
+
+log = logging.getLogger(__name__)
+
+#: The property that holds the attempt.
+ATTEMPT: Final = "outbox_attempt"
+#: Half messages on their way at a time.
+_CONCURRENCY: Final = 64
+
+
+def may_be_half(row: Row) -> bool:
+    """Whether a row can be a transactional message: commits have no order among each other, and a
+    transactional message no delay."""
+    try:
+        return row.order_key is None and not goes_alone(row.message())
+    except MessageIllegal:
+        return False
+
+
+class Halves:
+    """The half messages of one page. Leaving commits them, unless :meth:`leave_open` was called; an
+    error in the block rolls them back."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._client = client
+        self._producer = Producer(client.session, group)
+        self._producer.share_hooks(client.producer)
+        self._stack = AsyncExitStack()
+        self._open: list[Transaction] = []
+        self._room = asyncio.Semaphore(_CONCURRENCY)
+
+    async def __aenter__(self) -> Halves:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.__aexit__(*error)  # type: ignore[arg-type]
+
+    def leave_open(self) -> None:
+        """It is not known whether the rows are marked: the checker will look."""
+        for transaction in self._open:
+            transaction.leave_open()
+
+    async def send(self, rows: Iterable[Row], outcome: Outcome) -> None:
+        """Send a half message for each row, and note what becomes of them."""
+        async with asyncio.TaskGroup() as group:
+            for row in rows:
+                group.create_task(self._send(row, outcome))
+
+    async def _send(self, row: Row, outcome: Outcome) -> None:
+        attempt = uuid.uuid4().hex
+        try:
+            message = check_row(self._client, row)
+            message = msgspec.structs.replace(
+                message, properties={**message.properties, ATTEMPT: attempt}
+            )
+            transaction = self._transaction(message)
+            async with self._room:
+                await self._stack.enter_async_context(transaction)
+        except CometError as error:
+            if is_refusal(error):
+                outcome.refused[row.id] = str(error)
+                log.error("outbox_row_refused row=%d topic=%s error=%s", row.id, row.topic, error)
+            else:
+                outcome.failed[row.topic] = error
+            return
+        self._open.append(transaction)
+        outcome.published[row.id] = attempt
+
+    def _transaction(self, message: Message) -> Transaction:
+        return Transaction(
+            self._client.session,
+            self._producer,
+            message,
+            order_key=None,
+            queue=None,
+            timeout_ms=0,
+            attempts=1,
+        )
+
+
+def checker(sent_as: Callable[[int], Awaitable[str | None]]) -> Checker:
+    """Says how the transaction of a half message ended: as its row is marked, which ``sent_as``
+    looks up."""
+
+    async def check(message: MessageView) -> bool | None:
+        marked = await sent_as(lasting_number(message.message_id))
+        if marked is None:
+            # It waits still, and may be marked in a moment; or it was discarded, and stays unsent.
+            return None
+        return marked == message.properties.get(ATTEMPT)
+
+    return check
