@@ -188,6 +188,19 @@ async def test_a_batch_gets_consecutive_offsets_and_an_id_a_message(
     }  # fmt: skip
 
 
+async def test_an_id_of_the_batch_hides_none_of_its_messages(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        of_batch = "A\x01b\x02UNIQ_KEY\x01UB\x02WAIT\x01true"
+        bare = batch.pack([(0, b"bare", b"")])
+        for body in (batch_body(3), bare):
+            assert (await client.send(body, code=BATCH, i=of_batch)).code == 0
+        _, records = await client.pull()
+    found = [properties.decode(record.properties) for record in records]
+    assert [each["UNIQ_KEY"] for each in found] == ["U0", "U1", "U2", "UB"]
+    assert {each["A"] for each in found} == {"b"}
+
+
 @pytest.mark.parametrize(
     ("changes", "body", "code", "says"),
     [

@@ -70,6 +70,7 @@ MAX_WAITING_SENDS: Final = 100_000
 _TIMER_PREFIX: Final = "TIMER_DE"
 _WAIT_TRUE: Final = "WAIT\x01true"
 _SEPARATOR: Final = "\x02"
+_ID_MARK: Final = props.UNIQ_KEY + props.NAME_VALUE_SEPARATOR
 _WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
 _IDS_HERE: Final = "<ids>"
 
@@ -202,7 +203,10 @@ class SendHandler:
         if props.DELAY in properties or wants_timer(properties):
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
         check_body(request.body, self._config.max_message_size)
-        properties_of_all = _without_wait(header.properties or "").encode("utf-8", "replace")
+        text_of_all = _without_wait(header.properties or "")
+        if props.UNIQ_KEY in properties and _has_own_ids(request.body):
+            text_of_all = _without_id(text_of_all)
+        properties_of_all = text_of_all.encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
         queue = store.queue(topic, queue_id)
@@ -247,7 +251,7 @@ class SendHandler:
         """Write the answers of sends whose turn has ended; one write a connection."""
         if self._unannounced:
             sends = self._hold_first(sends, code, remark)
-        peers: set[Peer] = set()
+        peers: dict[Peer, None] = {}
         template = self._answer_head
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
@@ -271,7 +275,7 @@ class SendHandler:
             peer.push(
                 (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head.encode("ascii")
             )
-            peers.add(peer)
+            peers[peer] = None
         for peer in peers:
             peer.flush()
 
@@ -496,3 +500,14 @@ def _without_wait(text: str) -> str:
         return text.rstrip(_SEPARATOR)
     return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
 
+
+def _has_own_ids(body: bytes) -> bool:
+    """Whether the messages of a batch have unique keys; the first tells for all."""
+    return _ID_MARK.encode() in body[: int.from_bytes(body[:4], "big")]
+
+
+def _without_id(text: str) -> str:
+    """The property text without a unique key: RocketMQ 5's client gives one to the batch too, which
+    would take the place of each message's own."""
+    pairs = text.split(_SEPARATOR)
+    return _SEPARATOR.join([pair for pair in pairs if not pair.startswith(_ID_MARK)])
