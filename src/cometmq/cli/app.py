@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from cometmq.cli import logs, servers
-from cometmq.cli.commands import bench, demo, message, store, storerepair, topic
+from cometmq.cli.commands import bench, demo, message, outbox, store, storerepair, topic
 from cometmq.core.errors import CometError, SettingsError
 
 FAILED: Final = 1
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 store.app.command("repair")(storerepair.repair)
 app.add_typer(store.app, name="store")
+app.add_typer(outbox.app, name="outbox")
 app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)

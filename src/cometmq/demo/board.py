@@ -27,8 +27,7 @@ class Party:
 
 @dataclass(slots=True)
 class Board:
-    """The numbers of a run. ``expected`` is how many changes the script is going to make,
-    ``published_up_to`` the highest change number that was published."""
+    """The numbers of a run. ``expected`` is how many changes the script is going to make."""
 
     expected: int
     parties: dict[str, Party]
@@ -36,7 +35,6 @@ class Board:
     committed: int = 0
     published: int = 0
     published_again: int = 0
-    published_up_to: int = 0
     spark_state: str = ""
     events: list[str] = field(default_factory=list)
 

@@ -1,6 +1,6 @@
 """The run, in order: load, change, disturb, catch up, compare.
 
-What is disturbed on the way: in the first load the publisher dies once between sending and marking,
+What is disturbed on the way: in the first load the relay dies once between sending and noting it,
 the social platform stops at half the changes and comes back later, the order platform fails on some
 rows at first. None of it may leave a trace in the copies.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cometmq.admin.api import Admin
 from cometmq.admin.node import NodeFailed, NodeProcess
 from cometmq.client.client import Client
+from cometmq.core.errors import CometError
 from cometmq.demo import world
 from cometmq.demo.board import Board, Party
 from cometmq.demo.compare import compare, digest
@@ -174,9 +175,12 @@ class Demo:
         while edits := _joined(islice(steps, LOAD_STEPS)):
             times.loaded += await source.commit(edits)
             if crash_at and times.loaded >= crash_at:
-                source.crash_publisher()
+                source.crash_relay()
                 crash_at = 0
+        deadline_ms = self.clock.monotonic_ms() + CATCH_UP_MS
         while self.board.published < times.loaded:
+            if self.clock.monotonic_ms() > deadline_ms:
+                raise CometError(f"the first load is not published: see {self.folder.broker_log}")
             await self.clock.sleep_ms(TICK_MS)
         times.loading_ms = self.clock.monotonic_ms() - begun_ms
 

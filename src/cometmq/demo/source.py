@@ -1,40 +1,49 @@
-"""The base-data platform at work: commits edits on one side, publishes its outbox on the other."""
+"""The base-data platform at work: commits edits on one side, a relay publishes on the other."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cometmq.demo.base import BaseData
-from cometmq.demo.publisher import Publisher, Sender
+from cometmq.outbox.relay import Relay, RelaySettings
+from cometmq.outbox.sqlite import SqliteOutbox, SqliteSource
 from cometmq.outbox.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+    from cometmq.client.client import Client
     from cometmq.core.clock import Clock
     from cometmq.demo.board import Board
     from cometmq.demo.script import Edit
+    from cometmq.outbox.row import Settled
+
+PAGE_CHANGES = 256
+
+
+class RelayDied(Exception):
+    """The relay ended after it had sent a page and before that was noted."""
 
 
 class Source:
     """The platform with its database at ``path``; an async context manager."""
 
-    def __init__(self, path: Path, sender: Sender, topic: str, board: Board, clock: Clock) -> None:
+    def __init__(self, path: Path, client: Client, topic: str, board: Board, clock: Clock) -> None:
         self.path = path
-        self._sender = sender
+        self._client = client
         self._topic = topic
         self._board = board
         self._clock = clock
         self._worker = Worker("base")
         self._base: BaseData | None = None
-        self._news = asyncio.Event()
+        self._relay: Relay | None = None
         self._crash = False
         self._finished = False
+        self._unnoted: set[int] = set()
 
     async def __aenter__(self) -> Source:
-        self._base = await self._worker.call(BaseData, self.path)
+        self._base = await self._worker.call(BaseData, self.path, self._topic)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -47,43 +56,70 @@ class Source:
         assert self._base is not None
         done = await self._worker.call(self._base.apply, edits, self._clock.wall_ms())
         self._board.committed += done
-        self._news.set()
+        if self._relay is not None:
+            self._relay.wake()
         return done
 
-    def crash_publisher(self) -> None:
-        """Let the publisher die after its next page is sent and before that is noted."""
+    def crash_relay(self) -> None:
+        """Let the relay die after its next page is sent and before that is noted."""
         self._crash = True
 
     def finish(self) -> None:
         """No more edits come: :meth:`publish` ends when the outbox is empty."""
         self._finished = True
-        self._news.set()
+        if self._relay is not None:
+            self._relay.stop()
 
     async def publish(self) -> None:
         """Publish what is committed, until :meth:`finish`. Raises ClientError when a message is
-        not taken; it and all after it stay in the outbox."""
+        not taken then; it and all after it stay in the outbox."""
+        outbox = _Counted(self.path, self)
         while True:
-            self._news.clear()
-            publisher = self._publisher()
-            crash = self._crash
-            sent = await publisher.publish_page(mark=not crash)
-            if sent and crash:
-                self._crash = False
-                self._board.say(
-                    f"the publisher dies after sending {sent} changes and before noting it; "
-                    "started again, it sends them a second time"
-                )
-            if not sent:
+            self._relay = Relay(self._client, outbox, RelaySettings(page_rows=PAGE_CHANGES))
+            try:
                 if self._finished:
+                    await self._relay.drain()
                     return
-                await self._news.wait()
+                await self._relay.run()
+            except RelayDied:
+                self._board.say(
+                    f"the relay dies after sending {len(self._unnoted)} changes and before noting "
+                    "it; another one sends them a second time"
+                )
+
+    def count(self, published: Collection[int]) -> None:
+        """A page of rows is sent. Raises RelayDied when it is not to be noted."""
+        again = self._unnoted.intersection(published)
+        self._board.published_again += len(again)
+        self._board.published += len(published) - len(again)
+        self._unnoted -= again
+        if self._crash and published:
+            self._crash = False
+            self._unnoted.update(published)
+            raise RelayDied
 
     async def last_changes(self) -> dict[tuple[str, str], int]:
         """The number of the last change of every row, by table and key."""
         assert self._base is not None
         return await self._worker.call(self._base.last_changes)
 
-    def _publisher(self) -> Publisher:
-        # A publisher remembers nothing, so a new one for each page is the one after a crash too.
-        assert self._base is not None
-        return Publisher(self._base, self._worker, self._sender, self._topic, self._board)
+
+class _Counted(SqliteOutbox):
+    """The platform's outbox, whose pages are counted between being sent and being noted."""
+
+    def __init__(self, path: Path, source: Source) -> None:
+        super().__init__(path)
+        self._source = source
+
+    def open(self) -> SqliteSource:
+        return _CountedSource(self, self._source)
+
+
+class _CountedSource(SqliteSource):
+    def __init__(self, outbox: SqliteOutbox, source: Source) -> None:
+        super().__init__(outbox.path, outbox.statements)
+        self._source = source
+
+    def settle(self, settled: Settled) -> None:
+        self._source.count(settled.published.keys())
+        super().settle(settled)

@@ -1,0 +1,117 @@
+"""``cometmq outbox relay|status|retry|discard``: what an application's outbox needs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from cometmq.cli import render, serve
+from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.core.clock import SystemClock
+from cometmq.outbox import PostgresOutbox, Relay, SqliteOutbox
+from cometmq.outbox.relay import RelaySettings
+
+T = TypeVar("T")
+AnyOutbox = SqliteOutbox | PostgresOutbox
+
+FAILED = 1
+
+app = typer.Typer(
+    help="An application's outbox: publish it, see what waits, decide what is refused.",
+    no_args_is_help=True,
+)
+
+Database = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATABASE", show_default=False, help="A SQLite file, or postgresql://..."
+    ),
+]
+Table = Annotated[str, typer.Option(help="The outbox in it.")]
+RowId = Annotated[int, typer.Argument(metavar="ROW", show_default=False)]
+
+
+@app.command()
+def relay(
+    database: Database,
+    namesrv: Namesrv = "",
+    table: Table = "outbox",
+    transactional: Annotated[
+        bool,
+        typer.Option("--transactional", help="Rows without order key as transactional messages."),
+    ] = False,
+    keep_hours: Annotated[float, typer.Option(min=0, help="How long published rows stay.")] = 0,
+    create: Annotated[bool, typer.Option("--create", help="Make the table if missing.")] = False,
+) -> None:
+    """Publish what waits, and what comes, until stopped by SIGTERM or an interrupt.
+
+    Several may run on one outbox: one works, the others take over when it ends.
+    """
+    outbox = outbox_at(database, table)
+    settings = RelaySettings(transactional=transactional, keep_ms=int(keep_hours * 3_600_000))
+
+    async def main() -> None:
+        async with client(namesrv) as opened:
+            working = Relay(opened, outbox, settings)
+            serve.on_signals(working.stop)
+            typer.echo(f"ready outbox={outbox.name}")
+            await working.run()
+            typer.echo(f"stopped published={working.published} refused={working.refused}")
+
+    if create:
+        _asked(outbox, outbox.create)
+    run(main())
+
+
+@app.command()
+def status(database: Database, table: Table = "outbox", as_json: AsJson = False) -> None:
+    """Print how many rows wait, for how long, and which are refused."""
+    outbox = outbox_at(database, table)
+    found = _asked(outbox, outbox.status)
+    refused = _asked(outbox, outbox.refused)
+    age_ms = SystemClock().wall_ms() - found.oldest_ms if found.oldest_ms is not None else 0
+    if as_json:
+        line = {"waiting": found.waiting, "oldest_age_ms": age_ms, "refused": found.refused}
+        render.print_json([line])
+        return
+    typer.echo(f"waiting={found.waiting} oldest_age_s={age_ms // 1000} refused={found.refused}")
+    for row in refused:
+        typer.echo(f"refused row={row.id} topic={row.topic} key={row.order_key}: {row.reason}")
+
+
+@app.command()
+def retry(database: Database, row: RowId, table: Table = "outbox") -> None:
+    """Have a refused row sent again, and what waits behind it."""
+    outbox = outbox_at(database, table)
+    _decided(row, _asked(outbox, lambda: outbox.retry(row)))
+
+
+@app.command()
+def discard(database: Database, row: RowId, table: Table = "outbox") -> None:
+    """Drop a refused row, and let go on what waits behind it."""
+    outbox = outbox_at(database, table)
+    _decided(row, _asked(outbox, lambda: outbox.discard(row)))
+
+
+def outbox_at(database: str, table: str) -> AnyOutbox:
+    """The outbox in a SQLite file or at an address of PostgreSQL. Raises SettingsError."""
+    if database.startswith(("postgresql://", "postgres://")):
+        return PostgresOutbox(database, table)
+    return SqliteOutbox(database, table)
+
+
+def _asked(outbox: AnyOutbox, question: Callable[[], T]) -> T:
+    try:
+        return question()
+    except outbox.errors as error:
+        line = " ".join(str(error).split())
+        typer.echo(f"cometmq outbox: {outbox.name}: {line}", err=True)
+        raise typer.Exit(FAILED) from None
+
+
+def _decided(row: int, done: bool) -> None:
+    if not done:
+        typer.echo(f"cometmq outbox: row {row} is not refused", err=True)
+        raise typer.Exit(FAILED)
