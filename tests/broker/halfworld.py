@@ -11,7 +11,7 @@ from typing import Any
 from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.halfmessages import prepared
-from cometmq.broker.members import Member
+from cometmq.broker.membertable import Member
 from cometmq.broker.transactions import Transactions, committed
 from cometmq.broker.transactionstate import GROUP
 from cometmq.core.clock import VirtualClock

@@ -1,15 +1,15 @@
 """Who is there: heartbeats, leaving, expiry, and who is told of it."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.members import EXPIRY_MS, Member, Members, MemberTable, language_name
+from cometmq.broker.members import Members, language_name
+from cometmq.broker.membertable import EXPIRY_MS
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.net.peer import Peer
@@ -222,48 +222,46 @@ def test_languages_have_names() -> None:
     assert language_name(99) == "OTHER"
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["consume", "produce", "leave", "close", "expire"]),
-            st.integers(0, 3),
-            st.sampled_from("gh"),
-            st.integers(0, 50_000),
-        ),
-        max_size=60,
-    )
-)
-def test_the_table_holds_who_was_heard_of_lately(
-    steps: list[tuple[str, int, str, int]],
+def wanting(expression: str, version: int = 1) -> ConsumerData:
+    subscription = Subscription("t", expression, version, tuple(expression.split(" || ")))
+    return ConsumerData("g", subscription_data_set=(subscription,))
+
+
+async def test_members_that_do_not_agree_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    table: MemberTable[int] = MemberTable()
-    model: dict[tuple[str, int, bool], int] = {}
-    now_ms = 0
-    for act, channel, group, pause_ms in steps:
-        now_ms += pause_ms
-        member = Member(f"c{channel}", "JAVA", 1, now_ms)
-        if act == "consume":
-            table.add_consumer(channel, consumer(group, "t"), member)
-            model[group, channel, True] = now_ms
-        elif act == "produce":
-            table.add_producer(channel, group, member)
-            model[group, channel, False] = now_ms
-        elif act == "leave":
-            known = model.pop((group, channel, True), None)
-            assert table.remove_consumer(channel, group) == (known is not None)
-        elif act == "close":
-            table.remove_channel(channel)
-            model = {key: seen for key, seen in model.items() if key[1] != channel}
-        else:
-            table.expire(now_ms)
-            model = {key: seen for key, seen in model.items() if now_ms - seen < EXPIRY_MS}
-    found = {
-        (name, channel, True)
-        for name, group in table.consumers.items()
-        for channel in group.members
-    }
-    found |= {
-        (name, channel, False) for name, members in table.producers.items() for channel in members
-    }
-    assert found == set(model)
-    assert table.channels() == {key[1] for key in model}
+    async with open_tables(tmp_path) as tables:
+        members, first, second = tables.members, connect(1), connect(2)
+        asked = request(Code.GET_CONSUMER_CONNECTION_LIST, ConsumerGroup("g"))
+        with caplog.at_level(logging.INFO):
+            await beat(members, first, "c1", [wanting("a")])
+            assert members.facts() == {"subscriptionConflicts": "0", "conflictingGroups": ""}
+            assert b"conflicting" not in members.connections(connect(), asked).body
+            for version in range(2, 5):
+                await beat(members, second, "c2", [wanting("b", version)])
+                await beat(members, first, "c1", [wanting("a", version)])
+        lines = [each.message for each in caplog.records if "differ" in each.message]
+        assert len(lines) == 1
+        assert "group=g c1={'t': 'a'} c2={'t': 'b'}" in lines[0]
+        assert members.facts() == {"subscriptionConflicts": "1", "conflictingGroups": "g"}
+        found = parse_json(members.connections(connect(), asked).body, ConsumerConnections)
+        assert found.conflicting_subscriptions == {"c1": {"t": "a"}, "c2": {"t": "b"}}
+        with caplog.at_level(logging.INFO):
+            second.close()
+        assert "subscriptions agree again group=g" in caplog.text
+        assert members.facts() == {"subscriptionConflicts": "1", "conflictingGroups": ""}
+
+
+async def test_who_listens_hears_of_subscriptions_and_of_their_end(tmp_path: Path) -> None:
+    async with open_tables(tmp_path) as tables:
+        heard: list[object] = []
+        tables.members.on_subscribed.append(heard.append)
+        tables.members.on_group_gone.append(heard.append)
+        first, second = connect(1), connect(2)
+        await beat(tables.members, first, "c1", [wanting("a")])
+        await beat(tables.members, second, "c2", [wanting("a")])
+        first.close()
+        assert heard == [wanting("a"), wanting("a")]
+        second.close()
+        assert heard[2:] == ["g"]
+        assert tables.members.subscribed_since_ms("g", "t") is None

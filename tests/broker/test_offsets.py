@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError
 from cometmq.protocol.bodies import TopicConfig
@@ -18,7 +19,8 @@ from cometmq.protocol.headers import (
     QueueOffsetResponse,
     UpdateConsumerOffset,
 )
-from tests.broker.world import Parts, open_parts, open_tables
+from tests.broker.test_members import beat, consumer
+from tests.broker.world import Parts, connect, open_parts, open_tables
 
 
 async def test_java_s_file_is_read_and_written_alike(tmp_path: Path) -> None:
@@ -121,11 +123,51 @@ async def test_offsets_of_nothing_are_refused(
             await update(parts, topic, queue_id, offset)
 
 
-async def test_a_new_group_starts_at_the_beginning_of_a_young_queue(tmp_path: Path) -> None:
+async def is_unknown(parts: Parts, **fields: Any) -> bool:
+    header = QueryConsumerOffset("g", "t", 0, **fields)
+    try:
+        reply = await parts.ask(Code.QUERY_CONSUMER_OFFSET, header)
+    except BadRequest as error:
+        return error.code == ResponseCode.QUERY_NOT_FOUND
+    assert reply.header == QueueOffsetResponse(0)
+    return False
+
+
+async def test_a_new_group_on_a_young_queue_decides_itself(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
-        assert await query(parts) == 0
+        assert not await is_unknown(parts)  # there is nothing before 0
         await parts.put("t")
-        assert await query(parts) == 0
+        assert await is_unknown(parts)
+        assert await is_unknown(parts, set_zero_if_not_found="false")
+        assert not await is_unknown(parts, set_zero_if_not_found="true")
+
+
+async def test_upstream_s_rule_for_young_queues_can_be_had(tmp_path: Path) -> None:
+    async with open_parts(tmp_path, BrokerConfig(young_queue_from_start=True)) as parts:
+        await parts.put("t")
+        assert not await is_unknown(parts)
+        assert await is_unknown(parts, set_zero_if_not_found="false")
+
+
+async def test_a_queue_that_began_after_its_group_is_read_from_its_start(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await beat(parts.members, connect(1), "c1", [consumer("g", "t")])
+        clock.advance(1)
+        await parts.put("t")
+        assert not await is_unknown(parts)
+        assert not await is_unknown(parts, set_zero_if_not_found="false")
+
+
+async def test_a_group_that_came_after_a_queue_s_first_message_decides_itself(
+    tmp_path: Path,
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await parts.put("t")
+        clock.advance(1)
+        await beat(parts.members, connect(1), "c1", [consumer("g", "t")])
+        assert await is_unknown(parts)
 
 
 async def test_on_an_old_queue_the_client_s_policy_decides(tmp_path: Path) -> None:

@@ -318,7 +318,9 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
     found = (
         members,
         QueueLockHandler(clock=clock),
-        OffsetHandler(offsets=offsets, topics=topics, store=store),
+        OffsetHandler(
+            config=parts.config, offsets=offsets, topics=topics, members=members, store=store
+        ),
         QueryHandler(config=config, store=store),
         SendBackHandler(
             config=config,

@@ -110,6 +110,7 @@ class FakeBroker:
         *,
         sys_flag: int = 0,
         reconsume_times: int = 0,
+        store_ms: int = 2,
     ) -> str:
         """Store a message; gives its offset id and wakes who waits for it."""
         queue = topic, queue_id
@@ -125,7 +126,7 @@ class FakeBroker:
             sys_flag=sys_flag,
             born_ms=1,
             born_host=host,
-            store_ms=2,
+            store_ms=store_ms,
             store_host=host,
             reconsume_times=reconsume_times,
             prepared_offset=0,

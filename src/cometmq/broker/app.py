@@ -21,6 +21,7 @@ from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import resolve
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender
+from cometmq.broker.filterdata import FilterTable
 from cometmq.broker.filtering import Filters
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
@@ -135,7 +136,14 @@ class Broker:
         self._build()
         push_async(self.remoting.close)
         # Closed in reverse: the checks first, for they move offsets.
-        for table in (self.groups, self.topics, self.offsets, self.delay, self.checkback):
+        for table in (
+            self.groups,
+            self.topics,
+            self.offsets,
+            self.stored_filters,
+            self.delay,
+            self.checkback,
+        ):
             push_async(table.close)
         push_async(self.timers.close)
         push(self.appender.close)
@@ -220,6 +228,15 @@ class Broker:
             tasks=self._tasks,
         )
         self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
+        self.stored_filters = FilterTable(
+            directory,
+            config=self.config,
+            clock=self._clock,
+            tasks=self._tasks,
+            files=self._files,
+        )
+        self.members.on_subscribed.append(self.stored_filters.subscribed)
+        self.members.on_group_gone.append(self.stored_filters.group_gone)
         self.checkback = CheckBack(
             directory,
             config=self.config,
@@ -245,6 +262,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
+        self.stored_filters.load()
         self.topics.adopt(self.store)
         self.offsets.delete_topics(self.topics.deleted())
         self.offsets.clamp(self.store)
@@ -255,7 +273,7 @@ class Broker:
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
-        self.filters = Filters(config=self.config, members=self.members)
+        self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)
         self.send = SendHandler(
             config=self.config,
             store=self.store,
@@ -297,7 +315,13 @@ class Broker:
                 appender=self.appender,
                 clock=self._clock,
             ),
-            OffsetHandler(offsets=self.offsets, topics=self.topics, store=self.store),
+            OffsetHandler(
+                config=self.config,
+                offsets=self.offsets,
+                topics=self.topics,
+                members=self.members,
+                store=self.store,
+            ),
             QueueLockHandler(clock=self._clock),
             ReplyHandler(
                 config=self.config,
@@ -329,7 +353,11 @@ class Broker:
                 delivery=self.delay,
                 stats=self.stats,
                 clock=self._clock,
-                facts=lambda: {**self.checkback.facts(), **self.timers.facts()},
+                facts=lambda: {
+                    **self.checkback.facts(),
+                    **self.members.facts(),
+                    **self.timers.facts(),
+                },
             ),
             TopicAdmin(
                 config=self.config,
@@ -382,6 +410,7 @@ class Broker:
         keep(self.pull.longpoll.expire_forever, name="expire held pulls", clock=clock)
         keep(self.members.expire_forever, name="expire clients", clock=clock)
         keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
+        keep(self.stored_filters.clean_forever, name="clean consumer filters", clock=clock)
         keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
         self.timers.start(self._tasks)
         keep(self.checkback.run_forever, name="check transactions", clock=clock)

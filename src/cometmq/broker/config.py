@@ -30,7 +30,9 @@ class BrokerConfig:
     ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
     ``remote_admin_enable`` lets other machines change topics, groups and settings.
     ``lookout_micros`` is how long the loop looks for the next request before it sleeps, while
-    requests follow each other closely; 0 lets it sleep at once.
+    requests follow each other closely; 0 lets it sleep at once. ``young_queue_from_start`` is
+    upstream's rule that a new group begins at 0 where a queue's first message is still at hand,
+    whatever the group asked for.
 
     One object serves all parts of a broker. An administrator may change the fields in LIVE while
     it runs; whoever needs one of those reads it anew each time. The others never change.
@@ -59,6 +61,10 @@ class BrokerConfig:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     long_polling_enable: bool = True
     enable_property_filter: bool = True
+    filter_data_clean_time_span: int = 24 * 3_600_000
+    max_error_rate_of_bloom_filter: int = 20
+    expect_consumer_num_use_filter: int = 32
+    young_queue_from_start: bool = False
     store_reply_message_enable: bool = True
     short_polling_time_mills: int = 1_000
     region_id: str = "DefaultRegion"
@@ -81,6 +87,10 @@ class BrokerConfig:
             raise SettingsError("defaultTopicQueueNums", "a topic needs at least one queue")
         if not 0 <= self.lookout_micros <= MAX_LOOKOUT_MICROS:
             raise SettingsError("lookoutMicros", f"it is from 0 to {MAX_LOOKOUT_MICROS}")
+        if not 1 <= self.max_error_rate_of_bloom_filter <= 99:
+            raise SettingsError("maxErrorRateOfBloomFilter", "it is a percentage from 1 to 99")
+        if self.expect_consumer_num_use_filter < 1:
+            raise SettingsError("expectConsumerNumUseFilter", "it is at least 1")
         if min(self.transaction_time_out, self.transaction_check_max) < 0:
             raise SettingsError("transactionTimeOut", "it and transactionCheckMax are not negative")
         if self.transaction_check_interval < 1:
@@ -104,6 +114,8 @@ LIVE: Final = frozenset(
         "max_message_size",
         "long_polling_enable",
         "enable_property_filter",
+        "filter_data_clean_time_span",
+        "young_queue_from_start",
         "store_reply_message_enable",
         "short_polling_time_mills",
         "flush_consumer_offset_interval",
@@ -134,8 +146,7 @@ _IGNORED: Final = """
     flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
     commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
     compressedRegister
-    filterDataCleanTimeSpan expectConsumerNumUseFilter
-    maxErrorRateOfBloomFilter filterSupportRetry enableCalcFilterBitMap
+    filterSupportRetry enableCalcFilterBitMap
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold slaveReadEnable
     serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize

@@ -2,7 +2,7 @@
 
 Expressions are read once and remembered. A tag is filtered by its code in the queue entry and once
 more, by its text, in the client; SQL92 is filtered here alone, on the stored record (upstream:
-PullMessageProcessor.java, ConsumerFilterManager.java, ClientManageProcessor.checkClientConfig).
+PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, em
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.filterdata import FilterTable
     from cometmq.broker.members import Members
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -50,9 +51,10 @@ _EVERYTHING: Final = Wanted()
 class Filters:
     """Reads subscriptions, and serves CHECK_CLIENT_CONFIG."""
 
-    def __init__(self, *, config: BrokerConfig, members: Members) -> None:
+    def __init__(self, *, config: BrokerConfig, members: Members, stored: FilterTable) -> None:
         self._config = config
         self._members = members
+        self._stored = stored
         self._known: dict[tuple[bool, str], Wanted] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -69,7 +71,8 @@ class Filters:
         return Reply()
 
     def wanted(self, header: PullMessage) -> Wanted:
-        """What a pull wants. Raises BadRequest (23 cannot be read, 24 and 25 not known or old)."""
+        """What a pull wants. Raises BadRequest: 23 it cannot be read, 24 and 25 the subscription is
+        not known or old, 27 and 28 the stored filter is."""
         if header.sys_flag & SUBSCRIPTION:
             return self._read(header.expression_type, header.subscription)
         subscription = self._members.subscription(header.consumer_group, header.topic)
@@ -85,9 +88,25 @@ class Filters:
                 "the consumer's subscription not latest: its heartbeat is older than this pull",
             )
         if subscription.expression_type == SQL92:
-            return self._read(SQL92, subscription.sub_string)
+            return self._read(SQL92, self._stored_expression(header))
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
         return Wanted(frozenset(subscription.code_set) or None)
+
+    def _stored_expression(self, header: PullMessage) -> str:
+        data = self._stored.get(header.topic, header.consumer_group)
+        if data is None:
+            raise BadRequest(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"The broker's consumer filter data is not exist: group {header.consumer_group} "
+                f"has none for {header.topic}",
+            )
+        if data.client_version < header.sub_version:
+            raise BadRequest(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest: its heartbeat is older than this "
+                "pull",
+            )
+        return data.expression
 
     def _read(self, kind: str | None, expression: str | None) -> Wanted:
         is_sql = kind == SQL92

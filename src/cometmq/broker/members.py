@@ -1,18 +1,16 @@
 """Who is there: the producers and consumers that send heartbeats (upstream: ConsumerManager.java,
 ProducerManager.java, ClientManageProcessor.java).
 
-:class:`MemberTable` decides, with the time as an argument; :class:`Members` serves the requests and
-tells a group's consumers when it changed. All consumers of a group must subscribe alike: the last
-heartbeat replaces the whole group's subscriptions.
+membertable.py decides; here requests are served, and a group's consumers are told when it changed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.broker.membertable import Group, Member, MemberTable, Wants
 from cometmq.core.errors import BadRequest
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
 from cometmq.net.router import Reply
@@ -22,7 +20,6 @@ from cometmq.protocol.bodies import (
     ConsumerData,
     ConsumerIds,
     Heartbeat,
-    Subscription,
 )
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
@@ -34,158 +31,16 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import Subscription
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import UnregisterClient
 
 log = logging.getLogger(__name__)
 
-EXPIRY_MS: Final = 120_000
 #: A heartbeat is read on the loop, and each group it names may become a topic.
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
 MAX_GROUPS: Final = 1_000
 SCAN_INTERVAL_MS: Final = 10_000
-
-Channel = TypeVar("Channel")
-
-
-@dataclass(slots=True)
-class Member:
-    """One client in one group."""
-
-    client_id: str
-    language: str
-    version: int
-    seen_ms: int
-
-
-@dataclass(slots=True)
-class Group(Generic[Channel]):
-    """The consumers of a group that are online, and what they want."""
-
-    name: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    members: dict[Channel, Member] = field(default_factory=dict)
-
-
-class MemberTable(Generic[Channel]):
-    """Groups and their members by channel. Nothing here does I/O; changes are told by answers."""
-
-    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
-        self._expiry_ms = expiry_ms
-        self.consumers: dict[str, Group[Channel]] = {}
-        self.producers: dict[str, dict[Channel, Member]] = {}
-        self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
-        #: The channel of each client that produces, as its last heartbeat came.
-        self._producers_by_id: dict[str, Channel] = {}
-
-    def producer(self, client_id: str) -> Channel | None:
-        """Where a client that produces is connected."""
-        return self._producers_by_id.get(client_id)
-
-    def add_consumer(self, channel: Channel, data: ConsumerData, member: Member) -> bool:
-        """A heartbeat of a consumer; True when members or subscriptions of its group changed."""
-        group = self.consumers.get(data.group_name)
-        if group is None:
-            group = self.consumers[data.group_name] = Group(data.group_name)
-        group.consume_type = data.consume_type
-        group.message_model = data.message_model
-        group.consume_from_where = data.consume_from_where
-        known = group.members.get(channel)
-        changed = known is None or known.client_id != member.client_id
-        group.members[channel] = member
-        self._groups_of.setdefault(channel, set()).add((data.group_name, True))
-        return _replace_subscriptions(group, data.subscription_data_set) or changed
-
-    def add_producer(self, channel: Channel, group: str, member: Member) -> None:
-        """A heartbeat of a producer."""
-        self.producers.setdefault(group, {})[channel] = member
-        self._producers_by_id[member.client_id] = channel
-        self._groups_of.setdefault(channel, set()).add((group, False))
-
-    def remove_consumer(self, channel: Channel, group: str) -> bool:
-        """Take a consumer out; True when it was there."""
-        self._forget(channel, group, is_consumer=True)
-        known = self.consumers.get(group)
-        if known is None or known.members.pop(channel, None) is None:
-            return False
-        if not known.members:
-            del self.consumers[group]
-        return True
-
-    def remove_producer(self, channel: Channel, group: str) -> bool:
-        """Take a producer out; True when it was there."""
-        self._forget(channel, group, is_consumer=False)
-        known = self.producers.get(group)
-        member = None if known is None else known.pop(channel, None)
-        if known is None or member is None:
-            return False
-        if not known:
-            del self.producers[group]
-        is_left = any(not is_consumer for _, is_consumer in self._groups_of.get(channel, ()))
-        if not is_left and self._producers_by_id.get(member.client_id) is channel:
-            del self._producers_by_id[member.client_id]
-        return True
-
-    def remove_channel(self, channel: Channel) -> list[str]:
-        """A connection is gone; gives the consumer groups that lost a member."""
-        left: list[str] = []
-        for group, is_consumer in sorted(self._groups_of.pop(channel, ())):
-            if not is_consumer:
-                self.remove_producer(channel, group)
-            elif self.remove_consumer(channel, group):
-                left.append(group)
-        return left
-
-    def expire(self, now_ms: int) -> tuple[list[str], set[Channel]]:
-        """Take out who was silent too long; gives the consumer groups that lost a member, and the
-        channels, which are to be closed."""
-        limit_ms = now_ms - self._expiry_ms
-        lost: list[str] = []
-        silent: set[Channel] = set()
-        for name, group in list(self.consumers.items()):
-            gone = [channel for channel, one in group.members.items() if one.seen_ms <= limit_ms]
-            for channel in gone:
-                self.remove_consumer(channel, name)
-            if gone:
-                lost.append(name)
-            silent.update(gone)
-        for name, members in list(self.producers.items()):
-            quiet = [channel for channel, one in members.items() if one.seen_ms <= limit_ms]
-            for channel in quiet:
-                self.remove_producer(channel, name)
-            silent.update(quiet)
-        return lost, silent
-
-    def channels(self) -> set[Channel]:
-        """Every channel that is a member of something."""
-        return set(self._groups_of)
-
-    def _forget(self, channel: Channel, group: str, *, is_consumer: bool) -> None:
-        groups = self._groups_of.get(channel)
-        if groups is not None:
-            groups.discard((group, is_consumer))
-            if not groups:
-                del self._groups_of[channel]
-
-
-def _replace_subscriptions(group: Group[Any], wanted: Iterable[Subscription]) -> bool:
-    """Make ``wanted`` the group's subscriptions; True when its set of topics changed."""
-    topics: set[str] = set()
-    changed = False
-    for subscription in wanted:
-        topics.add(subscription.topic)
-        known = group.subscriptions.get(subscription.topic)
-        if known is None:
-            changed = True
-        if known is None or subscription.sub_version > known.sub_version:
-            group.subscriptions[subscription.topic] = subscription
-    for topic in [topic for topic in group.subscriptions if topic not in topics]:
-        del group.subscriptions[topic]
-        changed = True
-    return changed
 
 
 class Members:
@@ -196,7 +51,13 @@ class Members:
         self._groups = groups
         self._clock = clock
         self._watched: set[Peer] = set()
+        self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
+        #: How often members of a group began to disagree about its subscriptions.
+        self.conflicts = 0
+        #: Are told of every heartbeat of a consumer, and of groups that lost their last member.
+        self.on_subscribed: list[Callable[[ConsumerData], None]] = []
+        self.on_group_gone: list[Callable[[str], None]] = []
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -256,6 +117,7 @@ class Members:
             language_name(request.language),
             request.version,
             self._clock.monotonic_ms(),
+            self._clock.wall_ms(),
         )
         for data in body.consumer_data_set:
             self._prepare_group(data)
@@ -266,6 +128,9 @@ class Members:
                     len(self.table.consumers[data.group_name].members),
                 )  # fmt: skip
                 changed.append(data.group_name)
+            self._report(data.group_name)
+            for tell in self.on_subscribed:
+                tell(data)
         for producer in body.producer_data_set:
             self.table.add_producer(peer, producer.group_name, member)
         return changed
@@ -283,7 +148,7 @@ class Members:
             self.table.remove_producer(peer, header.producer_group)
         if header.consumer_group and self.table.remove_consumer(peer, header.consumer_group):
             log.info("consumer left group=%s client=%s", header.consumer_group, header.client_id)
-            self._notify(header.consumer_group)
+            self._lost(header.consumer_group)
         return Reply()
 
     def consumer_ids(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
@@ -313,6 +178,7 @@ class Members:
             group.consume_type,
             group.message_model,
             group.consume_from_where,
+            _described(group) if name in self._reported else None,
         )
         return Reply(body=encode_json(body))
 
@@ -342,6 +208,19 @@ class Members:
             name for name, group in self.table.consumers.items() if topic in group.subscriptions
         ]
 
+    def subscribed_since_ms(self, group: str, topic: str) -> int | None:
+        """Since when (wall time) consumers of a group that are online subscribe to a topic; None
+        when there are none."""
+        known = self.table.consumers.get(group)
+        return None if known is None else known.since_ms.get(topic)
+
+    def facts(self) -> dict[str, str]:
+        """What the broker's runtime information says of conflicting subscriptions."""
+        return {
+            "subscriptionConflicts": str(self.conflicts),
+            "conflictingGroups": " ".join(sorted(self._reported)),
+        }
+
     async def expire_forever(self) -> None:
         """Close connections of clients that sent no heartbeat for 120 s."""
         while True:
@@ -355,7 +234,7 @@ class Members:
             log.warning("client expired peer=%s reason=no heartbeat for 120 s", peer.address)
             peer.close()
         for group in groups:
-            self._notify(group)
+            self._lost(group)
 
     # ------------------------------------------------------------------------------------ internals
 
@@ -365,6 +244,32 @@ class Members:
             retry_topic = RETRY_PREFIX + data.group_name
             if is_legal_name(retry_topic):
                 self._topics.create_retry(retry_topic, config.retry_queue_nums, unit=data.unit_mode)
+
+    def _lost(self, group: str) -> None:
+        """A group has a member less."""
+        self._report(group)
+        if group not in self.table.consumers:
+            for tell in self.on_group_gone:
+                tell(group)
+        self._notify(group)
+
+    def _report(self, name: str) -> None:
+        """Say once that members of a group subscribe to different things, and once that they agree
+        again: each takes messages that another one wanted."""
+        group = self.table.consumers.get(name)
+        variants = frozenset() if group is None else frozenset(group.variants)
+        before = self._reported.get(name, frozenset())
+        if group is None or len(variants) < 2:
+            if self._reported.pop(name, None) is not None:
+                log.info("subscriptions agree again group=%s", name)
+        elif variants != before:
+            self._reported[name] = variants
+            self.conflicts += not before
+            log.warning(
+                "subscriptions of one group differ group=%s %s: the last heartbeat counts for all, "
+                "so give each subscription a group of its own",
+                name, " ".join(f"{each}={wanted}" for each, wanted in _described(group).items()),
+            )  # fmt: skip
 
     def _notify(self, group: str) -> None:
         if not self._groups.notifies(group):
@@ -377,7 +282,19 @@ class Members:
         self._watched.discard(peer)
         for group in self.table.remove_channel(peer):
             log.info("consumer connection closed group=%s peer=%s", group, peer.address)
-            self._notify(group)
+            self._lost(group)
+
+
+def _described(group: Group[Peer]) -> dict[str, dict[str, str]]:
+    """What each client of a group wants: expressions by topic."""
+    return {
+        group.members[peer].client_id: {
+            each.topic: each.sub_string
+            for each in sorted(told.subscription_data_set, key=lambda each: each.topic)
+            if not each.topic.startswith(RETRY_PREFIX)
+        }
+        for peer, told in group.told.items()
+    }
 
 
 def language_name(language: str | int) -> str:

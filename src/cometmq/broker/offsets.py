@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.lookup import bounds, is_young
+from cometmq.broker.lookup import bounds, first_stored_ms, is_young
 from cometmq.broker.prettyjson import EntryTexts
 from cometmq.broker.tables import TableFile
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fields import truth
 from cometmq.protocol.headers import QueueOffsetResponse
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.members import Members
     from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
@@ -200,10 +202,18 @@ class OffsetHandler:
     """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
 
     def __init__(
-        self, *, offsets: ConsumerOffsets, topics: TopicTable, store: MessageStore
+        self,
+        *,
+        config: BrokerConfig,
+        offsets: ConsumerOffsets,
+        topics: TopicTable,
+        members: Members,
+        store: MessageStore,
     ) -> None:
+        self._config = config
         self._offsets = offsets
         self._topics = topics
+        self._members = members
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
@@ -214,16 +224,11 @@ class OffsetHandler:
         }
 
     def query(self, _peer: Peer, request: Request[QueryConsumerOffset]) -> Reply:
-        """Where the group reads on.
-
-        A group without progress starts at 0 on a queue whose first message is still there and
-        recent, whatever its policy; elsewhere the answer "not found" lets the client's policy
-        decide.
-        """
+        """Where the group reads on; "not found" lets its policy for new groups decide."""
         header = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
-            if not is_young(self._store, header.topic, header.queue_id):
+            if not self._begins_at_zero(header):
                 raise BadRequest(
                     ResponseCode.QUERY_NOT_FOUND,
                     f"Not found: group {header.consumer_group} has no offset in queue "
@@ -231,6 +236,20 @@ class OffsetHandler:
                 )
             offset = 0
         return Reply(header=QueueOffsetResponse(offset))
+
+    def _begins_at_zero(self, header: QueryConsumerOffset) -> bool:
+        """Whether a group without progress begins a queue at 0 whatever its policy: because it was
+        there before the queue's first message, or because the queue is young and upstream's rule is
+        asked for (by the client, or by the broker's setting where the client says nothing)."""
+        if not is_young(self._store, header.topic, header.queue_id):
+            return False
+        asked = header.set_zero_if_not_found
+        if truth(asked) or (asked is None and self._config.young_queue_from_start):
+            return True
+        _, end = bounds(self._store, header.topic, header.queue_id)
+        since_ms = self._members.subscribed_since_ms(header.consumer_group, header.topic)
+        first_ms = first_stored_ms(self._store, header.topic, header.queue_id)
+        return end == 0 or (since_ms is not None and first_ms >= since_ms)
 
     def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
         """Remember an offset; only for queues that exist, else any client could fill the table."""

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cometmq.client import client as asynchronous
-from cometmq.client.consumer import received
-from cometmq.net.runtime import loop_factory
+from cometmq.client.blockingconsumers import PullConsumer, Puller, ReceivedMessage, Subscription
+from cometmq.client.loopthread import LoopThread
+
+__all__ = ["Client", "PullConsumer", "Puller", "ReceivedMessage", "Subscription", "Transaction"]
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from cometmq.client import transactions
     from cometmq.client.config import ClientConfig
-    from cometmq.client.consumer import subscription
+    from cometmq.client.consumer import polling, subscription
     from cometmq.client.results import SendResult
 
 P = ParamSpec("P")
@@ -36,87 +37,12 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 
-class _LoopThread:
-    """A thread that runs an event loop until it is closed."""
-
-    def __init__(self) -> None:
-        self._loop = loop_factory()()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="cometmq client", daemon=True
-        )
-        self._thread.start()
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result; interrupting the wait cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and wait for the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-class ReceivedMessage(received.MessageView):
-    """One message of a subscription; see the asyncio client's."""
-
-    __slots__ = ("_message", "_thread")
-
-    def __init__(self, thread: _LoopThread, message: received.ReceivedMessage) -> None:
-        super().__init__(message.stored)
-        self._thread = thread
-        self._message = message
-
-    def processing(self) -> Processing:
-        """``with message.processing():`` acknowledges the message when the block is left; an
-        Exception in it is logged, sends the message to be retried, and goes no further."""
-        return Processing(self, self._thread, self._message.processing())
-
-    def ack(self) -> None:
-        """Done: never give it again."""
-        self._thread.wait(_call(self._message.ack))
-
-    def retry(self, delay_level: int = 0) -> None:
-        """Give it again later."""
-        self._thread.wait(self._message.retry(delay_level))
-
-
-class Processing:
-    """The block in which a message is worked on; see ReceivedMessage.processing."""
-
-    __slots__ = ("_block", "_message", "_thread")
-
-    def __init__(
-        self, message: ReceivedMessage, thread: _LoopThread, block: received.Processing
-    ) -> None:
-        self._message = message
-        self._thread = thread
-        self._block = block
-
-    def __enter__(self) -> ReceivedMessage:
-        self._thread.wait(self._block.__aenter__())
-        return self._message
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        return self._thread.wait(self._block.__aexit__(kind, error, traceback))
-
-
 class Transaction:
     """A transactional message round a ``with`` block; see the asyncio client's."""
 
     __slots__ = ("_inner", "_thread")
 
-    def __init__(self, thread: _LoopThread, inner: transactions.Transaction) -> None:
+    def __init__(self, thread: LoopThread, inner: transactions.Transaction) -> None:
         self._thread = thread
         self._inner = inner
 
@@ -147,58 +73,6 @@ class Transaction:
         self._thread.wait(self._inner.__aexit__(kind, error, traceback))
 
 
-class Subscription:
-    """A membership in a consumer group; see the asyncio client's."""
-
-    def __init__(self, thread: _LoopThread, inner: subscription.Subscription) -> None:
-        self._thread = thread
-        self._inner = inner
-
-    def __enter__(self) -> Subscription:
-        self._thread.wait(self._inner.start())
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        return self
-
-    def __next__(self) -> ReceivedMessage:
-        message = self._thread.wait(self._take())
-        if message is None:
-            raise StopIteration
-        return ReceivedMessage(self._thread, message)
-
-    async def _take(self) -> received.ReceivedMessage | None:
-        return await anext(self._inner, None)
-
-    def run(self, handler: Callable[[ReceivedMessage], Any]) -> None:
-        """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
-        is closed (from another thread, or by an interrupt of this one)."""
-        workers = [
-            threading.Thread(target=self._work, args=(handler,), name=f"cometmq handler {number}")
-            for number in range(self._inner.options.concurrency)
-        ]
-        for worker in workers:
-            worker.start()
-        try:
-            for worker in workers:
-                worker.join()
-        except BaseException:
-            self.close()
-            raise
-
-    def _work(self, handler: Callable[[ReceivedMessage], Any]) -> None:
-        for message in self:
-            with message.processing():
-                handler(message)
-
-    def close(self) -> None:
-        """Leave the group; iterations and handlers end."""
-        self._thread.wait(self._inner.close())
-
-
 def _waiting(
     method: Callable[Concatenate[asynchronous.Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Client, P], T]:
@@ -225,6 +99,17 @@ def _subscribing(
     @functools.wraps(method)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Subscription:
         return Subscription(self._running(), method(self.inner, *args, **kwargs))
+
+    return call
+
+
+def _polling(
+    method: Callable[Concatenate[asynchronous.Client, P], polling.PullConsumer],
+) -> Callable[Concatenate[Client, P], PullConsumer]:
+    @functools.wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> PullConsumer:
+        thread = self._running()
+        return PullConsumer(thread, method(self.inner, *args, **kwargs))
 
     return call
 
@@ -283,7 +168,7 @@ class Client:
         **settings: Any,
     ) -> None:
         self._inner = asynchronous.Client(name_servers, config=config, **settings)
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
 
     def __enter__(self) -> Client:
         self.start()
@@ -295,7 +180,7 @@ class Client:
     def start(self) -> None:
         """Open the client."""
         if self._thread is None:
-            self._thread = _LoopThread()
+            self._thread = LoopThread()
             self._thread.wait(self._inner.start())
 
     def close(self) -> None:
@@ -312,6 +197,14 @@ class Client:
         """The asyncio client; its coroutines run through :meth:`wait`."""
         return self._inner
 
+    @property
+    def puller(self) -> Puller:
+        """Reads queues at offsets of one's own, without a group.
+
+        Raises RuntimeError when the client is not open.
+        """
+        return Puller(self._running(), self._inner.puller)
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the client's loop, such as one of the admin operations.
 
@@ -324,7 +217,7 @@ class Client:
             raise
         return thread.wait(work)
 
-    def _running(self) -> _LoopThread:
+    def _running(self) -> LoopThread:
         if self._thread is None:
             raise RuntimeError("the client is not open: use `with Client(...)`, or start()")
         return self._thread
@@ -335,11 +228,8 @@ class Client:
     send_many = _waiting(asynchronous.Client.send_many)
     queues = _waiting(asynchronous.Client.queues)
     subscribe = _subscribing(asynchronous.Client.subscribe)
+    pull_consumer = _polling(asynchronous.Client.pull_consumer)
     transaction = _transacting(asynchronous.Client.transaction)
     transaction_checker = _deciding(asynchronous.Client.transaction_checker)
     request = _waiting(asynchronous.Client.request)
     replier = _deciding(asynchronous.Client.replier)
-
-
-async def _call(action: Callable[[], None]) -> None:
-    action()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cometmq.client.config import ClientConfig, make_config
-from cometmq.client.consumer.options import Mode, Start, make_options
+from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
+from cometmq.client.consumer.polling import AssignmentListener, PullConsumer
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
@@ -17,6 +18,7 @@ from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.filters import Sql
     from cometmq.client.consumer.received import MessageView, ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.results import SendResult
@@ -48,6 +50,7 @@ class Client:
         self._producer: Producer | None = None
         self._puller: Puller | None = None
         self._subscriptions: list[Subscription] = []
+        self._pull_consumers: list[PullConsumer] = []
         self._producers: dict[str, Producer] = {}
         self._asker: Asker | None = None
         self._checkers: CheckerTable | None = None
@@ -69,7 +72,10 @@ class Client:
         """Leave all groups, close all connections."""
         for subscription in self._subscriptions:
             await subscription.close()
+        for consumer in self._pull_consumers:
+            await consumer.close()
         self._subscriptions.clear()
+        self._pull_consumers.clear()
         if self._session is not None:
             await self._session.close()
             self._session = self._producer = self._puller = None
@@ -201,23 +207,24 @@ class Client:
 
     def subscribe(
         self,
-        topics: str | Mapping[str, str],
+        topics: str | Mapping[str, str | Sql],
         *,
         group: str,
-        filter: str = "*",  # the name that users of message queues expect
+        filter: str | Sql = "*",  # the name that users of message queues expect
         concurrency: int = 8,
         ordered: bool = False,
         mode: Mode = "clustering",
         start: Start = "last",
         max_reconsume_times: int = -1,
+        allocation: Allocation = "average",
     ) -> Subscription:
         """Consume as a member of ``group``: a topic whose tags match ``filter``
-        (``insert || update``), or filters by topic.
+        (``insert || update``, or Sql), or filters by topic.
 
         ``ordered`` gives the messages of each queue one by one; ``mode="broadcasting"`` gives every
         member every message; ``start`` is where a new group begins; a message that fails more than
-        ``max_reconsume_times`` becomes a dead letter. Raises SettingsError and MessageIllegal for
-        what cannot be.
+        ``max_reconsume_times`` becomes a dead letter; ``allocation`` is how the members share
+        queues. Raises SettingsError and MessageIllegal for what cannot be.
         """
         options = make_options(
             topics,
@@ -229,12 +236,51 @@ class Client:
             mode=mode,
             start=start,
             max_reconsume_times=max_reconsume_times,
+            allocation=allocation,
             namespace=self.session.namespace,
         )
         subscription = Subscription(self.session, self.producer, options, self.consume_hooks)
         self._subscriptions = [each for each in self._subscriptions if not each.closed]
         self._subscriptions.append(subscription)
         return subscription
+
+    def pull_consumer(
+        self,
+        topics: str | Mapping[str, str | Sql] | None = None,
+        *,
+        group: str,
+        filter: str | Sql = "*",
+        mode: Mode = "clustering",
+        start: Start = "last",
+        auto_commit: bool = True,
+        allocation: Allocation = "average",
+        on_assignment: AssignmentListener | None = None,
+    ) -> PullConsumer:
+        """A consumer that is asked for messages and moves in its queues as it is told: it shares
+        ``topics`` with the other members of ``group``, or, without topics, reads the queues that it
+        is assigned. Options as in :meth:`subscribe`.
+
+        With ``auto_commit`` what a poll gave is committed some time after the next poll.
+        ``on_assignment`` is told which queues came and went. Raises SettingsError and
+        MessageIllegal for what cannot be.
+        """
+        options = make_options(
+            topics,
+            group=group,
+            expression=filter,
+            version=self.session.clock.wall_ms(),
+            mode=mode,
+            start=start,
+            allocation=allocation,
+            polls=True,
+            namespace=self.session.namespace,
+        )
+        consumer = PullConsumer(
+            self.session, options, auto_commit=auto_commit, on_assignment=on_assignment
+        )
+        self._pull_consumers = [each for each in self._pull_consumers if not each.closed]
+        self._pull_consumers.append(consumer)
+        return consumer
 
     def transaction(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.core.errors import SettingsError
+from cometmq.message.names import TRACE_TOPIC
 
 _SEPARATORS = re.compile(r"[;,\s]+")
 
@@ -48,6 +49,10 @@ class ClientConfig:
     route_expiry_ms: int = 600_000
     heartbeat_interval_ms: int = 30_000
 
+    #: Tell the trace topic who sent and who consumed each message, when and how it went.
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
+
     producer_group: str = "COMETMQ_PRODUCER"
     #: For a send with all its retries.
     send_timeout_ms: int = 3_000
@@ -81,6 +86,8 @@ class ClientConfig:
     max_queue_messages: int = 1_000
     max_queue_bytes: int = 100 * 1024 * 1024
     max_queue_span: int = 2_000
+    #: Messages of all queues together that a consumer which polls may hold.
+    max_polled_messages: int = 10_000
     rebalance_interval_ms: int = 20_000
     offset_persist_interval_ms: int = 5_000
     lock_renewal_interval_ms: int = 20_000

@@ -206,11 +206,34 @@ class Puller:
         return await self._offset(RequestCode.GET_MIN_OFFSET, queue, None)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the message stored nearest to ``timestamp_ms`` (wall time). Raises as
-        :meth:`pull`."""
+        """About where the message stored at ``timestamp_ms`` (wall time) is: brokers of the 4.x
+        line give the nearest of its neighbours. Raises as :meth:`pull`."""
         queue = self._session.namespace.wrap_queue(queue)
         header = h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at ``timestamp_ms`` (wall time) or later; the
+        end of the queue when there is none. Raises as :meth:`pull`."""
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        at, step = await self.search_offset(queue, timestamp_ms), 1
+        is_above = is_below = False
+        while low < high:
+            at = min(max(at, low), high - 1)
+            if await self._is_stored_before(queue, at, timestamp_ms):
+                low, is_above = at + 1, True
+            else:
+                high, is_below = at, True
+            if is_above and is_below:
+                at = (low + high) // 2
+            else:  # the broker is off by little, or not at all
+                at = low + step - 1 if is_above else high - step
+                step *= 2
+        return low
+
+    async def _is_stored_before(self, queue: MessageQueue, offset: int, moment_ms: int) -> bool:
+        result = await self.pull(queue, offset, max_messages=1)
+        return not result.messages or result.messages[0].store_ms < moment_ms
 
     async def earliest_store_ms(self, queue: MessageQueue) -> int:
         """When the oldest message of ``queue`` was stored; -1 for an empty one. Raises as

@@ -8,6 +8,7 @@ or ``a || b`` (upstream: FilterAPI.java, MessageStoreImpl tagsString2tagsCode).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 ALL = "*"
 _SEPARATOR = "||"
@@ -47,6 +48,8 @@ class TagFilter:
     expression: str
     tags: frozenset[str]
     codes: frozenset[int]
+
+    kind: ClassVar[str] = "TAG"
 
     @property
     def matches_all(self) -> bool:

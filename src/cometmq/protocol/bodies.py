@@ -198,13 +198,15 @@ class ClientConnection(Body, frozen=True):
 
 
 class ConsumerConnections(Body, frozen=True):
-    """Answer to 203."""
+    """Answer to 203. ``conflicting_subscriptions`` is an addition: expressions by topic of each
+    client, when they differ."""
 
     connection_set: list[ClientConnection]
     subscription_table: dict[str, Subscription]
     consume_type: str
     message_model: str
     consume_from_where: str
+    conflicting_subscriptions: dict[str, dict[str, str]] | None = None
 
 
 class GroupList(Body, frozen=True):

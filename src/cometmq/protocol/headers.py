@@ -197,11 +197,12 @@ class QueueOffsetResponse(Header):
 
 
 class QueryConsumerOffset(Header):
-    """Code 14."""
+    """Code 14; ``set_zero_if_not_found`` comes from 5.x clients."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
+    set_zero_if_not_found: Flag = None
 
 
 class UpdateConsumerOffset(Header):

@@ -81,6 +81,8 @@ def test_starts(start: Any, name: str, moment: int | None) -> None:
         ({"concurrency": 0}, SettingsError, "less than 1"),
         ({"mode": "both"}, SettingsError, "broadcasting"),
         ({"start": "middle"}, SettingsError, "middle"),
+        ({"allocation": "fair"}, SettingsError, "average, circle"),
+        ({"topics": None}, SettingsError, "at least one"),
     ],
 )
 def test_what_cannot_be_is_refused(

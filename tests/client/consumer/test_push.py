@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.consumer.filters import Sql
 from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.namespace import Namespace
 from cometmq.client.producer import Producer
 from cometmq.client.session import Session
+from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import Request
 from tests.client.consumer.test_options import options
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
@@ -123,15 +126,16 @@ async def test_a_member_goes_on_where_its_group_stood(
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"), [("first", [b"0", b"1"]), ("last", [b"5"]), (1234, [b"3", b"4"])]
+    ("start", "expected"), [("first", [b"0", b"1"]), ("last", [b"5"]), (1234, [b"2", b"3"])]
 )
 async def test_where_a_new_group_begins(
     cluster: FakeCluster, broker: FakeBroker, start: Any, expected: list[bytes]
 ) -> None:
-    fill(broker, *"01234")
+    for at in range(5):
+        broker.put("t", 0, b"%d" % at, store_ms=1_232 + at)
     async with joined(cluster, start=start) as consumer:
         await eventually(lambda: consumer.assigned("t"))
-        fill(broker, "5")
+        broker.put("t", 0, b"5", store_ms=1_237)
         assert await bodies(consumer, len(expected)) == expected
 
 
@@ -445,3 +449,57 @@ async def test_a_late_settlement_of_a_queue_that_was_handed_over_counts_no_more(
             await one.persist_offsets()
             assert broker.offset("g", "t", 1) == 0
             again.ack()
+
+
+async def test_an_ordered_queue_is_not_handed_over_while_its_message_is_in_work(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    async with joined(cluster, {"client_id": "a"}, ordered=True) as one:
+        await eventually(lambda: len(one.assigned("t")) == 2)
+        fill(broker, "x", "y", queue_id=1)
+        message = await take(one)
+        async with joined(cluster, {"client_id": "b"}, ordered=True) as two:
+            await eventually(lambda: len(one.assigned("t")) == 1)
+            renewed = len(broker.peer.received(RequestCode.LOCK_BATCH_MQ))
+            await eventually(
+                lambda: len(broker.peer.received(RequestCode.LOCK_BATCH_MQ)) >= renewed + 4
+            )
+            assert two.assigned("t") == []
+            message.ack()
+            assert await bodies(two, 1) == [b"y"]
+        assert broker.offset("g", "t", 1) == 2
+
+
+async def test_the_lock_of_work_that_goes_on_after_a_close_is_left_to_expire(
+    cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.client.consumer.push._DRAIN_MS", 20)
+    cluster.create("t", 2)
+    async with open_session(cluster) as session:
+        async with consumer_of(session, ordered=True) as consumer:
+            await eventually(lambda: len(consumer.assigned("t")) == 2)
+            fill(broker, "x", queue_id=1)
+            message = await take(consumer)
+            block = message.processing()
+            await block.__aenter__()
+        assert {key.queue_id for key in broker.locks if key.topic == "t"} == {1}
+
+
+async def test_sql_is_checked_before_the_group_is_joined(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, Answer(1, remark="no property filter"))
+    async with open_session(cluster) as session:
+        with pytest.raises(BrokerRefused, match="no property filter"):
+            async with consumer_of(session, expression=Sql("a = 1")):
+                pass
+        assert not session.members
+        broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, Answer())
+        fill(broker, "1")
+        async with consumer_of(session, expression=Sql("a = 1")) as consumer:
+            assert await bodies(consumer, 1) == [b"1"]
+    body = parse_json(broker.peer.received(RequestCode.CHECK_CLIENT_CONFIG)[0].body)
+    assert (body["group"], body["subscriptionData"]["expressionType"]) == ("g", "SQL92")
+    pulls = [each.header for each in broker.peer.received(PULL) if each.header.topic == "t"]
+    assert (pulls[0].subscription, pulls[0].expression_type) == ("a = 1", "SQL92")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,7 @@ from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 from cometmq.protocol.fields import from_ext
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.session import Session
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,12 @@ class OffsetStore(Protocol):
     """Keeps the committed offset of each queue of a group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The stored offset; None when the group never stored one. Raises ClientError."""
+        """The stored offset; None when the group never stored one. The queue is the caller's from
+        now on. Raises ClientError."""
+        ...
+
+    async def peek(self, queue: MessageQueue) -> int | None:
+        """As :meth:`load`, of a queue that may be somebody else's."""
         ...
 
     def update(self, queue: MessageQueue, offset: int) -> None:
@@ -45,6 +51,10 @@ class OffsetStore(Protocol):
         """Store what changed, of all queues or of ``queues``; failures are logged and tried again
         by the next call. ``unchanged_too`` repeats what was stored: a member that had a queue
         before may have stored an older offset since."""
+        ...
+
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store these now. Raises ClientError or OSError."""
         ...
 
     def forget(self, queue: MessageQueue) -> None:
@@ -62,8 +72,18 @@ class RemoteOffsets:
         self._stored: dict[MessageQueue, int] = {}
 
     async def load(self, queue: MessageQueue) -> int | None:
+        offset = await self.peek(queue)
+        if offset is not None:
+            self._current[queue] = self._stored[queue] = offset
+        return offset
+
+    async def peek(self, queue: MessageQueue) -> int | None:
         header = h.QueryConsumerOffset(
-            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            # Where a new group begins is this client's decision.
+            set_zero_if_not_found=False,
         )
         address = await self._session.master_of(queue)
         code = RequestCode.QUERY_CONSUMER_OFFSET
@@ -74,9 +94,7 @@ class RemoteOffsets:
             return None
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused(address, code, response.code, response.remark or "")
-        offset = from_ext(h.QueueOffsetResponse, response.ext).offset
-        self._current[queue] = self._stored[queue] = offset
-        return offset
+        return from_ext(h.QueueOffsetResponse, response.ext).offset
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         self._current[queue] = offset
@@ -90,26 +108,32 @@ class RemoteOffsets:
             if queue in self._current
             if unchanged_too or self._stored.get(queue) != self._current[queue]
         ]
-        await asyncio.gather(*(self._store(queue, offset) for queue, offset in due))
+        await asyncio.gather(*(self._try_to_put(queue, offset) for queue, offset in due))
 
-    async def _store(self, queue: MessageQueue, offset: int) -> None:
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._current.update(offsets)
+        await asyncio.gather(*(self._put(queue, offset) for queue, offset in offsets.items()))
+
+    async def _try_to_put(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await self._put(queue, offset)
+        except ClientError as error:
+            log.warning("offset_not_stored queue=%s offset=%d error=%s", queue, offset, error)
+
+    async def _put(self, queue: MessageQueue, offset: int) -> None:
         header = h.UpdateConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        try:
-            await self._session.remoting.call(
-                await self._session.master_of(queue),
-                RequestCode.UPDATE_CONSUMER_OFFSET,
-                header,
-                timeout_ms=self._session.config.request_timeout_ms,
-            )
-        except ClientError as error:
-            log.warning("offset_not_stored queue=%s offset=%d error=%s", queue, offset, error)
-        else:
-            self._stored[queue] = offset
+        await self._session.remoting.call(
+            await self._session.master_of(queue),
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            header,
+            timeout_ms=self._session.config.request_timeout_ms,
+        )
+        self._stored[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
         self._current.pop(queue, None)
@@ -129,6 +153,9 @@ class LocalOffsets:
             self._table = await asyncio.to_thread(_read_table, self._path)
         return self._table.get(queue)
 
+    async def peek(self, queue: MessageQueue) -> int | None:
+        return await self.load(queue)
+
     def update(self, queue: MessageQueue, offset: int) -> None:
         if self._table is None:
             self._table = {}
@@ -140,17 +167,38 @@ class LocalOffsets:
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
         del queues, unchanged_too  # the file is written as a whole, and by nobody else
+        try:
+            await self._write()
+        except OSError as error:
+            log.warning("offset_file_not_written path=%s error=%s", self._path, error)
+
+    async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            self.update(queue, offset)
+        await self._write()
+
+    async def _write(self) -> None:
         if self._table is None or not self._dirty:
             return
         self._dirty = False
         try:
             await asyncio.to_thread(_write_table, self._path, dict(self._table))
-        except OSError as error:
+        except BaseException:
             self._dirty = True
-            log.warning("offset_file_not_written path=%s error=%s", self._path, error)
+            raise
 
     def forget(self, queue: MessageQueue) -> None:
         """A broadcasting consumer keeps every queue it ever read."""
+
+
+def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
+    """Where the offsets of one consumer are kept."""
+    if not options.broadcasting:
+        return RemoteOffsets(session, options.group)
+    config = session.config
+    return LocalOffsets(
+        offsets_path(config.offsets_dir, session.ip, config.instance_name, options.group)
+    )
 
 
 def offsets_path(offsets_dir: Path, ip: str, instance_name: str, group: str) -> Path:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from cometmq.client.consumer.allocate import NAMED, ByConfig, Strategy, average
+from cometmq.client.consumer.filters import Filter, Sql, parse_filter
 from cometmq.client.limits import check_group, check_topic
 from cometmq.client.namespace import Namespace
 from cometmq.core.errors import SettingsError
@@ -14,21 +16,24 @@ from cometmq.filter import tags
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.protocol.bodies import ConsumerData, Subscription
 
-#: Where a group begins in a queue that it has never read: after everything that is there, at the
-#: oldest message, or at a moment (milliseconds since the epoch, or a datetime). A queue whose
-#: messages are all still there begins at 0 in any case: brokers answer so.
+#: Where a group begins in a queue that it has never read: with what is stored after it joined, at
+#: the oldest message, or at a moment (milliseconds since the epoch, or a datetime). Java brokers of
+#: the 4.x line begin at 0 in any case on a queue whose messages are all still there.
 Start = Literal["last", "first"] | int | datetime
 Mode = Literal["clustering", "broadcasting"]
+#: How the members of a group share queues; see allocate.py.
+Allocation = Literal["average", "circle", "consistent-hash"] | Strategy
 
 _START_NAMES: Final = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOptions:
-    """Checked options. ``filters`` are tag filters by topic."""
+    """Checked options. ``filters`` are by topic; ``polls`` tells a consumer that asks for messages
+    from one that is given them."""
 
     group: str
-    filters: Mapping[str, tags.TagFilter]
+    filters: Mapping[str, Filter]
     version: int
     concurrency: int = 8
     ordered: bool = False
@@ -36,6 +41,8 @@ class SubscribeOptions:
     start: Start = "last"
     #: -1 leaves it to the mode: 16, and no end for ordered consumers.
     max_reconsume_times: int = -1
+    allocation: Strategy = average
+    polls: bool = False
 
     @property
     def retry_topic(self) -> str:
@@ -44,11 +51,11 @@ class SubscribeOptions:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All topics to read, the group's retry topic included."""
+        """All topics to read, the group's retry topic included: who polls sends nothing there."""
         own = frozenset(self.filters)
-        return own if self.broadcasting else own | {self.retry_topic}
+        return own if self.broadcasting or self.polls else own | {self.retry_topic}
 
-    def filter_of(self, topic: str) -> tags.TagFilter:
+    def filter_of(self, topic: str) -> Filter:
         """The filter of a topic; retried messages matched before."""
         return self.filters.get(topic) or tags.parse(tags.ALL)
 
@@ -62,60 +69,59 @@ class SubscribeOptions:
         """What heartbeats say of the group."""
         return ConsumerData(
             group_name=self.group,
+            consume_type="CONSUME_ACTIVELY" if self.polls else "CONSUME_PASSIVELY",
             message_model="BROADCASTING" if self.broadcasting else "CLUSTERING",
             consume_from_where=_START_NAMES.get(str(self.start), "CONSUME_FROM_TIMESTAMP"),
-            subscription_data_set=tuple(self._subscription(topic) for topic in sorted(self.topics)),
+            subscription_data_set=tuple(self.subscription(topic) for topic in sorted(self.topics)),
         )
 
-    def _subscription(self, topic: str) -> Subscription:
+    def subscription(self, topic: str) -> Subscription:
+        """What heartbeats say of a topic."""
         wanted = self.filter_of(topic)
         return Subscription(
             topic=topic,
             sub_string=wanted.expression,
             sub_version=self.version,
+            expression_type=wanted.kind,
             tags_set=tuple(sorted(wanted.tags)),
             code_set=tuple(sorted(wanted.codes)),
         )
 
 
 def make_options(
-    topics: str | Mapping[str, str],
+    topics: str | Mapping[str, str | Sql] | None,
     *,
     group: str,
-    expression: str,
+    expression: str | Sql,
     version: int,
-    concurrency: int,
-    ordered: bool,
-    mode: Mode,
-    start: Start,
-    max_reconsume_times: int,
+    concurrency: int = 1,
+    ordered: bool = False,
+    mode: Mode = "clustering",
+    start: Start = "last",
+    max_reconsume_times: int = -1,
+    allocation: Allocation = "average",
+    polls: bool = False,
     namespace: Namespace | None = None,
 ) -> SubscribeOptions:
     """Check what a caller asked for. ``topics`` is one topic, filtered by ``expression``, or
-    filters by topic. Names are users' in ``namespace``; options hold the brokers'.
+    filters by topic; a consumer that ``polls`` needs none. Names are users' in ``namespace``;
+    options hold the brokers'.
 
     Raises MessageIllegal for a bad topic or group name and SettingsError for the rest.
     """
     namespace = namespace or Namespace()
     group = namespace.wrap(group)
     check_group(group)
-    filters: dict[str, tags.TagFilter] = {}
-    wanted = {topics: expression} if isinstance(topics, str) else topics
-    for name, text in wanted.items():
-        topic = namespace.wrap(name)
-        check_topic(topic)
-        try:
-            filters[topic] = tags.parse(text)
-        except ValueError as error:
-            raise SettingsError("filter", str(error)) from None
-    if not filters:
-        raise SettingsError("topics", "name at least one topic")
     if concurrency < 1:
         raise SettingsError("concurrency", f"{concurrency} is less than 1")
     if mode not in ("clustering", "broadcasting"):
         raise SettingsError("mode", f"{mode!r} is neither 'clustering' nor 'broadcasting'")
     if isinstance(start, str) and start not in _START_NAMES:
         raise SettingsError("start", f"{start!r} is neither 'last' nor 'first' nor a moment")
+    wanted = {topics: expression} if isinstance(topics, str) else topics or {}
+    filters = _filters(wanted, namespace)
+    if not filters and not polls:
+        raise SettingsError("topics", "name at least one topic")
     return SubscribeOptions(
         group=group,
         filters=filters,
@@ -125,4 +131,29 @@ def make_options(
         broadcasting=mode == "broadcasting",
         start=start,
         max_reconsume_times=max_reconsume_times,
+        allocation=_strategy(allocation, namespace),
+        polls=polls,
     )
+
+
+def _filters(wanted: Mapping[str, str | Sql], namespace: Namespace) -> dict[str, Filter]:
+    filters: dict[str, Filter] = {}
+    for name, expression in wanted.items():
+        topic = namespace.wrap(name)
+        check_topic(topic)
+        try:
+            filters[topic] = parse_filter(expression)
+        except ValueError as error:
+            raise SettingsError("filter", str(error)) from None
+    return filters
+
+
+def _strategy(allocation: Allocation, namespace: Namespace) -> Strategy:
+    if isinstance(allocation, ByConfig):
+        return allocation.wrapped(namespace)
+    if not isinstance(allocation, str):
+        return allocation
+    strategy = NAMED.get(allocation)
+    if strategy is None:
+        raise SettingsError("allocation", f"{allocation!r} is none of {', '.join(NAMED)}")
+    return strategy

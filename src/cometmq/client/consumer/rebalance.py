@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cometmq.client.consumer.allocate import average
-from cometmq.core.errors import BrokerRefused, CometError, RouteNotFound
+from cometmq.client.consumer.allocate import share
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.protocol.bodies import ConsumerIds
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
@@ -39,9 +39,9 @@ class Plan:
     add: tuple[MessageQueue, ...]
 
 
-def plan(current: Iterable[MessageQueue], share: Iterable[MessageQueue]) -> Plan:
-    """The way from the ``current`` queues of a topic to this member's ``share``."""
-    have, wanted = set(current), set(share)
+def plan(current: Iterable[MessageQueue], goal: Iterable[MessageQueue]) -> Plan:
+    """The way from the ``current`` queues of a topic to this member's share."""
+    have, wanted = set(current), set(goal)
     return Plan(tuple(sorted(have - wanted)), tuple(sorted(wanted - have)))
 
 
@@ -90,16 +90,16 @@ class Rebalancer:
     async def _topic(self, topic: str) -> bool:
         try:
             queues = await self._session.subscribe_queues(topic)
-            share = list(queues)
+            mine = list(queues)
             if not self._options.broadcasting:
-                share = average(queues, await self._members(queues), self._session.client_id)
+                mine = await self._share(topic, queues)
         except CometError as error:
             # The retry topic comes into being with the group's first heartbeat.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
             level = logging.DEBUG if expected else logging.WARNING
             log.log(level, "rebalance_skipped topic=%s error=%s", topic, error)
             return False
-        change = plan(self._assignee.assigned(topic), share)
+        change = plan(self._assignee.assigned(topic), mine)
         if not change.drop and not change.add:
             return True
         log.info(
@@ -108,9 +108,17 @@ class Rebalancer:
             topic,
             len(change.drop),
             len(change.add),
-            len(share),
+            len(mine),
         )
         return await self._assignee.apply(change)
+
+    async def _share(self, topic: str, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+        options, me = self._options, self._session.client_id
+        members = await self._members(queues)
+        try:
+            return share(options.allocation, options.group, topic, queues, members, me)
+        except Exception as error:  # a strategy may be anybody's
+            raise ClientError(f"the allocation strategy failed: {error!r}") from error
 
     async def _members(self, queues: tuple[MessageQueue, ...]) -> list[str]:
         """The group's client ids, as one of the topic's brokers knows them."""

@@ -1,0 +1,210 @@
+"""Groups and the clients in them, as heartbeats told: decisions without input or output (upstream:
+ConsumerGroupInfo.java, ProducerManager.java).
+
+All consumers of a group must subscribe alike. The last heartbeat replaces the whole group's
+subscriptions, so that two which do not agree take messages from each other: what each of them wants
+is kept, to tell of that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from cometmq.message.names import RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from cometmq.protocol.bodies import ConsumerData, Subscription
+
+EXPIRY_MS: Final = 120_000
+
+Channel = TypeVar("Channel")
+
+
+#: What a consumer wants, in a form that is equal for those that agree: message model, then topic,
+#: kind and expression of each subscription.
+Wants = tuple[str, frozenset[tuple[str, str, str | frozenset[str]]]]
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in one group. ``seen_ms`` is monotonic, ``seen_wall_ms`` wall time."""
+
+    client_id: str
+    language: str
+    version: int
+    seen_ms: int
+    seen_wall_ms: int = 0
+
+
+@dataclass(slots=True)
+class Group(Generic[Channel]):
+    """The consumers of a group that are online, and what they want."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    members: dict[Channel, Member] = field(default_factory=dict)
+    #: What each member told last.
+    told: dict[Channel, ConsumerData] = field(default_factory=dict)
+    #: Since when (wall time) there is a subscription to a topic.
+    since_ms: dict[str, int] = field(default_factory=dict)
+
+    #: How many members want each thing: several keys mean that they do not agree.
+    variants: Counter[Wants] = field(default_factory=Counter)
+
+    def tell(self, channel: Channel, data: ConsumerData) -> None:
+        """A member told what it wants."""
+        known = self.told.get(channel)
+        if known is None or wants_of(known) != wants_of(data):
+            self.forget(channel)
+            self.variants[wants_of(data)] += 1
+        self.told[channel] = data
+
+    def forget(self, channel: Channel) -> None:
+        """A member left."""
+        known = self.told.pop(channel, None)
+        if known is not None:
+            wants = wants_of(known)
+            self.variants[wants] -= 1
+            if not self.variants[wants]:
+                del self.variants[wants]
+
+
+def wants_of(data: ConsumerData) -> Wants:
+    """What one consumer wants. Its retry topic is left out, for not every kind has one."""
+    return data.message_model, frozenset(
+        (each.topic, kind, frozenset(each.tags_set) if kind == "TAG" else each.sub_string)
+        for each in data.subscription_data_set
+        if not each.topic.startswith(RETRY_PREFIX)
+        for kind in (each.expression_type or "TAG",)
+    )
+
+
+class MemberTable(Generic[Channel]):
+    """Groups and their members by channel. Nothing here does I/O; changes are told by answers."""
+
+    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+        self._expiry_ms = expiry_ms
+        self.consumers: dict[str, Group[Channel]] = {}
+        self.producers: dict[str, dict[Channel, Member]] = {}
+        self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+        #: The channel of each client that produces, as its last heartbeat came.
+        self._producers_by_id: dict[str, Channel] = {}
+
+    def producer(self, client_id: str) -> Channel | None:
+        """Where a client that produces is connected."""
+        return self._producers_by_id.get(client_id)
+
+    def add_consumer(self, channel: Channel, data: ConsumerData, member: Member) -> bool:
+        """A heartbeat of a consumer; True when members or subscriptions of its group changed."""
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = self.consumers[data.group_name] = Group(data.group_name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        known = group.members.get(channel)
+        changed = known is None or known.client_id != member.client_id
+        group.members[channel] = member
+        group.tell(channel, data)
+        self._groups_of.setdefault(channel, set()).add((data.group_name, True))
+        changed |= _replace_subscriptions(group, data.subscription_data_set)
+        since_ms = group.since_ms
+        group.since_ms = {
+            topic: since_ms.get(topic, member.seen_wall_ms) for topic in group.subscriptions
+        }
+        return changed
+
+    def add_producer(self, channel: Channel, group: str, member: Member) -> None:
+        """A heartbeat of a producer."""
+        self.producers.setdefault(group, {})[channel] = member
+        self._producers_by_id[member.client_id] = channel
+        self._groups_of.setdefault(channel, set()).add((group, False))
+
+    def remove_consumer(self, channel: Channel, group: str) -> bool:
+        """Take a consumer out; True when it was there."""
+        self._forget(channel, group, is_consumer=True)
+        known = self.consumers.get(group)
+        if known is None or known.members.pop(channel, None) is None:
+            return False
+        known.forget(channel)
+        if not known.members:
+            del self.consumers[group]
+        return True
+
+    def remove_producer(self, channel: Channel, group: str) -> bool:
+        """Take a producer out; True when it was there."""
+        self._forget(channel, group, is_consumer=False)
+        known = self.producers.get(group)
+        member = None if known is None else known.pop(channel, None)
+        if known is None or member is None:
+            return False
+        if not known:
+            del self.producers[group]
+        is_left = any(not is_consumer for _, is_consumer in self._groups_of.get(channel, ()))
+        if not is_left and self._producers_by_id.get(member.client_id) is channel:
+            del self._producers_by_id[member.client_id]
+        return True
+
+    def remove_channel(self, channel: Channel) -> list[str]:
+        """A connection is gone; gives the consumer groups that lost a member."""
+        left: list[str] = []
+        for group, is_consumer in sorted(self._groups_of.pop(channel, ())):
+            if not is_consumer:
+                self.remove_producer(channel, group)
+            elif self.remove_consumer(channel, group):
+                left.append(group)
+        return left
+
+    def expire(self, now_ms: int) -> tuple[list[str], set[Channel]]:
+        """Take out who was silent too long; gives the consumer groups that lost a member, and the
+        channels, which are to be closed."""
+        limit_ms = now_ms - self._expiry_ms
+        lost: list[str] = []
+        silent: set[Channel] = set()
+        for name, group in list(self.consumers.items()):
+            gone = [channel for channel, one in group.members.items() if one.seen_ms <= limit_ms]
+            for channel in gone:
+                self.remove_consumer(channel, name)
+            if gone:
+                lost.append(name)
+            silent.update(gone)
+        for name, members in list(self.producers.items()):
+            quiet = [channel for channel, one in members.items() if one.seen_ms <= limit_ms]
+            for channel in quiet:
+                self.remove_producer(channel, name)
+            silent.update(quiet)
+        return lost, silent
+
+    def channels(self) -> set[Channel]:
+        """Every channel that is a member of something."""
+        return set(self._groups_of)
+
+    def _forget(self, channel: Channel, group: str, *, is_consumer: bool) -> None:
+        groups = self._groups_of.get(channel)
+        if groups is not None:
+            groups.discard((group, is_consumer))
+            if not groups:
+                del self._groups_of[channel]
+
+
+def _replace_subscriptions(group: Group[Any], wanted: Iterable[Subscription]) -> bool:
+    """Make ``wanted`` the group's subscriptions; True when its set of topics changed."""
+    topics: set[str] = set()
+    changed = False
+    for subscription in wanted:
+        topics.add(subscription.topic)
+        known = group.subscriptions.get(subscription.topic)
+        if known is None:
+            changed = True
+        if known is None or subscription.sub_version > known.sub_version:
+            group.subscriptions[subscription.topic] = subscription
+    for topic in [topic for topic in group.subscriptions if topic not in topics]:
+        del group.subscriptions[topic]
+        changed = True
+    return changed

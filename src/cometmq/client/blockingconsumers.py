@@ -1,0 +1,223 @@
+"""Consumers for programs without an event loop: the asyncio ones, every call waiting.
+
+What a call takes and gives is the asyncio class's and stands only there; see blocking.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from cometmq.client import pull as pulls
+from cometmq.client.consumer import polling, received, subscription
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from cometmq.client.loopthread import LoopThread
+    from cometmq.message.model import MessageQueue, StoredMessage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Inner = TypeVar("Inner")
+
+
+class _Facade(Generic[Inner]):
+    """An object of the asyncio client, on the loop of a thread."""
+
+    def __init__(self, thread: LoopThread, inner: Inner) -> None:
+        self._thread = thread
+        self._inner = inner
+
+
+def _waiting(
+    method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Facade[Inner], P], T]:
+    """A coroutine method as one that waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.wait(method(self._inner, *args, **kwargs))
+
+    return call
+
+
+def _calling(
+    method: Callable[Concatenate[Inner, P], T],
+) -> Callable[Concatenate[_Facade[Inner], P], T]:
+    """A plain method as one that runs on the loop, which owns what it looks at."""
+
+    @functools.wraps(method)
+    def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(lambda: method(self._inner, *args, **kwargs))
+
+    return call
+
+
+class ReceivedMessage(received.MessageView):
+    """One message of a subscription; see the asyncio client's."""
+
+    __slots__ = ("_message", "_thread")
+
+    def __init__(self, thread: LoopThread, message: received.ReceivedMessage) -> None:
+        super().__init__(message.stored)
+        self._thread = thread
+        self._message = message
+
+    def processing(self) -> Processing:
+        """``with message.processing():`` acknowledges the message when the block is left; an
+        Exception in it is logged, sends the message to be retried, and goes no further."""
+        return Processing(self, self._thread, self._message.processing())
+
+    def ack(self) -> None:
+        """Done: never give it again."""
+        self._thread.call(self._message.ack)
+
+    def retry(self, delay_level: int = 0) -> None:
+        """Give it again later."""
+        self._thread.wait(self._message.retry(delay_level))
+
+
+class Processing:
+    """The block in which a message is worked on; see ReceivedMessage.processing."""
+
+    __slots__ = ("_block", "_message", "_thread")
+
+    def __init__(
+        self, message: ReceivedMessage, thread: LoopThread, block: received.Processing
+    ) -> None:
+        self._message = message
+        self._thread = thread
+        self._block = block
+
+    def __enter__(self) -> ReceivedMessage:
+        self._thread.wait(self._block.__aenter__())
+        return self._message
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        return self._thread.wait(self._block.__aexit__(kind, error, traceback))
+
+
+class Subscription(_Facade[subscription.Subscription]):
+    """A membership in a consumer group; see the asyncio client's."""
+
+    def __enter__(self) -> Subscription:
+        self._thread.wait(self._inner.start())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return self
+
+    def __next__(self) -> ReceivedMessage:
+        message = self._thread.wait(self._take())
+        if message is None:
+            raise StopIteration
+        return ReceivedMessage(self._thread, message)
+
+    async def _take(self) -> received.ReceivedMessage | None:
+        return await anext(self._inner, None)
+
+    def run(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+        """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
+        is closed (from another thread, or by an interrupt of this one)."""
+        workers = [
+            threading.Thread(target=self._work, args=(handler,), name=f"cometmq handler {number}")
+            for number in range(self._inner.options.concurrency)
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        except BaseException:
+            self.close()
+            raise
+
+    def _work(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+        for message in self:
+            with message.processing():
+                handler(message)
+
+    def close(self) -> None:
+        """Leave the group; iterations and handlers end."""
+        self._thread.wait(self._inner.close())
+
+
+class PullConsumer(_Facade[polling.PullConsumer]):
+    """A consumer that is asked for messages; see the asyncio client's."""
+
+    def __enter__(self) -> PullConsumer:
+        self._thread.wait(self._inner.start())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._thread.wait(self._inner.__aexit__(kind, error, traceback))
+
+    def __iter__(self) -> Iterator[received.MessageView]:
+        """Messages one by one until the consumer is closed; each is done when the next is asked
+        for."""
+        while not self._inner.closed:
+            yield from self.poll(max_messages=1)
+
+    start = _waiting(polling.PullConsumer.start)
+    close = _waiting(polling.PullConsumer.close)
+    poll = _waiting(polling.PullConsumer.poll)
+    assign = _waiting(polling.PullConsumer.assign)
+    seek = _waiting(polling.PullConsumer.seek)
+    seek_to_begin = _waiting(polling.PullConsumer.seek_to_begin)
+    seek_to_end = _waiting(polling.PullConsumer.seek_to_end)
+    seek_to_time = _waiting(polling.PullConsumer.seek_to_time)
+    offset_for_time = _waiting(polling.PullConsumer.offset_for_time)
+    committed = _waiting(polling.PullConsumer.committed)
+    commit = _waiting(polling.PullConsumer.commit)
+    assignment = _calling(polling.PullConsumer.assignment)
+    pause = _calling(polling.PullConsumer.pause)
+    resume = _calling(polling.PullConsumer.resume)
+    paused = _calling(polling.PullConsumer.paused)
+    position = _calling(polling.PullConsumer.position)
+
+
+class Puller(_Facade[pulls.Puller]):
+    """Reads queues at offsets of one's own; see the asyncio client's."""
+
+    pull = _waiting(pulls.Puller.pull)
+    max_offset = _waiting(pulls.Puller.max_offset)
+    min_offset = _waiting(pulls.Puller.min_offset)
+    search_offset = _waiting(pulls.Puller.search_offset)
+    offset_at = _waiting(pulls.Puller.offset_at)
+    earliest_store_ms = _waiting(pulls.Puller.earliest_store_ms)
+
+    def read_range(
+        self, queue: MessageQueue, start: int, end: int, **options: Any
+    ) -> Iterator[list[StoredMessage]]:
+        """Messages of ``queue`` with ``start <= offset < end``, in order, a pull at a time; options
+        and errors are the asyncio client's."""
+        parts = self._inner.read_range(queue, start, end, **options)
+
+        async def take() -> list[StoredMessage] | None:
+            return await anext(parts, None)
+
+        try:
+            while (part := self._thread.wait(take())) is not None:
+                yield part
+        finally:
+            self._thread.wait(_closing(parts))
+
+
+async def _closing(parts: Any) -> None:
+    await parts.aclose()

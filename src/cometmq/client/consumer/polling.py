@@ -1,0 +1,350 @@
+"""A consumer that asks for messages: it says where it reads, how far it is, and when that is stored
+(upstream: DefaultLitePullConsumerImpl.java).
+
+Queues come from the group's rebalancing, or are assigned by hand; then the consumer is a member of
+nothing and only stores its offsets under the group's name. What a poll gave counts as done when the
+next poll begins: automatic commits reach so far and no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.dispatch import Dispatch
+from cometmq.client.consumer.filtercheck import check_filters
+from cometmq.client.consumer.offsets import offsets_of
+from cometmq.client.consumer.reading import QueueReader
+from cometmq.client.consumer.rebalance import Plan, Rebalancer, plan
+from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.starting import StartPositions
+from cometmq.client.pull import Puller
+from cometmq.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.inflight import InFlight
+    from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue, StoredMessage
+    from cometmq.protocol.bodies import ConsumerData
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MAX_MESSAGES: Final = 32
+DEFAULT_TIMEOUT_MS: Final = 5_000
+
+#: Is told the queues that were taken on and those that were given up, the latter once their offsets
+#: are stored.
+AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
+
+
+class PullConsumer:
+    """Reads a group's share of ``topics``, or queues given to :meth:`assign`.
+
+    Use it as an async context manager, or :meth:`start` and :meth:`close` it. One task polls;
+    positions are looked at and moved by any. Queues that are not assigned raise SettingsError.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: SubscribeOptions,
+        *,
+        auto_commit: bool = True,
+        on_assignment: AssignmentListener | None = None,
+    ) -> None:
+        self.options = options
+        self.group = options.group
+        self.closed = False
+        self._session = session
+        self._config = session.config
+        self._clock = session.clock
+        self._auto_commit = auto_commit
+        self._on_assignment = on_assignment
+        self._offsets = offsets_of(session, options)
+        # A message leaves its hands as soon as it is taken: one at a time is all there is.
+        self._dispatch = Dispatch(
+            session.clock, concurrency=1, per_queue=1, may_give=self._is_running
+        )
+        self._puller = Puller(session)
+        self._starts = StartPositions(session, options, self._offsets, self._puller)
+        self._reader = QueueReader(
+            session,
+            options,
+            self._puller,
+            self._starts,
+            offer=self._dispatch.offer,
+            may_pull=self._may_pull,
+            is_member=False,
+        )
+        self._rebalancer = Rebalancer(session, options, self)
+        self._paused: set[MessageQueue] = set()
+        #: The first message that the last poll took of each queue.
+        self._before: dict[InFlight, int] = {}
+        self._loops: list[asyncio.Task[None]] = []
+        self._started = False
+
+    async def __aenter__(self) -> PullConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None:
+            self._take_back()
+        await self.close()
+
+    async def start(self) -> None:
+        """Join the group, if there are topics to share. Raises ValueError when this client is in it
+        already, and BrokerRefused when a broker cannot filter so."""
+        if self._started or self.closed:
+            return
+        self._started = True
+        try:
+            await self._join()
+        except BaseException:
+            self._started = False
+            raise
+        if self._auto_commit:
+            name = f"offsets {self.group}"
+            self._loops.append(self._session.tasks.spawn(self._keep_offsets(), name=name))
+
+    async def _join(self) -> None:
+        if not self.options.filters:
+            return
+        await check_filters(self._session, self.options)
+        await self._starts.joining()
+        await self._session.add_member(self)
+        name = f"rebalance {self.group}"
+        self._loops.append(self._session.tasks.spawn(self._rebalancer.run(), name=name))
+
+    async def close(self) -> None:
+        """Leave the group. With automatic commits all that was polled counts as done."""
+        if self.closed:
+            return
+        self.closed = True
+        self._dispatch.close()
+        for task in self._loops:
+            task.cancel()
+        self._reader.stop_pulling()
+        if self._auto_commit:
+            self._before.clear()
+            self._note_done()
+            await self._offsets.persist()
+        for queue in self._reader.queues():
+            self._reader.stop(queue)
+        if self.options.filters and self._started:
+            await self._session.remove_member(self)
+
+    # ------------------------------------------------------------------ messages
+
+    async def poll(
+        self,
+        *,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        max_messages: int = DEFAULT_MAX_MESSAGES,
+    ) -> list[MessageView]:
+        """Up to ``max_messages``, in order within each queue, as soon as there are any; none after
+        ``timeout_ms``, or once the consumer is closed. What the poll before gave is done."""
+        await self.start()
+        self._before.clear()
+        found = self._take(max_messages)
+        if found or timeout_ms <= 0:
+            return found
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                first = await self._dispatch.take()
+        except TimeoutError:
+            return found
+        if first is not None:
+            found = [self._hand_out(*first), *self._take(max_messages - 1)]
+        return found
+
+    async def __aiter__(self) -> AsyncIterator[MessageView]:
+        """Messages one by one until the consumer is closed; each is done when the next is asked
+        for."""
+        while not self.closed:
+            for message in await self.poll(max_messages=1):
+                yield message
+
+    def _take(self, count: int) -> list[MessageView]:
+        found: list[MessageView] = []
+        while len(found) < count and (taken := self._dispatch.take_now()) is not None:
+            found.append(self._hand_out(*taken))
+        return found
+
+    def _hand_out(self, inflight: InFlight, message: StoredMessage) -> MessageView:
+        self._before.setdefault(inflight, message.queue_offset)
+        inflight.settle(message)
+        self._dispatch.release(inflight)
+        return MessageView(message)
+
+    def _is_running(self, inflight: InFlight) -> bool:
+        return inflight.queue not in self._paused
+
+    def _may_pull(self, inflight: InFlight) -> bool:
+        held = sum(each.count for each in self._reader.inflights())
+        return self._is_running(inflight) and held < self._config.max_polled_messages
+
+    def _take_back(self) -> None:
+        """What the last poll gave was not done after all."""
+        for inflight, offset in self._before.items():
+            if not inflight.dropped:
+                self._reader.start_at(inflight.queue, offset)
+        self._before.clear()
+
+    # ------------------------------------------------------------------ queues
+
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read now, as users name them."""
+        return tuple(map(self._session.namespace.unwrap_queue, sorted(self._reader.queues())))
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues and no others, each from where the group stands or from its start
+        position. Raises SettingsError for a consumer that shares topics, ClientError when a broker
+        cannot be asked."""
+        if self.options.filters:
+            raise SettingsError("topics", "this consumer shares topics: queues are given to it")
+        await self.start()
+        wanted = map(self._session.namespace.wrap_queue, queues)
+        change = plan(self._reader.queues(), wanted)
+        for queue in change.drop:
+            await self._give_up(self._reader.stop(queue))
+        starts = await asyncio.gather(*map(self._starts.of, change.add))
+        for queue, offset in zip(change.add, starts, strict=True):
+            self._reader.start_at(queue, offset)
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give and read nothing of these queues until :meth:`resume`."""
+        self._paused.update(self._find(queue).queue for queue in queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with queues that were paused."""
+        for queue in queues:
+            inflight = self._find(queue)
+            self._paused.discard(inflight.queue)
+            self._dispatch.offer(inflight)
+
+    def paused(self) -> tuple[MessageQueue, ...]:
+        """The queues that are paused."""
+        return tuple(map(self._session.namespace.unwrap_queue, sorted(self._paused)))
+
+    # ------------------------------------------------------------------ positions
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset of the next message that a poll gives of ``queue``."""
+        return self._find(queue).committable
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at ``offset``. Raises SettingsError when the queue does not hold it."""
+        inflight = self._find(queue)
+        low, high = await asyncio.gather(
+            self._puller.min_offset(queue), self._puller.max_offset(queue)
+        )
+        if not low <= offset <= high:
+            raise SettingsError("offset", f"{offset} is not in {low} to {high}, which {queue} has")
+        self._move(inflight, offset)
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Go on at the oldest message of these queues, or of all."""
+        for inflight in self._these(queues):
+            self._move(inflight, await self._puller.min_offset(inflight.queue))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Go on behind the last message of these queues, or of all."""
+        for inflight in self._these(queues):
+            self._move(inflight, await self._puller.max_offset(inflight.queue))
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Go on at the first message of these queues, or of all, that was stored at
+        ``timestamp_ms`` (wall time) or later."""
+        for inflight in self._these(queues):
+            self._move(inflight, await self._puller.offset_at(inflight.queue, timestamp_ms))
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Where :meth:`seek_to_time` would go. Raises ClientError."""
+        return await self._puller.offset_at(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Where the group stands in ``queue``; None when nothing was committed. Raises
+        ClientError."""
+        return await self._offsets.peek(self._session.namespace.wrap_queue(queue))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store that all that was polled is done, or that queues are done before ``offsets``.
+        Raises ClientError when a broker cannot be told; OSError when a broadcasting consumer's file
+        cannot be written."""
+        if offsets is None:
+            self._before.clear()
+            done = {each.queue: each.committable for each in self._reader.inflights()}
+        else:
+            done = {self._find(queue).queue: offset for queue, offset in offsets.items()}
+        await self._offsets.store(done)
+
+    def _move(self, inflight: InFlight, offset: int) -> None:
+        if not inflight.dropped:
+            self._before.pop(inflight, None)
+            self._reader.start_at(inflight.queue, offset)
+
+    def _find(self, queue: MessageQueue) -> InFlight:
+        inflight = self._reader.find(self._session.namespace.wrap_queue(queue))
+        if inflight is None:
+            raise SettingsError("queue", f"{queue} is not assigned to this consumer")
+        return inflight
+
+    def _these(self, queues: tuple[MessageQueue, ...]) -> list[InFlight]:
+        return [self._find(queue) for queue in queues] if queues else self._reader.inflights()
+
+    def _note_done(self) -> None:
+        for inflight in self._reader.inflights():
+            self._note(inflight)
+
+    def _note(self, inflight: InFlight) -> None:
+        done = self._before.get(inflight, inflight.committable)
+        self._offsets.update(inflight.queue, done)
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._config.offset_persist_interval_ms)
+            self._note_done()
+            await self._offsets.persist()
+
+    # ------------------------------------------------------------------ session.Member
+
+    def describe(self) -> ConsumerData:
+        return self.options.describe()
+
+    def topics(self) -> frozenset[str]:
+        return self.options.topics
+
+    def rebalance_soon(self) -> None:
+        self._rebalancer.soon()
+
+    # ------------------------------------------------------------------ rebalance.Assignee
+
+    def assigned(self, topic: str) -> list[MessageQueue]:
+        return self._reader.queues(topic)
+
+    async def apply(self, change: Plan) -> bool:
+        for queue in change.drop:
+            await self._give_up(self._reader.stop(queue))
+        started = await asyncio.gather(*map(self._reader.start, change.add))
+        if self._on_assignment is not None:
+            self._tell(self._on_assignment, change)
+        return all(started)
+
+    async def _give_up(self, inflight: InFlight) -> None:
+        if self._auto_commit:
+            self._note(inflight)
+            await self._offsets.persist([inflight.queue])
+        self._before.pop(inflight, None)
+        self._paused.discard(inflight.queue)
+        self._offsets.forget(inflight.queue)
+
+    def _tell(self, listener: AssignmentListener, change: Plan) -> None:
+        unwrap = self._session.namespace.unwrap_queue
+        try:
+            listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
+        except Exception:
+            log.exception("assignment_listener_failed group=%s", self.group)

@@ -1,0 +1,216 @@
+"""Reads the queues that a consumer is assigned ahead of it, within bounds.
+
+Each queue has a loop of long polls that fills an InFlight; who made the reader takes the messages
+out of it (upstream: DefaultMQPushConsumerImpl.pullMessage, DefaultLitePullConsumerImpl.PullTask).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.inflight import InFlight, Limits
+from cometmq.client.pull import PullResult, PullStatus
+from cometmq.core.errors import BrokerRefused, CometError
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.queuelocks import QueueLocks
+    from cometmq.client.consumer.starting import StartPositions
+    from cometmq.client.pull import Puller
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_MS: Final = 100
+#: The broker has not seen this member's subscription: a heartbeat tells it.
+_SUBSCRIPTION_CODES: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One assigned queue and the task that pulls it."""
+
+    inflight: InFlight
+    loop: asyncio.Task[None]
+
+
+class QueueReader:
+    """Reads queues for one consumer, which is told of new messages through ``offer``.
+
+    With ``locks`` a queue is read only while its lock is held. ``may_pull`` can hold a queue back.
+    ``is_member`` says that heartbeats carry the subscription and that pulls tell how far the
+    consumer is.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        options: SubscribeOptions,
+        puller: Puller,
+        starts: StartPositions,
+        *,
+        offer: Callable[[InFlight], None],
+        may_pull: Callable[[InFlight], bool] | None = None,
+        locks: QueueLocks | None = None,
+        is_member: bool = True,
+    ) -> None:
+        self._session = session
+        self._config = session.config
+        self._clock = session.clock
+        self._options = options
+        self._puller = puller
+        self._starts = starts
+        self._offer = offer
+        self._may_pull = may_pull
+        self._locks = locks
+        self._is_member = is_member
+        self._limits = Limits(
+            self._config.max_queue_messages,
+            self._config.max_queue_bytes,
+            self._config.max_queue_span,
+        )
+        self._reading: dict[MessageQueue, _Reading] = {}
+        self._stopped = False
+
+    def queues(self, topic: str | None = None) -> list[MessageQueue]:
+        """The queues read now, of one topic or of all."""
+        return [queue for queue in self._reading if topic is None or queue.topic == topic]
+
+    def inflights(self) -> list[InFlight]:
+        """What is read of each queue."""
+        return [reading.inflight for reading in self._reading.values()]
+
+    def find(self, queue: MessageQueue) -> InFlight | None:
+        """What is read of one queue; None when it is not read."""
+        reading = self._reading.get(queue)
+        return None if reading is None else reading.inflight
+
+    async def start(self, queue: MessageQueue) -> bool:
+        """Begin to read a queue where the group stands; False when nobody says where."""
+        try:
+            offset = await self._starts.of(queue)
+        except CometError as error:
+            log.warning("queue_not_started queue=%s error=%s", queue, error)
+            return False
+        if not self._stopped:
+            self.start_at(queue, offset)
+        return True
+
+    def start_at(self, queue: MessageQueue, offset: int) -> None:
+        """Begin to read a queue at ``offset``, also one that is read already: what was read of it
+        is forgotten."""
+        known = self._reading.get(queue)
+        if known is None:
+            inflight = InFlight(queue, offset)
+        else:
+            known.loop.cancel()
+            inflight = known.inflight
+            inflight.reset(offset)
+        loop = self._session.tasks.spawn(self._pull(inflight), name=f"pull {queue}")
+        self._reading[queue] = _Reading(inflight, loop)
+
+    def stop(self, queue: MessageQueue) -> InFlight:
+        """Read a queue no more: it belongs to another member."""
+        reading = self._reading.pop(queue)
+        reading.loop.cancel()
+        reading.inflight.dropped = True
+        return reading.inflight
+
+    def stop_pulling(self) -> None:
+        """Pull nothing any more, of any queue; what was read stays."""
+        self._stopped = True
+        for reading in self._reading.values():
+            reading.loop.cancel()
+
+    # ------------------------------------------------------------------ pulling
+
+    async def _pull(self, inflight: InFlight) -> None:
+        """Read one queue until it is dropped."""
+        queue = inflight.queue
+        epoch = self._locks.epoch(queue) if self._locks is not None else 0
+        told = inflight.committable
+        failures = 0
+        while not inflight.dropped:
+            if inflight.is_full(self._limits) or not (
+                self._may_pull is None or self._may_pull(inflight)
+            ):
+                await self._clock.sleep_ms(self._config.pull_flow_pause_ms)
+                continue
+            try:
+                if self._locks is not None:
+                    if not self._locks.held(queue) and not await self._locks.acquire([queue]):
+                        await self._clock.sleep_ms(self._config.pull_error_pause_ms)
+                        continue
+                    if self._locks.epoch(queue) != epoch:
+                        # Somebody else may have read the queue in between.
+                        epoch = self._locks.epoch(queue)
+                        inflight.reset(await self._starts.of(queue))
+                        told = inflight.committable
+                asked, done = inflight.next_offset, inflight.committable
+                # An offset that says nothing new could overtake a newer one in the broker.
+                result = await self._pull_once(inflight, None if done == told else done)
+                told = done
+                if inflight.next_offset == asked:  # else it was reset while the pull was held
+                    self._take_in(inflight, result)
+                failures = 0
+            except CometError as error:
+                await self._pull_failed(inflight, error, failures)
+                failures += 1
+
+    async def _pull_once(self, inflight: InFlight, commit_offset: int | None) -> PullResult:
+        queue = inflight.queue
+        wanted = self._options.filter_of(queue.topic)
+        tells = self._is_member and not self._options.broadcasting
+        return await self._puller.pull(
+            queue,
+            inflight.next_offset,
+            group=self._options.group,
+            max_messages=self._config.pull_batch_messages,
+            subscription=wanted.expression,
+            expression_type=wanted.kind,
+            sub_version=self._options.version,
+            commit_offset=commit_offset if tells else None,
+            suspend_ms=self._config.pull_suspend_ms,
+            subscription_known=self._is_member,
+        )
+
+    def _take_in(self, inflight: InFlight, result: PullResult) -> None:
+        if result.status is PullStatus.OFFSET_MOVED:
+            log.warning(
+                "offset_moved queue=%s from=%d to=%d min=%d max=%d",
+                inflight.queue,
+                inflight.next_offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+            )
+            inflight.reset(result.next_offset)
+        else:
+            messages = result.messages
+            wanted = self._options.filter_of(inflight.queue.topic)
+            if not wanted.matches_all:  # a broker filters by hash, which two tags can share
+                messages = [message for message in messages if wanted.accepts(message.tag)]
+            if namespace := self._session.namespace:
+                messages = [namespace.unwrap_message(message) for message in messages]
+            inflight.add(messages, result.next_offset)
+            self._offer(inflight)
+
+    async def _pull_failed(self, inflight: InFlight, error: CometError, before: int) -> None:
+        """Wait after a failed pull, longer with each one ``before`` it: a broker that was only
+        restarted is read on soon, one that is away is left alone."""
+        log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
+        if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
+            self._session.heartbeat_soon()
+        longest_ms = self._config.pull_error_pause_ms
+        await self._clock.sleep_ms(min(longest_ms, _FIRST_PAUSE_MS << min(before, 16)))
+        if not isinstance(error, BrokerRefused):
+            await self._session.refresh(inflight.queue.topic)

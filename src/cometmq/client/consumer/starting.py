@@ -1,0 +1,68 @@
+"""Where a group begins in a queue: where it stands, else where its options say.
+
+``last`` means the moment at which this member joined: the end of each queue that was there, and in
+one that shows up later, because its topic grew or its broker was away, what is stored from that
+moment on. Brokers of the 4.x line let a new group begin at 0 on a queue whose first message is
+still at hand, whatever it asked for; others are told not to (upstream:
+RebalancePushImpl.computePullFromWhere).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import CometError, RouteNotFound
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.offsets import OffsetStore
+    from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.pull import Puller
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class StartPositions:
+    """Positions for one consumer."""
+
+    def __init__(
+        self, session: Session, options: SubscribeOptions, offsets: OffsetStore, puller: Puller
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._offsets = offsets
+        self._puller = puller
+        self._joined_ms = 0
+        self._at_join: dict[str, frozenset[MessageQueue]] = {}
+
+    async def joining(self) -> None:
+        """The consumer joins now: remember which queues are there."""
+        self._joined_ms = self._session.clock.wall_ms()
+        for topic in self._options.filters:
+            await self._session.refresh(topic)
+            try:
+                self._at_join[topic] = frozenset(await self._session.subscribe_queues(topic))
+            except RouteNotFound:
+                self._at_join[topic] = frozenset()
+            except CometError as error:
+                log.warning("queues_unknown_at_join topic=%s error=%s", topic, error)
+
+    async def of(self, queue: MessageQueue) -> int:
+        """The offset to begin at. Raises ClientError when the broker cannot be asked."""
+        stored = await self._offsets.load(queue)
+        if stored is not None:
+            return stored
+        options = self._options
+        if queue.topic == options.retry_topic or options.start == "first":
+            return 0
+        start_ms = options.start_ms()
+        if start_ms is None and self._is_new(queue):
+            start_ms = self._joined_ms
+        if start_ms is None:
+            return await self._puller.max_offset(queue)
+        return await self._puller.offset_at(queue, start_ms)
+
+    def _is_new(self, queue: MessageQueue) -> bool:
+        return queue not in self._at_join.get(queue.topic, (queue,))

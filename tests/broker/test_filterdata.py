@@ -1,0 +1,203 @@
+"""Stored filters: how heartbeats change them, when they expire, and their file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cometmq.broker.bloom import BloomShape
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.filterdata import FilterTable
+from cometmq.core.clock import VirtualClock
+from cometmq.core.errors import StoreCorrupt
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.bodies import ConsumerData, Subscription
+from cometmq.protocol.fastjson import parse_json
+
+DAY_MS = 24 * 3_600_000
+
+
+@asynccontextmanager
+async def open_filters(directory: Path, clock: VirtualClock) -> AsyncIterator[FilterTable]:
+    tasks = Tasks()
+    table = FilterTable(str(directory), config=BrokerConfig(), clock=clock, tasks=tasks)
+    table.load()
+    try:
+        yield table
+    finally:
+        await table.close()
+        await tasks.close()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def wanting(*expressions: str, version: int = 1, group: str = "g") -> ConsumerData:
+    """Topic ``t0`` by the first expression, ``t1`` by the second..."""
+    return ConsumerData(
+        group,
+        subscription_data_set=tuple(
+            Subscription(f"t{at}", text, version, expression_type="SQL92")
+            for at, text in enumerate(expressions)
+        ),
+    )
+
+
+async def test_heartbeats_bring_filters_and_newer_versions_replace_them(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1", version=5))
+        found = table.get("t0", "g")
+        assert found is not None
+        assert (found.expression, found.client_version, found.dead) == ("a = 1", 5, False)
+        assert found.born_time == clock.wall_ms()
+        for older in (wanting("a = 2", version=4), wanting("a = 2", version=5)):
+            table.subscribed(older)
+            assert table.get("t0", "g") == found
+        clock.advance(7)
+        table.subscribed(wanting("a = 1", version=6))
+        again = table.get("t0", "g")
+        assert again is not None
+        assert (again.client_version, again.born_time) == (6, found.born_time)
+        table.subscribed(wanting("a = 2", version=7))
+        newer = table.get("t0", "g")
+        assert newer is not None
+        assert (newer.expression, newer.born_time) == ("a = 2", clock.wall_ms())
+
+
+async def test_tags_are_not_kept(tmp_path: Path, clock: VirtualClock) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        for kind in ("TAG", None, ""):
+            data = Subscription("t0", "a || b", 1, expression_type=kind)
+            table.subscribed(ConsumerData("g", subscription_data_set=(data,)))
+        table.subscribed(wanting(""))
+        assert table.get("t0", "g") is None
+
+
+async def test_what_cannot_be_read_takes_the_place_of_nothing(
+    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a >"))
+        assert table.get("t0", "g") is None
+        table.subscribed(wanting("a = 1", version=2))
+        table.subscribed(wanting("a >", version=3))
+        assert table.get("t0", "g") is None
+        assert "consumer filter unreadable group=g" in caplog.text
+
+
+async def test_a_filter_dies_with_its_subscription_or_its_group_and_lives_again(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1", "b = 1"))
+        table.subscribed(wanting("a = 1"))
+        first, second = table.get("t0", "g"), table.get("t1", "g")
+        assert first is not None
+        assert second is not None
+        assert (first.dead, second.dead, second.dead_time) == (False, True, clock.wall_ms())
+        table.subscribed(wanting("c = 1", group="h"))
+        table.group_gone("g")
+        table.group_gone("g")
+        dead, other = table.get("t0", "g"), table.get("t0", "h")
+        assert dead is not None
+        assert other is not None
+        assert (dead.dead, other.dead) == (True, False)
+        table.subscribed(wanting("a = 1"))
+        alive = table.get("t0", "g")
+        assert alive is not None
+        assert (alive.dead, alive.dead_time) == (False, 0)
+
+
+async def test_the_dead_are_dropped_after_a_day(tmp_path: Path, clock: VirtualClock) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1"))
+        table.subscribed(wanting("a = 1", group="h"))
+        clock.advance(2 * DAY_MS)
+        table.group_gone("g")
+        clock.advance(DAY_MS - 1)
+        table.clean()
+        assert table.get("t0", "g") is not None
+        clock.advance(1)
+        table.clean()
+        assert table.get("t0", "g") is None
+        assert table.get("t0", "h") is not None
+
+
+async def test_a_start_finds_the_filters_and_takes_their_groups_for_gone(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1"))
+        clock.advance(60_000)
+        table.subscribed(wanting("b = 1", group="h"))
+        before = table.get("t0", "g"), table.get("t0", "h")
+    async with open_filters(tmp_path, clock) as table:
+        old, young = table.get("t0", "g"), table.get("t0", "h")
+        assert old is not None
+        assert young is not None
+        assert before[0] is not None
+        assert old.dead_time == clock.wall_ms() - 30_000
+        assert young.dead_time == young.born_time
+        table.subscribed(wanting("a = 1"))
+        table.subscribed(wanting("b = 1", group="h"))
+        assert (table.get("t0", "g"), table.get("t0", "h")) == before
+    clock.advance(2 * DAY_MS)
+    async with open_filters(tmp_path, clock) as table:
+        assert table.get("t0", "g") is not None  # it was alive when the broker stopped
+    clock.advance(2 * DAY_MS)
+    async with open_filters(tmp_path, clock) as table:
+        assert table.get("t0", "g") is None
+
+
+async def test_the_file_is_java_s(tmp_path: Path, clock: VirtualClock) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1"))
+    found: Any = parse_json((tmp_path / "consumerFilter.json").read_bytes())
+    assert found == {
+        "filterDataByTopic": {
+            "t0": {
+                "groupFilterData": {
+                    "g": {
+                        "bloomFilterData": {
+                            "bitNum": 112,
+                            "bitPos": list(BloomShape.of(20, 32).positions("g#t0")),
+                        },
+                        "bornTime": clock.wall_ms(),
+                        "clientVersion": 1,
+                        "consumerGroup": "g",
+                        "dead": False,
+                        "deadTime": 0,
+                        "expression": "a = 1",
+                        "expressionType": "SQL92",
+                        "topic": "t0",
+                    }
+                },
+                "topic": "t0",
+            }
+        }
+    }
+
+
+async def test_a_bad_file_gives_way_to_its_backup_and_stops_a_start_without_one(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        table.subscribed(wanting("a = 1"))
+    path = tmp_path / "consumerFilter.json"
+    path.with_suffix(".json.bak").write_bytes(path.read_bytes())
+    path.write_bytes(b'{"filterDataByTopic":{"t0":{"groupFilterData":{"g":{}}}}}')
+    async with open_filters(tmp_path, clock) as table:
+        assert table.get("t0", "g") is not None
+    for each in (path, path.with_suffix(".json.bak")):
+        each.write_bytes(b'{"filterDataByTopic":3}')
+    with pytest.raises(StoreCorrupt, match="filterDataByTopic"):
+        async with open_filters(tmp_path, clock):
+            pass

@@ -1,0 +1,118 @@
+"""Queues read ahead of a consumer: where a reader begins, moves and stops.
+
+How it pulls, and what it does when pulls fail, is shown with whole consumers (test_push.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from cometmq.client.consumer.inflight import InFlight
+from cometmq.client.consumer.offsets import RemoteOffsets
+from cometmq.client.consumer.reading import QueueReader
+from cometmq.client.consumer.starting import StartPositions
+from cometmq.client.pull import Puller
+from cometmq.client.session import Session
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import RequestCode
+from tests.client.consumer.test_options import options
+from tests.client.fake_broker import FakeBroker, FakeCluster
+from tests.client.scripted import Answer, eventually
+
+QUEUE = MessageQueue("t", "broker-0", 0)
+OTHER = MessageQueue("t", "broker-0", 1)
+
+
+def reader_of(session: Session, offered: list[InFlight], **changes: Any) -> QueueReader:
+    wanted = options(start="first")
+    puller = Puller(session)
+    starts = StartPositions(session, wanted, RemoteOffsets(session, "g"), puller)
+    return QueueReader(session, wanted, puller, starts, offer=offered.append, **changes)
+
+
+def fill(broker: FakeBroker, *texts: str, queue_id: int = 0) -> None:
+    for text in texts:
+        broker.put("t", queue_id, text.encode())
+
+
+async def test_a_queue_is_read_from_where_the_group_stands_until_it_is_stopped(
+    session: Session, broker: FakeBroker
+) -> None:
+    fill(broker, *"abc")
+    broker.offsets["g", "t", 0] = 1
+    offered: list[InFlight] = []
+    reader = reader_of(session, offered)
+    assert await reader.start(QUEUE)
+    await eventually(lambda: offered)
+    assert (offered[0].ready_count, offered[0].committable) == (2, 1)
+    assert reader.find(QUEUE) is offered[0]
+    assert reader.inflights() == offered[:1]
+    assert (reader.queues(), reader.queues("t"), reader.queues("u")) == ([QUEUE], [QUEUE], [])
+    stopped = reader.stop(QUEUE)
+    assert stopped.dropped
+    assert (reader.find(QUEUE), reader.queues()) == (None, [])
+
+
+async def test_a_queue_is_moved_while_its_pull_is_held(
+    session: Session, broker: FakeBroker
+) -> None:
+    fill(broker, *"abc")
+    offered: list[InFlight] = []
+    reader = reader_of(session, offered)
+    reader.start_at(QUEUE, 3)
+    await eventually(lambda: broker.peer.received(RequestCode.PULL_MESSAGE))
+    assert not offered
+    reader.start_at(QUEUE, 1)
+    await eventually(lambda: offered)
+    assert (offered[0].ready_count, offered[0].next_offset) == (2, 3)
+
+
+async def test_who_may_not_pull_waits(
+    session: Session, cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    cluster.create("t", 2)
+    fill(broker, "a")
+    fill(broker, "b", queue_id=1)
+    offered: list[InFlight] = []
+    held = {QUEUE}
+    reader = reader_of(session, offered, may_pull=lambda inflight: inflight.queue not in held)
+    reader.start_at(QUEUE, 0)
+    reader.start_at(OTHER, 0)
+    await eventually(lambda: offered)
+    assert [each.queue for each in offered] == [OTHER]
+    held.clear()
+    await eventually(lambda: len(offered) == 2)
+
+
+async def test_who_is_no_member_carries_its_subscription_and_tells_no_progress(
+    session: Session, broker: FakeBroker
+) -> None:
+    fill(broker, "a", "b")
+    offered: list[InFlight] = []
+    reader = reader_of(session, offered, is_member=False)
+    reader.start_at(QUEUE, 0)
+    await eventually(lambda: offered)
+    inflight = offered[0]
+    while (message := inflight.take(0)) is not None:
+        inflight.settle(message)
+    fill(broker, "c")
+    await eventually(lambda: len(broker.peer.received(RequestCode.PULL_MESSAGE)) >= 3)
+    flags = {each.header.sys_flag for each in broker.peer.received(RequestCode.PULL_MESSAGE)}
+    assert flags == {6}
+
+
+async def test_nothing_starts_after_the_stop(
+    session: Session, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    offered: list[InFlight] = []
+    reader = reader_of(session, offered)
+    reader.stop_pulling()
+    assert await reader.start(QUEUE)
+    assert reader.queues() == []
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Answer(1, remark="no"))
+    with caplog.at_level(logging.WARNING):
+        assert not await reader.start(QUEUE)
+    assert "queue_not_started" in caplog.text
