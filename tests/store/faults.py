@@ -5,7 +5,7 @@ import random
 import shutil
 from pathlib import Path
 
-from cometmq.store.files import Buffer, PosixFiles
+from cometmq.store.files import Buffer, PosixFiles, Residency
 
 
 class FailingFiles(PosixFiles):
@@ -54,6 +54,10 @@ class ForgetfulFiles(PosixFiles):
 
     def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
         return 0 if self.cold else super().read_cached(handle, buffer, offset)
+
+    def residency(self, mapped: memoryview) -> Residency:
+        asked = super().residency(mapped)
+        return lambda start, stop: not self.cold and asked(start, stop)
 
 
 class LossyFiles(PosixFiles):

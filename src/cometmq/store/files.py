@@ -12,15 +12,18 @@ import fcntl
 import mmap
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
 
 Buffer = bytes | bytearray | memoryview
+#: Whether all bytes from a position of a map up to another are in memory.
+Residency: TypeAlias = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,11 @@ class Files(Protocol):
 
     def map(self, handle: int, size_bytes: int) -> memoryview:
         """A read-only view of the first ``size_bytes``."""
+        ...
+
+    def residency(self, mapped: memoryview) -> Residency:
+        """What says of two positions in a map whether touching the bytes between them takes no wait
+        for the device."""
         ...
 
     def names(self, path: str) -> list[str]:
@@ -231,6 +239,12 @@ class PosixFiles:
 
     def map(self, handle: int, size_bytes: int) -> memoryview:
         return memoryview(mmap.mmap(handle, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    def residency(self, mapped: memoryview) -> Residency:
+        # Here: a broker that serves nothing old starts without ctypes.
+        from cometmq.store.pagecache import residency
+
+        return residency(mapped)
 
     def names(self, path: str) -> list[str]:
         try:

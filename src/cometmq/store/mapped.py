@@ -10,7 +10,7 @@ from cometmq.store.layout import file_name
 from cometmq.store.seals import BLOCK_BYTES, block_count
 
 if TYPE_CHECKING:
-    from cometmq.store.files import Buffer, Files
+    from cometmq.store.files import Buffer, Files, Residency
     from cometmq.store.seals import Seals
 
 _COPY_BYTES = 1 << 20
@@ -27,6 +27,7 @@ class LogFile:
 
     __slots__ = (
         "_files",
+        "_is_resident",
         "_pins",
         "_view",
         "base",
@@ -43,6 +44,7 @@ class LogFile:
     def __init__(self, files: Files, path: str, base: int, size_bytes: int, handle: int) -> None:
         self._files = files
         self._view: memoryview | None = None
+        self._is_resident: Residency | None = None
         self._pins = 0
         self.closed = False
         self.linked = files.names_of(handle) > 1
@@ -80,6 +82,10 @@ class LogFile:
             view = self._view = self._files.map(self.handle, self.size_bytes)
         return view
 
+    def unmap(self) -> None:
+        """Let go of the map; views in use keep it."""
+        self._view = self._is_resident = None
+
     def write(self, offset: int, data: Buffer) -> None:
         """Put ``data`` at a physical offset of this file. Raises OSError."""
         if self.linked or self.seals is not None:
@@ -90,13 +96,14 @@ class LogFile:
         """Fill ``buffer`` from a physical offset without the map; gives the bytes read."""
         return self._files.read_into(self.handle, buffer, offset - self.base)
 
-    def cached(self, start: int, stop: int) -> memoryview | None:
-        """Bytes between two physical offsets, copied, when the system has all of them in memory;
-        None when it would have to ask the device. Raises OSError."""
-        buffer = bytearray(stop - start)
-        if self._files.read_cached(self.handle, buffer, start - self.base) < len(buffer):
-            return None
-        return memoryview(buffer)
+    def resident(self, start: int, stop: int) -> memoryview | None:
+        """Bytes between two physical offsets when the system has all of them in memory; None when
+        it would have to ask the device."""
+        view = self.view
+        if self._is_resident is None:
+            self._is_resident = self._files.residency(view)
+        start, stop = start - self.base, stop - self.base
+        return view[start:stop] if self._is_resident(start, stop) else None
 
     def next_data(self, offset: int) -> int:
         """Where bytes begin, from a physical offset on, that need not be zeros; ``end`` when none
@@ -149,7 +156,8 @@ class LogFile:
             self._files.unlink(draft)
             raise
         self._files.close(self.handle)
-        self.handle, self._view, self.linked = handle, None, False
+        self.handle, self.linked = handle, False
+        self.unmap()
 
     def seal(self, seals: Seals, *, proven: bool) -> None:
         """Compare what the device gives with a seal from now on.
@@ -201,8 +209,8 @@ class LogFile:
             self._files.close(self.handle)
 
     def close(self) -> None:
-        """Give the handle back once no read uses it; views in use keep their map."""
-        self._view = None
+        """Give the handle back once no read uses it."""
+        self.unmap()
         self.closed = True
         if not self._pins:
             self._files.close(self.handle)

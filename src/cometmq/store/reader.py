@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cometmq.store.loading import Piece
 
 MAX_SCANNED_ENTRIES = 800
-_PLAIN_SPAN_BYTES = 256 << 10
 _QUEUE_OFFSET_AT = 20
 _iter_entries = QUEUE_ENTRY.iter_unpack
 #: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
@@ -197,10 +196,11 @@ def _plain(
         return None
     if is_recent(log, first):
         base, whole = file.base, file.view
-    elif stop - first <= _PLAIN_SPAN_BYTES and (copied := file.cached(first, stop)) is not None:
-        base, whole = first, copied
     else:
-        return None
+        found = file.resident(first, stop)
+        if found is None:
+            return None
+        base, whole = first, found
     if stop - first == total:
         return [whole[first - base : stop - base]], count, total
     return (

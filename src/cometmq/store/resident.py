@@ -4,8 +4,8 @@ A page fault in a map holds the whole process until the device answers, and so d
 
 - what this run of the broker wrote last, which is in memory for certain, is given as views of the
   files' maps;
-- other bytes near the end are asked of the system, which copies what it has, and says so when it
-  has not: after a restart, or when memory is short;
+- other bytes near the end are given so too when the system says that it has them (pagecache.py):
+  after a restart, or when memory is short, it may not;
 - far behind the end there are only the windows: what was read lately, and compared with its seal.
 
 Whatever is not given here is read in a thread (loading.py).
@@ -74,7 +74,7 @@ def bytes_at_once(log: CommitLog, file: LogFile, start: int, stop: int) -> memor
         return file.view[start - file.base : stop - file.base]
     if file.seals is not None and (log.is_far(start) or not file.is_proven(start, stop)):
         return None
-    return file.cached(start, stop)
+    return file.resident(start, stop)
 
 
 def ranges_at_once(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from cometmq.store.files import Buffer, DiskSpace
+from cometmq.store.files import Buffer, DiskSpace, Residency
 from cometmq.testing.faults.disk import Change, Disk, File, Folder
 
 if TYPE_CHECKING:
@@ -222,6 +222,9 @@ class MemoryFiles:
 
     def map(self, handle: int, size_bytes: int) -> memoryview:
         return memoryview(self._handles[handle][0].data)[:size_bytes].toreadonly()
+
+    def residency(self, mapped: memoryview) -> Residency:
+        return lambda _start, _stop: True
 
     def datasync(self, handle: int) -> None:
         file, path = self._handles[handle]
