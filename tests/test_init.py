@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 import cometmq
+from tests.architecture import rules
 
 
 def test_every_exported_name_is_there() -> None:
     for name in cometmq.__all__:
         assert getattr(cometmq, name).__name__ in (name, "Client")
     assert set(cometmq.__all__) <= set(dir(cometmq))
+
+
+def test_every_exported_name_is_documented() -> None:
+    pages = (rules.ROOT / "docs" / name for name in ("client.md", "outbox.md"))
+    words = set(re.findall(r"\w+", "".join(page.read_text(encoding="utf-8") for page in pages)))
+    assert set(cometmq.__all__) - words == set()
 
 
 def test_other_names_are_not() -> None:

@@ -11,13 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cometmq.admin.api import Admin as Admin
     from cometmq.client import blocking as _blocking
     from cometmq.client.client import Client as Client
     from cometmq.client.config import ClientConfig as ClientConfig
+    from cometmq.client.consumer.filters import Sql as Sql
+    from cometmq.client.consumer.polling import PullConsumer as PullConsumer
+    from cometmq.client.consumer.received import MessageView as MessageView
     from cometmq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from cometmq.client.consumer.subscription import Subscription as Subscription
+    from cometmq.client.hooks import ConsumeAttempt as ConsumeAttempt
+    from cometmq.client.hooks import SendAttempt as SendAttempt
     from cometmq.client.results import SendResult as SendResult
     from cometmq.client.results import SendStatus as SendStatus
+    from cometmq.client.transactions import Transaction as Transaction
     from cometmq.core.errors import BrokerRefused as BrokerRefused
     from cometmq.core.errors import ClientError as ClientError
     from cometmq.core.errors import CometError as CometError
@@ -29,6 +36,11 @@ if TYPE_CHECKING:
     from cometmq.message.model import Message as Message
     from cometmq.message.model import MessageQueue as MessageQueue
     from cometmq.message.model import StoredMessage as StoredMessage
+    from cometmq.outbox.postgres import PostgresOutbox as PostgresOutbox
+    from cometmq.outbox.relay import Relay as Relay
+    from cometmq.outbox.relay import RelaySettings as RelaySettings
+    from cometmq.outbox.row import OutboxBusy as OutboxBusy
+    from cometmq.outbox.sqlite import SqliteOutbox as SqliteOutbox
 
     # An assignment, because type checkers take an import under another name for a private one.
     BlockingClient = _blocking.Client
@@ -44,16 +56,28 @@ _ERRORS = (
     "SettingsError",
 )
 _HOMES = {
+    "Admin": "cometmq.admin.api",
     "BlockingClient": "cometmq.client.blocking:Client",
     "Client": "cometmq.client.client",
     "ClientConfig": "cometmq.client.config",
+    "ConsumeAttempt": "cometmq.client.hooks",
     "Message": "cometmq.message.model",
     "MessageQueue": "cometmq.message.model",
+    "MessageView": "cometmq.client.consumer.received",
+    "OutboxBusy": "cometmq.outbox.row",
+    "PostgresOutbox": "cometmq.outbox.postgres",
+    "PullConsumer": "cometmq.client.consumer.polling",
     "ReceivedMessage": "cometmq.client.consumer.received",
+    "Relay": "cometmq.outbox.relay",
+    "RelaySettings": "cometmq.outbox.relay",
+    "SendAttempt": "cometmq.client.hooks",
     "SendResult": "cometmq.client.results",
     "SendStatus": "cometmq.client.results",
+    "Sql": "cometmq.client.consumer.filters",
+    "SqliteOutbox": "cometmq.outbox.sqlite",
     "StoredMessage": "cometmq.message.model",
     "Subscription": "cometmq.client.consumer.subscription",
+    "Transaction": "cometmq.client.transactions",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
 }
 

@@ -41,7 +41,7 @@ def test_the_whole_demo_ends_equal_within_three_minutes(tmp_path: Path) -> None:
     assert compare("spark", base, spark).equal
     spark["users"][0]["level"] = -1
     assert compare("spark", base, spark).different == 1
-    data = BaseData(out / "base.sqlite")
+    data = BaseData(out / "base.sqlite", "base-data-changes")
     assert len(data.last_changes()) > len(base["regions"])
     data.close()
 

@@ -40,9 +40,8 @@ class BaseData:
         self._connection = connect(path)
         self._connection.execute(_CHANGES)
         self.outbox.create(self._connection)
-        ((self._last_change,),) = self._connection.execute(
-            "SELECT coalesce(max(change), 0) FROM changes"
-        )
+        highest = self._connection.execute("SELECT coalesce(max(change), 0) FROM changes")
+        self._last_change: int = highest.fetchone()[0]
 
     def close(self) -> None:
         """Close the database."""

@@ -155,9 +155,12 @@ class Source(Protocol):
 
 
 class Sources(Protocol):
-    """What a relay needs of an outbox: :attr:`errors` are what its database raises."""
+    """What a relay needs of an outbox."""
 
-    errors: tuple[type[Exception], ...]
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What its database raises."""
+        ...
 
     @property
     def name(self) -> str:

@@ -1,0 +1,1 @@
+"""Small programs for docs/tutorial: each runs against a broker, and prints output/<name>.txt."""
