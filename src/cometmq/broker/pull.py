@@ -74,7 +74,7 @@ _HEAD: Final = (
 
 
 class PullHandler:
-    """Serves PULL_MESSAGE."""
+    """Serves PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class PullHandler:
         )
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
-        return {RequestCode.PULL_MESSAGE: self.pull}
+        """Handlers by request code; a lite pull consumer's pulls have a code of their own."""
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
         """Answer a pull, or hold it; the answer is written by this handler."""

@@ -60,6 +60,7 @@ _BROKER: Final = (
     CodeSpec(Code.SEND_BATCH_MESSAGE, h.SendMessageV2, h.SendMessageResponse),
     CodeSpec(Code.RECALL_MESSAGE, h.RecallMessage, h.RecallMessageResponse, lane=Lane.TASK),
     CodeSpec(Code.PULL_MESSAGE, h.PullMessage, h.PullMessageResponse),
+    CodeSpec(Code.LITE_PULL_MESSAGE, h.PullMessage, h.PullMessageResponse),
     CodeSpec(Code.QUERY_MESSAGE, h.QueryMessage, h.QueryMessageResponse, lane=Lane.TASK),
     CodeSpec(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, h.QueueOffsetResponse, urgent=True),
     CodeSpec(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, urgent=True),
