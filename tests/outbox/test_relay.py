@@ -181,6 +181,24 @@ async def test_a_database_that_fails_is_opened_again(client: Client, shop: Shop)
         await relay(client, failing).drain()
 
 
+async def test_what_nobody_thought_of_is_logged_and_tried_again(
+    client: Client, sqlite_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = await fresh_topic(client)
+    sqlite_shop.write(topic, keyed("ab", 10))
+    failing = Wrapped(sqlite_shop.outbox)
+    failures = iter(range(1))
+
+    def fail(_: Settled) -> None:
+        if next(failures, None) is not None:
+            raise ZeroDivisionError
+
+    failing.before_settle = fail
+    async with relay(client, failing, RelaySettings(retry_pause_ms=1)) as working:
+        await eventually(lambda: working.published == 20)
+    assert "outbox_failed" in caplog.text
+
+
 async def test_relays_side_by_side_publish_each_key_in_order(client: Client, shop: Shop) -> None:
     """Some of them die with a page sent and not settled, others take over."""
     topic = await fresh_topic(client)

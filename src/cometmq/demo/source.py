@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 PAGE_CHANGES = 256
 
 
-class RelayDied(Exception):
-    """The relay ended after it had sent a page and before that was noted."""
+class RelayDied(BaseException):
+    """The relay is killed after it has sent a page and before that is noted."""
 
 
 class Source:

@@ -75,16 +75,20 @@ class Publisher:
         """Send rows, given in the order of their ids, and note what becomes of them."""
         held = _Held()
         lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
+        # Asked once a page: a route that changes must not part a key's rows.
+        queues: dict[str, Sequence[MessageQueue]] = {}
         for row in rows:
             ready = self._ready(row, outcome, held)
             if ready is None or row.topic in outcome.failed:
                 continue
             try:
-                lane = row.topic, await self._queue_of(row)
+                if row.topic not in queues:
+                    queues[row.topic] = await self._client.queues(row.topic, "write")
             except ClientError as error:
                 outcome.failed[row.topic] = error
-            else:
-                lanes.setdefault(lane, []).append(ready)
+                continue
+            queue = None if row.order_key is None else by_key(queues[row.topic], row.order_key)
+            lanes.setdefault((row.topic, queue), []).append(ready)
         async with asyncio.TaskGroup() as group:
             for (topic, queue), waiting in lanes.items():
                 if topic not in outcome.failed:
@@ -98,11 +102,6 @@ class Publisher:
         except MessageIllegal as error:
             self._refuse(row, error, outcome, held)
             return None
-
-    async def _queue_of(self, row: Row) -> MessageQueue | None:
-        if row.order_key is None:
-            return None
-        return by_key(await self._client.queues(row.topic, "write"), row.order_key)
 
     async def _send_lane(
         self,

@@ -112,13 +112,10 @@ class Relay:
             while not self._stopped:
                 try:
                     step, _ = await self._step()
-                except self._outbox.errors as error:
+                except Exception as error:
                     failures += 1
                     pause_ms = self._pause_ms(failures)
-                    log.warning(
-                        "outbox_unavailable outbox=%s error=%s pause_ms=%d",
-                        self._outbox.name, error, pause_ms,
-                    )  # fmt: skip
+                    self._log_failure(error, pause_ms)
                     await self._close()
                     await self._wait(pause_ms)
                     continue
@@ -127,6 +124,13 @@ class Relay:
                     await self._wait(self.settings.poll_interval_ms)
         finally:
             await self._close()
+
+    def _log_failure(self, error: Exception, pause_ms: int) -> None:
+        if isinstance(error, self._outbox.errors):
+            text = "outbox_unavailable outbox=%s error=%s pause_ms=%d"
+            log.warning(text, self._outbox.name, error, pause_ms)
+        else:
+            log.error("outbox_failed outbox=%s", self._outbox.name, exc_info=error)
 
     async def drain(self) -> int:
         """Publish until nothing waits; gives the number of rows.
