@@ -135,7 +135,7 @@ async def test_whatever_is_asked_is_answered_or_refused(
     if code in (Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG):
         return  # writes a file
     router = Router(Side.NAMESRV, {}, tasks=Tasks())
-    peer = Peer(router, clock=clock, watchdog=Watchdog(), peers=set())
+    peer = Peer(router, clock=clock, watchdog=Watchdog(), peers={})
     request = Request(code, data.draw(header_values(REGISTRY[code].header)), 1, body=body)
     with contextlib.suppress(BadRequest):
         reply = handler(peer, request)

@@ -48,7 +48,7 @@ from cometmq.message.ids import pack_host
 from cometmq.net.client import Remoting
 from cometmq.net.lookout import Lookout
 from cometmq.net.router import Router
-from cometmq.net.server import Server, reserve
+from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
@@ -92,11 +92,13 @@ class Broker:
         clock: Clock,
         *,
         files: Files | None = None,
+        reserve: Reserve = reserve,
     ) -> None:
         self.config = config
         self._store_config = store_config
         self._clock = clock
         self._files = files
+        self._reserve = reserve
         self.watchdog = Watchdog(clock)
         self._tasks = Tasks(self.watchdog)
         self.stats = BrokerStats(clock)
@@ -127,7 +129,7 @@ class Broker:
     async def _start(self) -> None:
         # What is pushed here is closed in reverse, also when a later step fails.
         push, push_async = self._stack.callback, self._stack.push_async_callback
-        listeners = reserve_ports(self.config.bind_address, self.config.listen_port)
+        listeners = reserve_ports(self.config.bind_address, self.config.listen_port, self._reserve)
         for listener in listeners:
             push(listener.close)
         self.port = listeners[0].getsockname()[1]
@@ -434,7 +436,7 @@ class Broker:
             )
 
 
-def reserve_ports(host: str, port: int) -> list[socket.socket]:
+def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
     """Sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
 
     Raises OSError when one of them cannot be bound.

@@ -67,7 +67,7 @@ class LongPoll:
         self._of_peer: dict[Peer, set[HeldPull]] = {}
         # Queues by the tenth of a second in which one of their pulls is due. A busy queue holds
         # and releases thousands of pulls a second: an entry a pull would pile up until its time.
-        self._due: dict[int, set[QueueKey]] = {}
+        self._due: dict[int, dict[QueueKey, None]] = {}
         self._ticks: list[int] = []
         self.count = 0
 
@@ -115,9 +115,9 @@ class LongPoll:
         tick = -(-pull.deadline_ms // TICK_MS)
         queues = self._due.get(tick)
         if queues is None:
-            queues = self._due[tick] = set()
+            queues = self._due[tick] = {}
             heappush(self._ticks, tick)
-        queues.add(pull.queue)
+        queues[pull.queue] = None
 
     def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
         self._drop_if_empty(queue)

@@ -119,7 +119,7 @@ class Session:
             *(
                 self._leave(address, group, "")
                 for address in self._addresses()
-                for group in self._producer_groups
+                for group in sorted(self._producer_groups)
             ),
         )
         await self.remoting.close()
@@ -264,7 +264,7 @@ class Session:
             held = {topic for member in self.members.values() for topic in member.topics()}
             held |= self._held_topics
             self._routes.expire(self.clock.monotonic_ms(), held)
-            for topic in {*self._routes.topics(), *held}:
+            for topic in sorted({*self._routes.topics(), *held}):
                 await self.refresh(topic)
 
     # ------------------------------------------------------------------ groups and heartbeats

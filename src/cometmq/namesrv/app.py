@@ -12,7 +12,7 @@ from cometmq.namesrv.registering import BrokerHandlers
 from cometmq.namesrv.routes import RouteTable
 from cometmq.net.peer import Peer
 from cometmq.net.router import Router
-from cometmq.net.server import Server
+from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class NameServer:
     """One name server; :meth:`start` and :meth:`stop` it once each."""
 
-    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+    def __init__(self, config: NamesrvConfig, clock: Clock, *, reserve: Reserve = reserve) -> None:
         self.config = config
         self.routes = RouteTable(expiry_ms=config.broker_expiry_ms)
         self.kv = KvTables(Path(config.kv_config_path).expanduser())
@@ -44,7 +44,9 @@ class NameServer:
             tasks=self._tasks,
             remote_admin=config.remote_admin_enable,
         )
-        self.server = Server(self.router, clock=clock, tasks=self._tasks, watchdog=self.watchdog)
+        self.server = Server(
+            self.router, clock=clock, tasks=self._tasks, watchdog=self.watchdog, reserve=reserve
+        )
 
     async def start(self) -> int:
         """Read the key-value file and listen; gives the bound port.

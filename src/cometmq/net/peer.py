@@ -65,7 +65,7 @@ class Peer(asyncio.Protocol):
         *,
         clock: Clock,
         watchdog: Watchdog,
-        peers: set[Peer],
+        peers: dict[Peer, None],
         max_peers: int = MAX_PEERS,
         lookout: Lookout | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class Peer(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         if name:
             self.address, self.host_bytes, self.is_loopback = describe_host(name[0], name[1])
-        self._peers.add(self)
+        self._peers[self] = None
 
     def data_received(self, data: bytes) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -133,7 +133,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._peers.discard(self)
+        self._peers.pop(self, None)
         self._backlog.clear()
         self._out.clear()
         if self._stall_timer is not None:

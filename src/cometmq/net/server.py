@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import TYPE_CHECKING, Final
+from collections.abc import Set
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.net.peer import IDLE_LIMIT_MS, MAX_PEERS, Peer
 from cometmq.net.watchdog import Watchdog
@@ -37,6 +38,12 @@ RESERVED_FILES: Final = 1_024
 _TLS_HANDSHAKE: Final = 0x16
 
 
+class Reserve(Protocol):
+    """Gives a socket bound to an address; see :func:`reserve`, which asks the machine."""
+
+    def __call__(self, host: str, port: int, /, *, exclusive: bool = False) -> socket.socket: ...
+
+
 class Server:
     """All listening sockets of one broker or name server, and the connections they accepted."""
 
@@ -49,25 +56,33 @@ class Server:
         watchdog: Watchdog | None = None,
         tls: ssl.SSLContext | None = None,
         lookout: Lookout | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self._router = router
         self._clock = clock
         self._tasks = tasks
         self._tls = tls
         self._lookout = lookout
+        self._reserve = reserve
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._scanning = False
         self._max_peers = max_connections()
         self.watchdog = watchdog or Watchdog(clock)
-        self.peers: set[Peer] = set()
+        # In the order of their coming, as all that is done to each of them should be.
+        self._peers: dict[Peer, None] = {}
+
+    @property
+    def peers(self) -> Set[Peer]:
+        """The connections that are open."""
+        return self._peers.keys()
 
     async def listen(self, host: str, port: int) -> int:
         """Reserve ``host:port`` and serve it at once; port 0 picks a free one. Gives the port.
 
         Raises OSError when the address cannot be bound.
         """
-        listener = reserve(host, port)
+        listener = (self._reserve or reserve)(host, port)
         await self.serve(listener)
         bound: int = listener.getsockname()[1]
         return bound
@@ -103,7 +118,7 @@ class Server:
             self._router,
             clock=self._clock,
             watchdog=self.watchdog,
-            peers=self.peers,
+            peers=self._peers,
             max_peers=self._max_peers,
             lookout=self._lookout,
         )

@@ -31,7 +31,7 @@ class Tasks:
 
     def __init__(self, watchdog: Watchdog | None = None) -> None:
         self._watchdog = watchdog
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], None] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Tasks:
         task = asyncio.create_task(coro, name=name)
         if self._closed:
             task.cancel()
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(self._ended)
         return task
 
@@ -68,7 +68,7 @@ class Tasks:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed name=%s error=%r", task.get_name(), error, exc_info=error)
 

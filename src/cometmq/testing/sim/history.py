@@ -1,0 +1,183 @@
+"""What applications asked for and were told: every message that they sent, every time that one was
+worked on, how their own part of a transaction ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+#: Of a message on which work fails for ever.
+POISON: Final = -1
+
+#: Topic, queue id, offset.
+Place = tuple[str, int, int]
+
+
+class Local(Enum):
+    """How the sender's own work ended, for the message of a transaction."""
+
+    NONE = "no transaction"
+    OPEN = "open"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+
+
+class Outcome(Enum):
+    """What became of an attempt to work on a message."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CUT_OFF = "cut off"
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A message that an application sends. ``fails`` is how often a group's work on it fails before
+    it succeeds. Times are those of the simulation; ``acknowledged_ms`` is -1 until its sender was
+    told that it is stored."""
+
+    name: str
+    topic: str
+    sender: str = ""
+    fails: int = 0
+    delay_level: int = 0
+    local: Local = Local.NONE
+    sent_ms: int = 0
+    acknowledged_ms: int = -1
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether its sender was told that it is stored."""
+        return self.acknowledged_ms >= 0
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether every group must get it."""
+        return self.is_acknowledged and self.local in (Local.NONE, Local.COMMITTED)
+
+    def __str__(self) -> str:
+        extra = f" delayed {self.delay_level}" if self.delay_level else ""
+        extra += f" {self.local.value}" if self.local is not Local.NONE else ""
+        return f"{self.name} to {self.topic}{extra}"
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """A member of a group works on a message as it is stored at a place: in its topic, or in the
+    group's retry topic. ``stored_times`` is how often it had failed when it was stored there."""
+
+    group: str
+    member: str
+    sent: Sent
+    place: Place
+    reconsume_times: int
+    begun_ms: int
+    stored_times: int = 0
+    ended_ms: int = -1
+    outcome: Outcome = Outcome.RUNNING
+
+    @property
+    def queue(self) -> tuple[str, str, int]:
+        """Its group and the queue that it came from."""
+        return self.group, self.place[0], self.place[1]
+
+    @property
+    def offset(self) -> int:
+        """Its offset there."""
+        return self.place[2]
+
+    def __str__(self) -> str:
+        topic, queue_id, offset = self.place
+        times = f" x{self.reconsume_times}" if self.reconsume_times else ""
+        return f"{self.sent.name} at {topic}-{queue_id}:{offset}{times} by {self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group. ``max_times`` is after how many failures a message is a dead letter, -1 for
+    never."""
+
+    name: str
+    topics: tuple[str, ...]
+    ordered: bool = False
+    max_times: int = -1
+
+    @property
+    def retry_topic(self) -> str:
+        """Where messages that failed wait for another attempt."""
+        return "%RETRY%" + self.name
+
+    @property
+    def dead_topic(self) -> str:
+        """Where its dead letters lie."""
+        return "%DLQ%" + self.name
+
+
+@dataclass(slots=True)
+class History:
+    """Everything. From ``calm_ms`` on nothing is felt any more of what may cost an answer, hold up
+    a message or move a queue: a fault, the end of one, a member that came or went."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)
+    attempts: dict[tuple[str, str], list[Attempt]] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    acknowledged: int = 0
+    operations: int = 0
+    calm_ms: int = 0
+    _done: set[tuple[str, str]] = field(default_factory=set)
+
+    def send(self, sent: Sent, now_ms: int) -> None:
+        """An application begins to send a message."""
+        self.operations += 1
+        sent.sent_ms = now_ms
+        self.sent[sent.name] = sent
+
+    def acknowledge(self, sent: Sent, now_ms: int) -> None:
+        """Its sender was told that it is stored."""
+        sent.acknowledged_ms = now_ms
+        self.acknowledged += 1
+
+    def begin(self, attempt: Attempt) -> None:
+        """Work on a message begins."""
+        self.operations += 1
+        self.attempts.setdefault((attempt.group, attempt.sent.name), []).append(attempt)
+
+    def end(self, attempt: Attempt) -> None:
+        """Work on a message ended."""
+        if attempt.outcome is Outcome.DONE:
+            self._done.add((attempt.group, attempt.sent.name))
+
+    def of(self, group: str, sent: Sent) -> list[Attempt]:
+        """All attempts of a group on a message."""
+        return self.attempts.get((group, sent.name), [])
+
+    def is_done(self, group: str, sent: Sent) -> bool:
+        """Whether a member of a group finished work on a message."""
+        return (group, sent.name) in self._done
+
+    def fails_now(self, group: str, sent: Sent) -> bool:
+        """Whether the attempt that ends now fails."""
+        if sent.fails == POISON:
+            return True
+        failed = sum(attempt.outcome is Outcome.FAILED for attempt in self.of(group, sent))
+        return failed < sent.fails
+
+    def owed(self) -> list[tuple[Group, Sent]]:
+        """Every message that a group still has to finish work on, with the group."""
+        return [
+            (group, sent)
+            for group in self.groups.values()
+            for sent in self.sent.values()
+            if sent.topic in group.topics
+            if sent.is_owed and sent.fails != POISON and not self.is_done(group.name, sent)
+        ]
+
+    def poisonous(self, group: Group) -> list[Sent]:
+        """The messages that must end as dead letters of a group."""
+        return [
+            sent
+            for sent in self.sent.values()
+            if sent.topic in group.topics and sent.fails == POISON and sent.is_owed
+        ]

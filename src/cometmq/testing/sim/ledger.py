@@ -1,0 +1,69 @@
+"""Remembers which seeds were run, so that a deep run goes on where it was interrupted.
+
+    # <hash of the program>
+    17 ok 0d1f2a3b4c5d6e7f
+    18 VIOLATED consumed
+
+A seed that went well with another program has to be run again: such a ledger is begun anew.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import cometmq
+
+_OK: Final = "ok"
+
+
+def program_hash(folder: Path = Path(cometmq.__file__).parent) -> str:
+    """A hash of all Python files under ``folder``."""
+    found = blake2b(digest_size=8)
+    for path in sorted(folder.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+class Ledger:
+    """The ledger at ``path`` for a program; None remembers nothing over an interruption."""
+
+    def __init__(self, path: Path | None, program: str) -> None:
+        self.passed: set[int] = set()
+        self.failed: dict[int, str] = {}
+        self._path = path
+        if path is None:
+            return
+        head = f"# {program}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        if lines[:1] == [head]:
+            for line in lines[1:]:
+                self._read(line)
+        else:
+            path.write_text(head + "\n")
+
+    def _read(self, line: str) -> None:
+        number, _, rest = line.partition(" ")
+        state, _, detail = rest.partition(" ")
+        if not number.isdecimal() or not detail:
+            return  # the interruption cut it short
+        if state == _OK:
+            self.passed.add(int(number))
+        else:
+            self.failed[int(number)] = detail
+
+    def note_passed(self, seed: int, digest: str) -> None:
+        """A seed went well."""
+        self.passed.add(seed)
+        self._write(f"{seed} {_OK} {digest}")
+
+    def note_failed(self, seed: int, invariant: str) -> None:
+        """A seed violated an invariant."""
+        self.failed[seed] = invariant
+        self._write(f"{seed} VIOLATED {invariant}")
+
+    def _write(self, line: str) -> None:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(line + "\n")

@@ -1,0 +1,298 @@
+"""An event loop whose time jumps, and the processes that share it.
+
+Time stands still while there is something to run, and then goes to the next timer. Callbacks run in
+the order in which they were made, so what runs depends on nothing but the program. Every callback
+belongs to the process in whose context it was made: once a process has ended none of its callbacks
+runs any more, not even to clean up, as after ``kill -9``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple, cast
+
+if TYPE_CHECKING:
+    from collections import deque
+    from concurrent.futures import Executor
+
+    from cometmq.testing.sim.network import End
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: The loop's time at its start.
+START_US: Final = 1_000_000_000
+#: More callbacks at one moment are a loop that never ends.
+_CALLBACKS_AT_ONCE: Final = 100_000
+_PRUNE_TASKS: Final = 256
+_CLOSE_TRIES: Final = 100
+
+_process: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class Livelock(Exception):
+    """Callbacks go on and on at one moment."""
+
+
+class Idle(Exception):
+    """Nothing will ever happen any more."""
+
+
+class Process:
+    """One process on ``host``. ``context`` is what its callbacks run in; ``executor`` runs what it
+    gives to threads."""
+
+    __slots__ = ("alive", "context", "executor", "host", "name", "on_end", "tasks")
+
+    def __init__(self, name: str, host: str) -> None:
+        self.name = name
+        self.host = host
+        self.alive = True
+        self.executor: Executor | None = None
+        #: Called once, when the process has ended.
+        self.on_end: list[Callable[[], None]] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.context = Context()
+        self.context.run(_process.set, self)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name} {'alive' if self.alive else 'ended'}>"
+
+    def end(self) -> None:
+        """Nothing of it runs from now on."""
+        if self.alive:
+            self.alive = False
+            for callback in self.on_end:
+                callback()
+
+
+def current_process() -> Process | None:
+    """The process whose callback runs; None for the simulation itself."""
+    return _process.get()
+
+
+class Connector(Protocol):
+    """What the loop asks for connections."""
+
+    async def connect(
+        self,
+        process: Process,
+        factory: Callable[[], asyncio.Protocol],
+        address: tuple[str, int],
+    ) -> tuple[End, asyncio.Protocol]:
+        """Connect a process to an address. Raises OSError."""
+        ...
+
+    def serve(self, listener: object, factory: Callable[[], asyncio.Protocol]) -> object:
+        """Accept connections; the result can be closed."""
+        ...
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module. ``network`` makes its connections; ``uncaught`` is told of exceptions that
+    nobody caught, in processes that live."""
+
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_debug(False)
+        self.now_us = START_US
+        self.network: Connector | None = None
+        self.uncaught: Callable[[str], None] = lambda problem: None
+        self.callbacks = 0
+        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._made = 0
+        self._at_once = 0
+        self.processes: list[Process] = []
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Seconds; see ``now_us``."""
+        return self.now_us / 1_000_000
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See asyncio."""
+        when_us = self.now_us + max(round(delay * 1_000_000), 0)
+        return self.call_at_us(when_us, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """See asyncio."""
+        return self.call_at_us(round(when * 1_000_000), callback, *args, context=context)
+
+    def call_at_us(
+        self,
+        when_us: int,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a moment of ``now_us``; callbacks of one moment in their order."""
+        timer = asyncio.TimerHandle(when_us / 1_000_000, callback, args, self, context)
+        self._made = made = self._made + 1
+        heappush(self._timers, (when_us, made, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer stays until its time."""
+
+    def _run_once(self) -> None:
+        ready = self._ready
+        if not ready and not self._stopping:
+            self._jump()
+        count = len(ready)
+        self.callbacks += count
+        self._at_once += count
+        if self._at_once > _CALLBACKS_AT_ONCE:
+            raise Livelock(f"{self._at_once} callbacks at {self.now_us} us, the next: {ready[0]}")
+        for _ in range(count):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(_process)  # type: ignore[attr-defined]
+            if process is None or process.alive:
+                handle._run()
+
+    def _jump(self) -> None:
+        timers, ready = self._timers, self._ready
+        while timers and timers[0][2]._cancelled:
+            heappop(timers)
+        if not timers:
+            raise Idle(f"there is no timer after {self.now_us} us")
+        when_us = timers[0][0]
+        if when_us > self.now_us:
+            self.now_us = when_us
+            self._at_once = 0
+        while timers and timers[0][0] <= when_us:
+            ready.append(heappop(timers)[2])
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to wake the loop from."""
+
+    def _process_events(self, event_list: object) -> None:
+        """There are no sockets to look at."""
+
+    # --- processes -----------------------------------------------------------------------------
+
+    def launch(self, process: Process, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``main`` as a process."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.uncaught(f"{process.name} failed: {error!r}")
+
+        if process not in self.processes:
+            self.processes.append(process)
+        task = self.create_task(main, name=process.name, context=process.context)
+        task.add_done_callback(ended, context=process.context)
+        return task
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: object = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """See asyncio. Tasks live as long as the loop, also those of a process that has ended."""
+        task: asyncio.Task[Any] = asyncio.Task(
+            coro, loop=self, name=cast("str | None", name), context=context
+        )
+        process = _process.get() if context is None else context.get(_process)
+        if process is not None:
+            tasks = process.tasks
+            tasks.append(task)
+            if not len(tasks) % _PRUNE_TASKS:
+                tasks[:] = [task for task in tasks if not task.done()]
+        return task
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """See asyncio; threads are the process's own (threads.py)."""
+        if executor is None:
+            process = _process.get()
+            assert process is not None
+            executor = process.executor
+            assert executor is not None, f"{process} has no threads"
+        return asyncio.wrap_future(executor.submit(func, *args), loop=self)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised; tasks that nobody asks for their end are of processes that ended."""
+        handle = context.get("handle")
+        if handle is not None:
+            process = handle._context.get(_process)
+            if process is None or process.alive:
+                self.uncaught(f"{process} raised {context.get('exception')!r}")
+
+    def dispose(self) -> None:
+        """End all processes and close what their tasks stopped in; then close the loop."""
+        for process in self.processes:
+            process.alive = False
+        for process in self.processes:
+            for task in process.tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close(task.get_coro())
+            process.tasks.clear()
+        self._ready.clear()
+        self._timers.clear()
+        self.close()
+
+    # --- connections ---------------------------------------------------------------------------
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> tuple[End, asyncio.Protocol]:
+        """See asyncio."""
+        process = _process.get()
+        assert process is not None
+        assert self.network is not None
+        return await self.network.connect(process, protocol_factory, (host, port))
+
+    async def subprocess_exec(self, *arguments: Any, **options: Any) -> Any:
+        """See asyncio. There are no other programs here, as where memory for one is lacking."""
+        raise OSError(errno.ENOMEM, "cannot allocate memory")
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.Protocol], *, sock: object, backlog: int
+    ) -> object:
+        """See asyncio."""
+        assert self.network is not None
+        return self.network.serve(sock, protocol_factory)
+
+
+def _close(coro: Any) -> None:
+    """Close a coroutine after those that it waits in, whatever their clean-up waits for."""
+    closed: list[Any] = []
+    for _ in range(_CLOSE_TRIES):
+        innermost = coro
+        while hasattr(inner := getattr(innermost, "cr_await", None), "close") and (
+            not any(inner is each for each in closed)
+        ):
+            innermost = inner
+        try:
+            innermost.close()
+        except BaseException:  # it waits again, or missed the running loop
+            continue
+        if innermost is coro:
+            return
+        closed.append(innermost)

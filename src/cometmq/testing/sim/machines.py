@@ -1,0 +1,206 @@
+"""The machines that servers run on: a process at a time, a disk that outlives it, and what may
+befall both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.app import Broker
+from cometmq.namesrv.app import NameServer
+from cometmq.namesrv.config import NamesrvConfig
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import MemoryFiles, Moment
+from cometmq.testing.sim.clock import SimClock
+from cometmq.testing.sim.loop import Process
+from cometmq.testing.sim.threads import LoopThreads
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.store.config import StoreConfig
+    from cometmq.testing.sim.loop import SimLoop
+    from cometmq.testing.sim.network import Network
+
+#: Sleeps of servers end at multiples of this: their work that comes 20 times a second and more
+#: finds nothing to do in most simulated moments.
+GRAIN_MS: Final = 200
+_NO_FILE: Final = "/nowhere/kvConfig.json"
+
+
+class NameServerMachine:
+    """Runs a name server; it keeps nothing on a disk."""
+
+    def __init__(self, loop: SimLoop, network: Network, host: str, port: int) -> None:
+        self.host = host
+        self.address = f"{host}:{port}"
+        self._loop = loop
+        self._network = network
+        self._config = NamesrvConfig(bind_address=host, listen_port=port, kv_config_path=_NO_FILE)
+        self._process: Process | None = None
+        self._starts = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs."""
+        return self._process is not None and self._process.alive
+
+    def start(self) -> None:
+        """Start a process."""
+        self._starts += 1
+        process = self._process = Process(f"namesrv-{self._starts}", self.host)
+        clock = SimClock(self._loop, grain_ms=GRAIN_MS)
+        reserve = self._network.reserver(process)
+
+        async def main() -> None:
+            await NameServer(self._config, clock, reserve=reserve).start()
+
+        self._loop.launch(process, main())
+
+    def kill(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end()
+
+
+class BrokerMachine:
+    """Runs a broker on a disk of its own. ``on_end`` is told how a process ended by itself."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        network: Network,
+        chance: Random,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+    ) -> None:
+        self.host = config.bind_address
+        self.disk = Disk()
+        self.clock = SimClock(loop, grain_ms=GRAIN_MS)
+        self.broker: Broker | None = None
+        self.files: MemoryFiles | None = None
+        #: What kept a process from starting or stopping.
+        self.failures: list[BaseException] = []
+        self.on_end: Callable[[], None] = lambda: None
+        self._loop = loop
+        self._network = network
+        self._chance = chance
+        self._config = config
+        self._store_config = store_config
+        self._process: Process | None = None
+        self._starts = 0
+        self._serving = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the process has started to the end."""
+        return self.is_up and self._serving
+
+    def start(self, *, ends_in: int = -1, moment: Moment = Moment.BEFORE) -> None:
+        """Start a process; with ``ends_in`` it ends at that changing file operation."""
+        assert not self.is_up
+        self._starts += 1
+        self._serving = False
+        process = self._process = Process(f"broker-{self._starts}", self.host)
+        threads = LoopThreads(self._loop, process, self._chance)
+        files = self.files = _Files(self, self.disk, self.clock, self._chance, threads)
+        if ends_in >= 0:
+            files.end_at(ends_in, moment)
+        self._network.power_on(self.host)
+        broker = self.broker = Broker(
+            self._config,
+            self._store_config,
+            self.clock,
+            files=files,
+            reserve=self._network.reserver(process),
+        )
+        self._run(self._start(broker))
+
+    async def _start(self, broker: Broker) -> None:
+        await broker.start()
+        self._serving = True
+
+    def _run(self, main: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
+            try:
+                await main
+            except Exception as error:
+                self.failures.append(error)
+
+        assert self._process is not None
+        self._loop.launch(self._process, run())
+
+    def stop(self) -> None:
+        """Ask the process to stop in order; it ends a while later."""
+        assert self.broker is not None
+        self._serving = False
+        self._run(self._stop(self.broker))
+
+    async def _stop(self, broker: Broker) -> None:
+        await broker.stop()
+        self.kill()
+
+    def end_soon(self, steps: int, moment: Moment) -> None:
+        """The process ends at that changing file operation from now."""
+        assert self.files is not None
+        self.files.end_at(self.files.steps + steps, moment)
+
+    def kill(self) -> None:
+        """End the process: the kernel keeps what it wrote."""
+        if self._process is not None and self._process.alive:
+            self._end()
+            self.disk.kill(self._chance)
+
+    def cut_power(self) -> None:
+        """The machine goes down, and comes up at the next start with what its device kept."""
+        if self._process is not None and self._process.alive:
+            self._network.power_off(self.host)
+            self._end()
+        self.disk.lose_power(self._chance)
+
+    def _end(self) -> None:
+        assert self._process is not None
+        assert self.files is not None
+        self._serving = False
+        self.files.end()
+        self._process.end()
+
+    def died(self) -> None:
+        """The process ended at a file operation."""
+        self.kill()
+        self.on_end()
+
+
+class _Files(MemoryFiles):
+    """Tells its machine when the process is to end at one of its operations."""
+
+    def __init__(
+        self,
+        machine: BrokerMachine,
+        disk: Disk,
+        clock: SimClock,
+        chance: Random,
+        threads: LoopThreads,
+    ) -> None:
+        super().__init__(disk, clock, chance, threads=threads)
+        self._machine = machine
+
+    def _die(self, operation: str, path: str) -> None:
+        self._machine.died()
+        super()._die(operation, path)
+
+
+async def until(clock: SimClock, is_done: Callable[[], bool], timeout_ms: int) -> bool:
+    """Wait for a condition; gives whether it came true in time."""
+    deadline_ms = clock.monotonic_ms() + timeout_ms
+    while not is_done():
+        if clock.monotonic_ms() >= deadline_ms:
+            return False
+        await clock.sleep_ms(50)
+    return True

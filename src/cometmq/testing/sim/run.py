@@ -1,0 +1,173 @@
+"""Runs from seeds: a seed chooses the settings, who does what when, every delay and every fault."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from cometmq.store.config import delay_levels_ms
+from cometmq.testing.sim import settings
+from cometmq.testing.sim.adversary import Adversary
+from cometmq.testing.sim.cluster import Cluster
+from cometmq.testing.sim.history import History
+from cometmq.testing.sim.invariants import Watch
+from cometmq.testing.sim.loop import Idle, Livelock, SimLoop
+from cometmq.testing.sim.surprises import Surprises, quiet
+from cometmq.testing.sim.trace import Trace
+from cometmq.testing.sim.workload import CASTS, Workload, no_message
+
+if TYPE_CHECKING:
+    from cometmq.testing.sim.history import Group
+
+#: What a run comes to at least, with a crash after a message was acknowledged.
+OPERATIONS: Final = 200
+#: How long faults go on at most.
+_STRUCK_MS: Final = 120_000
+#: How long the cluster may take to get through everything once it is well again: the lock of a
+#: member that went silently lives for 60 s, its place in the group for 120 s.
+_SETTLE_MS: Final = 400_000
+_PAUSES_MS: Final = (100, 300, 1_000, 2_500)
+_LOOK_MS: Final = 500
+#: Lines of a trace that a violation shows.
+_LINES: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. ``digest`` is the hash of its trace, ``lines`` what people read of it."""
+
+    seed: int
+    digest: str
+    operations: int
+    acknowledged: int
+    crashes: int
+    callbacks: int
+    simulated_ms: int
+    lines: tuple[str, ...]
+
+
+class Run:
+    """One seed's run; call :meth:`run` once, and :meth:`close` afterwards."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = chance = Random(seed)
+        chosen = settings.choose(chance)
+        self.loop = SimLoop()
+        self.trace = Trace(self.loop)
+        self.history = History()
+        self.watch = Watch(self.history, self.trace, delay_levels_ms(settings.DELAY_LEVELS))
+        self.watch.stop = self.loop.stop
+        self.surprises = Surprises(self.watch)
+        self.loop.uncaught = self.surprises.uncaught
+        self.cluster = Cluster(self.loop, chance, chosen, self.watch)
+        self.groups: tuple[Group, ...] = chance.choice(CASTS)
+        self.history.groups = {group.name: group for group in self.groups}
+        self.workload = Workload(chance, self.groups)
+        self.adversary = Adversary(
+            self.loop, chance, self.cluster, self.groups, self.workload, power=chosen.is_synced
+        )
+
+    def run(self) -> Report:
+        """All of it. Raises Violated."""
+        begin_us = self.loop.now_us
+        random.seed(self.seed)
+        try:
+            with self.surprises:
+                self.loop.run_until_complete(self._live())
+        except (Idle, Livelock) as error:
+            self.watch.violate("no surprise", repr(error))
+        except RuntimeError:
+            if self.watch.violation is None:  # else the loop was stopped because of it
+                raise
+        if self.watch.violation is not None:
+            raise self.watch.violation
+        return Report(
+            self.seed,
+            self.trace.digest,
+            self.history.operations,
+            self.history.acknowledged,
+            self.cluster.crashes,
+            self.loop.callbacks,
+            (self.loop.now_us - begin_us) // 1_000,
+            tuple(self.trace.lines),
+        )
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.loop.dispose()
+
+    async def _live(self) -> None:
+        cluster = self.cluster
+        await cluster.start()
+        for _ in range(self.chance.choice((1, 2, 2))):
+            self.adversary.start_producer()
+        for group in self.groups:
+            for _ in range(self.chance.choice((1, 2, 2, 3))):
+                cluster.add_member(group)
+        await self._be_struck()
+        self.adversary.rests = self.workload.ended = True
+        await cluster.heal()
+        if not cluster.broker.is_serving:
+            failures = [repr(error) for error in cluster.broker.failures]
+            self.watch.violate("no surprise", f"the broker does not serve: {failures}")
+            return
+        for group in self.groups:
+            if not cluster.alive(group.name):
+                cluster.add_member(group)
+        # Somebody has to answer for transactions that nobody ended.
+        cluster.add_producer().start(no_message, (1,), stays=True)
+        await self._settle()
+
+    async def _be_struck(self) -> None:
+        """Faults until enough has happened."""
+        clock, history = self.cluster.clock, self.history
+        faults_left = self.chance.randrange(2, 5)
+        deadline_ms = clock.monotonic_ms() + _STRUCK_MS
+        while clock.monotonic_ms() < deadline_ms:
+            await clock.sleep_ms(self.chance.choice(_PAUSES_MS))
+            if history.acknowledged and (faults_left > 0 or not self.cluster.crashes):
+                faults_left -= 1
+                self.adversary.strike()
+            elif history.acknowledged and history.operations >= OPERATIONS:
+                return
+
+    async def _settle(self) -> None:
+        """Wait until the cluster is through with everything; check that it is."""
+        cluster, watch = self.cluster, self.watch
+        deadline_ms = cluster.clock.monotonic_ms() + _SETTLE_MS
+        while cluster.clock.monotonic_ms() < deadline_ms:
+            await cluster.clock.sleep_ms(_LOOK_MS)
+            if self.history.owed() or cluster.open_transactions or cluster.behind(self.groups):
+                continue
+            if not await self._dead_letters_missing():
+                break
+        watch.check_consumed()
+        for group in self.groups:
+            if group.max_times >= 0:
+                watch.check_dead(group, await cluster.bodies(group.dead_topic))
+        watch.check_settled(cluster.open_transactions, cluster.behind(self.groups))
+
+    async def _dead_letters_missing(self) -> bool:
+        for group in self.groups:
+            poisonous = self.history.poisonous(group)
+            dead = await self.cluster.bodies(group.dead_topic) if poisonous else []
+            if any(sent.name not in dead for sent in poisonous):
+                return True
+        return False
+
+
+def run(seed: int) -> Report:
+    """Run one seed. Raises Violated, with the last lines of its trace and how to run it again."""
+    with quiet():
+        made = Run(seed)
+        try:
+            return made.run()
+        except BaseException as error:
+            error.add_note("\n".join(made.trace.lines[-_LINES:]))
+            error.add_note(f"seed {seed}: python -m cometmq.testing.sim {seed}")
+            raise
+        finally:
+            made.close()

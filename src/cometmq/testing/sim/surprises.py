@@ -1,0 +1,63 @@
+"""What nobody expects: exceptions that nobody catches, errors logged with a traceback."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from cometmq.testing.sim.loop import current_process
+
+if TYPE_CHECKING:
+    from cometmq.testing.sim.invariants import Watch
+
+_LOGGERS: Final = ("cometmq", "asyncio")
+
+
+class Surprises(logging.Handler):
+    """While it is entered, every surprise in a living process violates an invariant."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(logging.ERROR)
+        self._watch = watch
+
+    def __enter__(self) -> Surprises:
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = current_process()
+        if record.exc_info is None or process is None or not process.alive:
+            return
+        error = record.exc_info[1]
+        self._watch.violate("no surprise", f"{process.name}: {record.getMessage()}: {error!r}")
+
+    def uncaught(self, problem: str) -> None:
+        """An exception reached the event loop."""
+        self._watch.violate("no surprise", problem)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing but errors is logged, and those to nobody else; the random numbers of everybody else
+    go on afterwards as if nothing had been drawn."""
+    disabled, state = logging.root.manager.disable, random.getstate()
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    propagates = [logger.propagate for logger in loggers]
+    logging.disable(logging.WARNING)
+    for logger in loggers:
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        for logger, before in zip(loggers, propagates, strict=True):
+            logger.propagate = before
+        random.setstate(state)

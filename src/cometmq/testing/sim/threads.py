@@ -1,0 +1,51 @@
+"""Threads of a simulated process: each job runs whole, a while after it was given, on the loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.testing.faults.threads import SteppedExecutor, SteppedThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from random import Random
+
+    from cometmq.testing.sim.loop import Process, SimLoop
+
+#: How long a job waits for its turn: mostly next to nothing.
+_DELAYS_US: Final = (20, 50, 100, 200, 500, 2_000, 20_000)
+_WEIGHTS: Final = (20, 20, 20, 20, 10, 5, 1)
+
+
+class LoopThreads(SteppedThreads):
+    """All threads of one process; jobs of different executors overtake each other."""
+
+    def __init__(self, loop: SimLoop, process: Process, chance: Random) -> None:
+        super().__init__(chance, split=0)
+        self.loop = loop
+        self.process = process
+        process.executor = self.executor(4)
+        process.on_end.append(self.abandon)
+
+    def executor(self, count: int) -> SteppedExecutor:
+        """An executor with ``count`` threads."""
+        made = _LoopExecutor(self, count)
+        self._executors.append(made)
+        return made
+
+    def run_soon(self) -> None:
+        """Run one job more, a while from now."""
+        delay_us = self._chance.choices(_DELAYS_US, _WEIGHTS)[0]
+        self.loop.call_at_us(self.loop.now_us + delay_us, self.step, context=self.process.context)
+
+
+class _LoopExecutor(SteppedExecutor):
+    def __init__(self, threads: LoopThreads, count: int) -> None:
+        super().__init__(threads, count)
+        self._threads_of_process = threads
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self._threads_of_process.run_soon()
+        return future

@@ -1,0 +1,36 @@
+"""What happened in a simulation, in order: two runs are the same when their hashes are."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from cometmq.testing.sim.loop import SimLoop
+
+
+class Trace:
+    """Lines for people; the hash also covers every byte that the network carried, and when."""
+
+    __slots__ = ("_bytes_sum", "_loop", "lines")
+
+    def __init__(self, loop: SimLoop) -> None:
+        self.lines: list[str] = []
+        self._loop = loop
+        self._bytes_sum = 0
+
+    def note(self, text: str) -> None:
+        """Something happened now."""
+        self.lines.append(f"{self._loop.now_us / 1_000_000 - 1_000:10.6f} {text}")
+
+    def carried(self, end: int, piece: bytes) -> None:
+        """Bytes arrived at an end."""
+        head = b"%d %d" % (self._loop.now_us, end)
+        self._bytes_sum = crc32(piece, crc32(head, self._bytes_sum))
+
+    @property
+    def digest(self) -> str:
+        """The hash of everything until now."""
+        text = "\n".join(self.lines) + f"\n{self._bytes_sum}"
+        return blake2b(text.encode(), digest_size=8).hexdigest()

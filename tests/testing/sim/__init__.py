@@ -1,0 +1,1 @@
+"""Tests of the simulation itself, and the seeds that CI runs."""

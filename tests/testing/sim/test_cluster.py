@@ -1,0 +1,71 @@
+"""A cluster that is struck gets well."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cometmq.testing.sim.cluster import FELT_MS, SILENCE_FELT_MS, Cluster
+from cometmq.testing.sim.history import Sent
+from cometmq.testing.sim.workload import WORKERS
+from tests.testing.sim.world import World, events
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    assert made.watch.violation is None
+    made.loop.dispose()
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_member_that_ends_is_replaced(world: World, silently: bool) -> None:
+    first = world.cluster.add_member(WORKERS)
+    world.produce(*events(30))
+    world.wait(lambda: len(world.history.attempts) >= 5)
+    world.cluster.kill(first, silently=silently)
+    felt_ms = world.history.calm_ms - world.cluster.clock.monotonic_ms()
+    assert felt_ms == (SILENCE_FELT_MS if silently else FELT_MS)
+    world.cluster.add_member(WORKERS)
+    world.wait(lambda: len(world.history.sent) == 30 and world.is_through())
+    assert world.cluster.crashes == 1
+
+
+@pytest.mark.parametrize(
+    "strike",
+    [
+        Cluster.kill_broker,
+        Cluster.cut_broker_power,
+        Cluster.stop_broker,
+        Cluster.end_broker_soon,
+        Cluster.kill_namesrv,
+        Cluster.break_connections,
+        Cluster.change_weather,
+        lambda cluster: cluster.cut_off(cluster.producers[0].host),
+    ],
+)
+def test_the_cluster_gets_well_after_a_fault(
+    world: World, strike: Callable[[Cluster], None]
+) -> None:
+    cluster = world.cluster
+    cluster.add_member(WORKERS)
+    world.produce(*events(5))
+    world.wait(lambda: len(world.history.sent) == 5 and world.is_through())
+    strike(cluster)
+    world.sleep(500)
+    world.loop.run_until_complete(cluster.heal())
+    assert cluster.broker.is_serving
+    assert cluster.namesrv.is_up
+    world.produce(*(Sent(f"after{number}", "events") for number in range(5)))
+    world.wait(lambda: len(world.history.sent) == 10 and not world.history.owed())
+
+
+def test_a_start_may_end_early_and_heals(world: World) -> None:
+    world.cluster.kill_broker()
+    ended: list[int] = []
+    world.cluster.on_broker_end = lambda: ended.append(1)
+    world.cluster.start_broker(likely_early=1.0)
+    world.sleep(5_000)
+    world.loop.run_until_complete(world.cluster.heal())
+    assert world.cluster.broker.is_serving
+    assert world.cluster.crashes == 1 + len(ended)

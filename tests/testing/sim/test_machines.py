@@ -1,0 +1,110 @@
+"""Servers on machines that fail."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from cometmq.testing.faults.files import Moment
+from cometmq.testing.sim import settings
+from cometmq.testing.sim.clock import SimClock
+from cometmq.testing.sim.loop import SimLoop
+from cometmq.testing.sim.machines import BrokerMachine, NameServerMachine, until
+from cometmq.testing.sim.network import Network
+from cometmq.testing.sim.trace import Trace
+
+
+class World:
+    """A name server and a broker."""
+
+    def __init__(self) -> None:
+        chance = Random(3)
+        self.loop = SimLoop()
+        self.clock = SimClock(self.loop)
+        chosen = settings.choose(chance)
+        network = Network(self.loop, chance, Trace(self.loop))
+        self.namesrv = NameServerMachine(
+            self.loop, network, settings.NAMESRV_HOST, settings.NAMESRV_PORT
+        )
+        self.broker = BrokerMachine(self.loop, network, chance, chosen.broker, chosen.store)
+
+    def wait(self, *, serving: bool) -> bool:
+        """Wait until the broker serves, or is down."""
+        broker = self.broker
+        return self.loop.run_until_complete(
+            until(self.clock, lambda: broker.is_serving if serving else not broker.is_up, 60_000)
+        )
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    made.namesrv.start()
+    made.broker.start()
+    assert made.wait(serving=True)
+    yield made
+    made.loop.dispose()
+
+
+def test_a_broker_registers_with_the_name_server(world: World) -> None:
+    assert world.namesrv.is_up
+    broker = world.broker.broker
+    assert broker is not None
+    assert broker.registration.registered_with == [world.namesrv.address]
+    world.namesrv.kill()
+    assert not world.namesrv.is_up
+
+
+def test_a_stopped_broker_starts_without_recovery(world: World) -> None:
+    world.broker.stop()
+    assert not world.broker.is_serving
+    assert world.wait(serving=False)
+    world.broker.start()
+    assert world.wait(serving=True)
+    assert world.broker.broker is not None
+    report = world.broker.broker.store.report
+    assert report is not None
+    assert not report.crashed
+    assert world.broker.failures == []
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_killed_broker_recovers(world: World, power: bool) -> None:
+    boots = world.broker.disk.boots
+    if power:
+        world.broker.cut_power()
+    else:
+        world.broker.kill()
+    assert not world.broker.is_up
+    assert world.broker.disk.boots == boots + power
+    world.broker.start()
+    assert world.wait(serving=True)
+    assert world.broker.broker is not None
+    report = world.broker.broker.store.report
+    assert report is not None
+    assert report.crashed
+
+
+def test_a_broker_that_ends_at_a_file_operation(world: World) -> None:
+    ended: list[int] = []
+    world.broker.on_end = lambda: ended.append(1)
+    world.broker.end_soon(0, Moment.WITHIN)
+    world.broker.stop()
+    assert world.wait(serving=False)
+    assert ended == [1]
+    world.broker.start(ends_in=3, moment=Moment.AFTER)
+    assert world.wait(serving=False)
+    assert ended == [1, 1]
+    world.broker.start()
+    assert world.wait(serving=True)
+    assert world.broker.failures == []
+
+
+def test_what_keeps_a_broker_from_starting_is_noted(world: World) -> None:
+    world.broker.kill()
+    world.broker.disk.full = True
+    world.broker.disk.root.names.clear()
+    world.broker.disk.root.device.clear()
+    world.broker.start()
+    assert not world.wait(serving=True)
+    assert len(world.broker.failures) == 1

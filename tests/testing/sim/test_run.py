@@ -1,0 +1,70 @@
+"""The seeds that every CI run goes through, and that a seed is always the same run."""
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cometmq.testing.sim.invariants import Violated
+from cometmq.testing.sim.run import OPERATIONS, Run, run
+
+SEEDS = 300
+AT_ONCE = 20
+
+
+@pytest.fixture(autouse=True)
+def collected_at_the_end() -> Iterator[None]:
+    """Looking for garbage all the time would take a third of it."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_seeds(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        report = run(seed)
+        assert report.operations >= OPERATIONS
+        assert report.acknowledged
+        assert report.crashes
+
+
+def test_a_seed_is_the_same_run_whatever_python_does_with_hashes() -> None:
+    seeds = range(1000, 1008)
+    here = [run(seed).digest for seed in seeds]
+    assert here == [run(seed).digest for seed in reversed(seeds)][::-1]
+    program = (
+        "from cometmq.testing.sim.run import run\n"
+        f"print(*(run(seed).digest for seed in {list(seeds)}))"
+    )
+    for hash_seed in ("1", "2"):
+        there = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=60,
+        )
+        assert there.stdout.split() == here
+
+
+def test_a_violation_stops_the_run_and_says_how_to_run_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Run._be_struck
+
+    async def be_struck(self: Run) -> None:
+        self.watch.violate("order", "planted")
+        await real(self)
+
+    monkeypatch.setattr(Run, "_be_struck", be_struck)
+    with pytest.raises(Violated, match="order: planted") as caught:
+        run(3)
+    assert caught.value.name == "order"
+    assert "python -m cometmq.testing.sim 3" in caught.value.__notes__[-1]
+    assert "VIOLATED order" in caught.value.__notes__[0].splitlines()[-1]

@@ -1,0 +1,58 @@
+"""A cluster with one group, for tests to tell what to do."""
+
+from collections.abc import Callable
+from random import Random
+
+from cometmq.store.config import delay_levels_ms
+from cometmq.testing.sim import settings
+from cometmq.testing.sim.cluster import Cluster
+from cometmq.testing.sim.history import Group, History, Sent
+from cometmq.testing.sim.invariants import Watch
+from cometmq.testing.sim.loop import SimLoop
+from cometmq.testing.sim.machines import until
+from cometmq.testing.sim.trace import Trace
+from cometmq.testing.sim.workload import WORKERS
+
+#: How long anything may take here.
+LONG_MS = 200_000
+
+
+class World:
+    """A cluster with a group, and what its producers are to send."""
+
+    def __init__(self, group: Group = WORKERS) -> None:
+        self.loop = SimLoop()
+        self.history = History(groups={group.name: group})
+        trace = Trace(self.loop)
+        self.watch = Watch(self.history, trace, delay_levels_ms(settings.DELAY_LEVELS))
+        chance = Random(5)
+        self.cluster = Cluster(self.loop, chance, settings.choose(chance), self.watch)
+        self.group = group
+        self.loop.run_until_complete(self.cluster.start())
+        self.outbox: list[Sent] = []
+
+    def produce(self, *messages: Sent) -> None:
+        """Send messages by a new producer, which ends then."""
+        left = list(messages)
+        self.cluster.add_producer().start(lambda: (left.pop(0), None) if left else None, (1,))
+
+    def wait(self, is_done: Callable[[], bool]) -> None:
+        """Let time pass until a condition holds."""
+        assert self.loop.run_until_complete(until(self.cluster.clock, is_done, LONG_MS))
+
+    def sleep(self, duration_ms: int) -> None:
+        """Let time pass."""
+        self.loop.run_until_complete(self.cluster.clock.sleep_ms(duration_ms))
+
+    def dead(self) -> list[str]:
+        """The dead letters."""
+        return self.loop.run_until_complete(self.cluster.bodies(self.group.dead_topic))
+
+    def is_through(self) -> bool:
+        """Whether all that was sent is acknowledged and done."""
+        everything = all(sent.is_acknowledged for sent in self.history.sent.values())
+        return everything and not self.history.owed()
+
+
+def events(count: int, **fields: int) -> list[Sent]:
+    return [Sent(f"e{number}", "events", **fields) for number in range(count)]
