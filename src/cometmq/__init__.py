@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from cometmq.client import blocking as _blocking
     from cometmq.client.client import Client as Client
     from cometmq.client.config import ClientConfig as ClientConfig
+    from cometmq.client.consumer.allocate import ByConfig as ByConfig
+    from cometmq.client.consumer.allocate import ConsistentHash as ConsistentHash
+    from cometmq.client.consumer.allocate import MachineRoom as MachineRoom
+    from cometmq.client.consumer.allocate import MachineRoomNearby as MachineRoomNearby
     from cometmq.client.consumer.filters import Sql as Sql
     from cometmq.client.consumer.polling import PullConsumer as PullConsumer
     from cometmq.client.consumer.received import MessageView as MessageView
@@ -55,6 +59,7 @@ _ERRORS = (
     "RouteNotFound",
     "SettingsError",
 )
+_STRATEGIES = ("ByConfig", "ConsistentHash", "MachineRoom", "MachineRoomNearby")
 _HOMES = {
     "Admin": "cometmq.admin.api",
     "BlockingClient": "cometmq.client.blocking:Client",
@@ -79,6 +84,7 @@ _HOMES = {
     "Subscription": "cometmq.client.consumer.subscription",
     "Transaction": "cometmq.client.transactions",
     **dict.fromkeys(_ERRORS, "cometmq.core.errors"),
+    **dict.fromkeys(_STRATEGIES, "cometmq.client.consumer.allocate"),
 }
 
 __all__ = sorted(_HOMES)

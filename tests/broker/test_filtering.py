@@ -86,27 +86,68 @@ async def test_cold_messages_are_filtered_too(tmp_path: Path) -> None:
         assert seen == [18, 19]
 
 
+async def subscribe(
+    client: BrokerClient, *wanted: tuple[str, int], kind: str = "SQL92", group: str = "g"
+) -> None:
+    """A heartbeat of a group that wants ``t``, ``t1``... by expressions of some versions."""
+    subscriptions = [
+        {
+            "topic": f"t{at or ''}", "subString": text, "subVersion": version, "tagsSet": [],
+            "codeSet": [], "expressionType": kind, "classFilterMode": False,
+        }
+        for at, (text, version) in enumerate(wanted)
+    ]  # fmt: skip
+    beat = {
+        "clientID": "c1", "producerDataSet": [],
+        "consumerDataSet": [{
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "unitMode": False,
+            "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": subscriptions,
+        }],
+    }  # fmt: skip
+    answer, _ = await client.ask(RequestCode.HEART_BEAT, msgspec.json.encode(beat))
+    while answer.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        answer, _ = await client.frame()
+    assert answer.code == 0
+
+
 async def test_a_subscription_from_the_heartbeat(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()
         await fill(client, 5)
-        subscription = {
-            "topic": "t", "subString": "number = 3", "subVersion": 5, "tagsSet": [],
-            "codeSet": [], "expressionType": "SQL92", "classFilterMode": False,
-        }  # fmt: skip
-        beat = {
-            "clientID": "c1", "producerDataSet": [],
-            "consumerDataSet": [{
-                "groupName": "g", "consumeType": "CONSUME_PASSIVELY", "unitMode": False,
-                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-                "subscriptionDataSet": [subscription],
-            }],
-        }  # fmt: skip
-        answer, _ = await client.ask(RequestCode.HEART_BEAT, msgspec.json.encode(beat))
-        while answer.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            answer, _ = await client.frame()
+        await subscribe(client, ("number = 3", 5))
         _, records = await client.pull(sysFlag="0", subVersion="5")
         assert bodies(records) == [3]
+        head, _ = await client.pull(sysFlag="0", subVersion="6")
+        assert head.code == 25
+
+
+async def test_what_is_stored_of_a_group_outlives_a_restart(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        await subscribe(await running.connect(), ("number = 3", 5))
+    async with running_broker(tmp_path) as running:
+        data = running.broker.stored_filters.get("t", "g")
+        assert data is not None
+        assert (data.expression, data.client_version, data.dead) == ("number = 3", 5, True)
+
+
+async def test_a_pull_needs_a_stored_filter_as_new_as_itself(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 5)
+        # Of one version the first expression counts, of an unreadable one there is none.
+        await subscribe(client, ("number = 3", 5))
+        await subscribe(client, ("number = 4", 5))
+        _, records = await client.pull(sysFlag="0", subVersion="5")
+        assert bodies(records) == [3]
+        await subscribe(client, ("number >", 6))
+        head, _ = await client.pull(sysFlag="0", subVersion="6")
+        assert (head.code, "not exist" in (head.remark or "")) == (27, True)
+        await subscribe(client, ("number = 3", 7))
+        subscriptions = running.broker.members.table.consumers["g"].subscriptions
+        subscriptions["t"] = msgspec.structs.replace(subscriptions["t"], sub_version=8)
+        head, _ = await client.pull(sysFlag="0", subVersion="8")
+        assert (head.code, "not latest" in (head.remark or "")) == (28, True)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import cometmq
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.hooks import ConsumeAttempt, SendAttempt
 from cometmq.core.errors import CometError, MessageIllegal, SettingsError
 from cometmq.message.model import Message, MessageQueue
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
-from tests.client.shared_broker import fresh_name, fresh_topic, read_as_broadcast
+from tests.client.shared_broker import DEADLINE_S, fresh_name, fresh_topic, read_as_broadcast
 
 #: Delay level of one second.
 ONE_SECOND = 1
@@ -247,3 +248,75 @@ async def test_subscriptions_that_ended_are_forgotten(client: Client, topic: str
             pass
     client.subscribe(topic, group=f"g-{topic}")
     assert len(client._subscriptions) == 1
+
+
+async def take(subscription: Subscription, count: int) -> list[bytes]:
+    """The bodies of so many messages, each acknowledged."""
+    found: list[bytes] = []
+    async with subscription, asyncio.timeout(DEADLINE_S):
+        async for message in subscription:
+            message.ack()
+            found.append(message.body)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_properties_are_filtered_by_the_broker(client: Client, topic: str) -> None:
+    for at in range(5):
+        await client.send(topic, b"%d" % at, properties={"number": str(at)})
+    wanted = cometmq.Sql("number BETWEEN 2 AND 3")
+    group = f"g-{topic}"
+    assert sorted(
+        await take(client.subscribe(topic, group=group, filter=wanted, start="first"), 2)
+    ) == [b"2", b"3"]
+    async with client.pull_consumer({topic: wanted}, group=f"p-{topic}", start="first") as consumer:
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [message.body for message in await consumer.poll()]
+    assert sorted(found) == [b"2", b"3"]
+
+
+async def test_a_new_group_that_wants_the_last_gets_nothing_older(
+    client: Client, topic: str
+) -> None:
+    await client.send_many([Message(topic, b"old") for _ in range(20)])
+    subscription = client.subscribe(topic, group=f"g-{topic}", start="last")
+    async with subscription:
+        consumer = subscription._consumer
+        await eventually(lambda: len(consumer.assigned(topic)) == 4, deadline_s=DEADLINE_S)
+        await client.send(topic, b"new")
+        assert await take(subscription, 1) == [b"new"]
+
+
+async def test_a_group_that_was_there_before_its_topic_gets_everything(client: Client) -> None:
+    topic = fresh_name()
+    async with client.subscribe(topic, group=f"g-{topic}", start="last") as subscription:
+        await client.send(topic, b"first")
+        assert await take(subscription, 1) == [b"first"]
+
+
+async def test_members_that_subscribe_to_different_things_are_seen(
+    client: Client, cometmq_session_cluster: Cluster, topic: str
+) -> None:
+    group, admin = f"g-{topic}", Admin(client.session)
+
+    async def seen() -> dict[str, dict[str, str]] | None:
+        connections = await admin.consumer_connections(group)
+        assert connections is not None
+        return connections.conflicting_subscriptions
+
+    async with (
+        Client(cometmq_session_cluster.namesrv) as other,
+        client.subscribe(topic, group=group, filter="a"),
+    ):
+        assert await seen() is None
+        async with other.subscribe(topic, group=group, filter="b || c"):
+            assert await seen() == {
+                client.client_id: {topic: "a"},
+                other.client_id: {topic: "b || c"},
+            }
+            runtime = await admin.broker_runtime(cometmq_session_cluster.broker)
+            assert group in runtime["conflictingGroups"].split()
+            assert int(runtime["subscriptionConflicts"]) >= 1
+        assert await seen() is None
