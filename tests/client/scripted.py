@@ -136,9 +136,10 @@ class ScriptedConnection(asyncio.Protocol):
         async with asyncio.timeout(DEADLINE_S):
             return await answered
 
-    def tell(self, code: int, header: Header) -> None:
+    def tell(self, code: int, header: Header, body: bytes = b"") -> None:
         """Start a one-way request."""
-        self.transport.write(self._protocol.encode_oneway(code, header))
+        head = self._protocol.encode_oneway(code, header, body_bytes=len(body))
+        self.transport.write(head + body)
 
 
 @asynccontextmanager

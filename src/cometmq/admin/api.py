@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from cometmq.admin.consumers import ConsumerAdmin
 from cometmq.client.pull import Puller
+from cometmq.client.queuekeys import by_queue
 from cometmq.core.errors import (
     BrokerRefused,
     ClientError,
-    CometError,
     NotConnected,
     RequestTimedOut,
     RouteNotFound,
@@ -34,7 +35,6 @@ from cometmq.protocol.bodies import (
     ConsumeStatsRead,
     GroupList,
     KvTable,
-    QueueKey,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigTable,
@@ -56,8 +56,6 @@ log = logging.getLogger(__name__)
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,8 @@ class Admin:
         self._session = session
         self._timeout_ms = max(session.config.request_timeout_ms, 5_000)
         self.puller = Puller(session)
+        #: Operations on consumers while they run.
+        self.consumers = ConsumerAdmin(self, session, self._timeout_ms)
 
     # ------------------------------------------------------------------ cluster
 
@@ -200,7 +200,7 @@ class Admin:
         found: dict[MessageQueue, TopicOffset] = {}
         for address in await self._masters(topic):
             response = await self._call(address, code, h.Topic(topic=topic))
-            found.update(_by_queue(parse_json(response.body, TopicStatsRead).offset_table))
+            found.update(by_queue(parse_json(response.body, TopicStatsRead).offset_table))
         return dict(sorted(found.items()))
 
     # ------------------------------------------------------------------ groups
@@ -250,7 +250,7 @@ class Admin:
         found: dict[MessageQueue, ConsumeOffset] = {}
         for broker in await self.brokers(masters_only=True):
             response = await self._call(broker.address, code, header)
-            found.update(_by_queue(parse_json(response.body, ConsumeStatsRead).offset_table))
+            found.update(by_queue(parse_json(response.body, ConsumeStatsRead).offset_table))
         return dict(sorted(found.items()))
 
     async def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
@@ -399,14 +399,3 @@ class Admin:
         return await self._session.remoting.call(
             address, code, header, body, timeout_ms=self._timeout_ms
         )
-
-
-def _by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
-    """A table whose keys are queues as JSON, by queue. Raises CometError for other keys."""
-    found: dict[MessageQueue, T] = {}
-    for text, value in table.items():
-        key = parse_json(text.encode(), QueueKey)
-        if key.queue_id < 0:
-            raise CometError(f"queue id {key.queue_id} in an offset table")
-        found[MessageQueue(key.topic, key.broker_name, key.queue_id)] = value
-    return found

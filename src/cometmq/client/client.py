@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from cometmq.client.config import ClientConfig, make_config
+from cometmq.client.consumer.inquiries import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
 from cometmq.client.consumer.polling import AssignmentListener, PullConsumer
 from cometmq.client.consumer.subscription import Subscription
@@ -13,6 +14,7 @@ from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
 from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
+from cometmq.client.tracing import Tracer
 from cometmq.client.transactions import Checker, CheckerTable, Transaction
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
@@ -54,6 +56,8 @@ class Client:
         self._producers: dict[str, Producer] = {}
         self._asker: Asker | None = None
         self._checkers: CheckerTable | None = None
+        self._inquiries: Inquiries | None = None
+        self._tracer: Tracer | None = None
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -66,7 +70,10 @@ class Client:
         """Open the client; nothing is connected before it is needed."""
         if self._session is None:
             self._session = Session(self.config, clock=self._clock)
+            self._inquiries = Inquiries(self._session)
             self._session.start()
+            if self.config.trace:
+                self._trace(self._session)
 
     async def close(self) -> None:
         """Leave all groups, close all connections."""
@@ -76,11 +83,21 @@ class Client:
             await consumer.close()
         self._subscriptions.clear()
         self._pull_consumers.clear()
+        if self._tracer is not None:
+            self.consume_hooks.remove(self._tracer.on_consume)
+            await self._tracer.close()
+            self._tracer = None
         if self._session is not None:
             await self._session.close()
             self._session = self._producer = self._puller = None
             self._asker = self._checkers = None
             self._producers.clear()
+
+    def _trace(self, session: Session) -> None:
+        self._tracer = tracer = Tracer(session, self.config.trace_topic)
+        self.send_hooks.append(tracer.on_send)
+        self.consume_hooks.append(tracer.on_consume)
+        self.producer.transaction_hooks.append(tracer.on_transaction_end)
 
     @property
     def session(self) -> Session:
@@ -323,7 +340,7 @@ class Client:
         """
         session, producer = self.session, self._producer_of(group)
         if self._checkers is None:
-            self._checkers = CheckerTable(session)
+            self._checkers = CheckerTable(session, self.producer.transaction_hooks)
         table = self._checkers
 
         def register(checker: Checker) -> Checker:

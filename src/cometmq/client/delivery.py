@@ -25,6 +25,7 @@ from cometmq.core.errors import (
     NotConnected,
     RequestTimedOut,
 )
+from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 
@@ -147,15 +148,15 @@ class Delivery:
             number,
             oneway,
             self._clock.wall_ms(),
+            bool(packed.sys_flag & TRANSACTION_MASK),
         )
         for forbids in list(self.forbidden_hooks):
             forbids(attempt)
         run_before(self.hooks, attempt)
         begun_ms = self._clock.monotonic_ms()
         try:
-            results = await self._request(packed, queue, address, timeout_ms, oneway)
-            attempt.result = results[0] if results else None
-            return results
+            attempt.results = await self._request(packed, queue, address, timeout_ms, oneway)
+            return list(attempt.results)
         except BaseException as error:
             attempt.error = error
             raise

@@ -39,8 +39,9 @@ class Hook(Protocol[A_contra]):
 class SendAttempt:
     """One attempt to send: a message or a batch of one topic to one queue.
 
-    ``result`` or ``error`` is set before the after-hooks run; neither for one-way sends that left.
-    Times are milliseconds since the epoch.
+    ``results``, one a message, or ``error`` is set before the after-hooks run; neither for one-way
+    sends that left. ``is_half`` marks the half message of a transaction. Times are milliseconds
+    since the epoch.
     """
 
     messages: tuple[Message, ...]
@@ -51,9 +52,15 @@ class SendAttempt:
     number: int
     oneway: bool
     started_ms: int
+    is_half: bool = False
     ended_ms: int = 0
-    result: SendResult | None = None
+    results: Sequence[SendResult] = ()
     error: BaseException | None = None
+
+    @property
+    def result(self) -> SendResult | None:
+        """Where the first message is stored, or None."""
+        return self.results[0] if self.results else None
 
 
 @dataclass(slots=True)
@@ -61,7 +68,8 @@ class ConsumeAttempt:
     """One block of work on a message: ``message.processing()``, or a handler.
 
     ``outcome`` says what became of the message and ``error`` what the block raised; both are set
-    before the after-hooks run. Times are milliseconds since the epoch.
+    before the after-hooks run. ``trace_id`` joins what is traced of its beginning and its end.
+    Times are milliseconds since the epoch.
     """
 
     message: MessageView
@@ -70,10 +78,31 @@ class ConsumeAttempt:
     ended_ms: int = 0
     outcome: Outcome | None = None
     error: BaseException | None = None
+    trace_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """What a producer told a broker about a transaction: True for committed, False for rolled back,
+    None for not known; ``checked`` when the broker had asked. ``at_ms`` is since the epoch."""
+
+    message_id: str
+    topic: str
+    tag: str
+    keys: tuple[str, ...]
+    group: str
+    address: str
+    transaction_id: str
+    committed: bool | None
+    checked: bool
+    at_ms: int
 
 
 SendHook = Hook[SendAttempt]
 ConsumeHook = Hook[ConsumeAttempt]
+
+#: Hears of every end of a transaction that left for its broker.
+TransactionHook = Callable[[TransactionEnd], None]
 
 #: Looks at an attempt before anything else does; a CometError that it raises ends the send.
 ForbiddenHook = Callable[[SendAttempt], None]
@@ -95,3 +124,12 @@ def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
             hook.after(attempt)
         except Exception:
             log.exception("hook_failed hook=%r moment=after", hook)
+
+
+def tell(hooks: Sequence[TransactionHook], end: TransactionEnd) -> None:
+    """Tell all hooks of the end of a transaction."""
+    for hook in list(hooks):
+        try:
+            hook(end)
+        except Exception:
+            log.exception("hook_failed hook=%r moment=transaction end", hook)

@@ -16,7 +16,7 @@ from cometmq.client.limits import check_producer_group
 from cometmq.client.outgoing import INLINE_COMPRESS_BYTES, Packer
 
 if TYPE_CHECKING:
-    from cometmq.client.hooks import ForbiddenHook, SendHook
+    from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
     from cometmq.client.outgoing import Packed
     from cometmq.client.results import SendResult
     from cometmq.client.selection import QueueSelector
@@ -39,6 +39,8 @@ class Producer:
         self._clock = session.clock
         self._packer = Packer(session.config, session.namespace)
         self._delivery = Delivery(session, known_as)
+        #: Told of every end of a transaction; may be added to at any time.
+        self.transaction_hooks: list[TransactionHook] = []
 
     @property
     def hooks(self) -> list[SendHook]:
@@ -163,6 +165,7 @@ class Producer:
         """Use the hooks of another producer, also those that it is given later."""
         self._delivery.hooks = other.hooks
         self._delivery.forbidden_hooks = other.forbidden_hooks
+        self.transaction_hooks = other.transaction_hooks
 
     async def send_to_retry(
         self,

@@ -31,7 +31,8 @@ _STATUS: Final = {status.value: status for status in SendStatus}
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message is stored. ``message_id`` is its unique key, ``offset_id`` the broker's."""
+    """Where a message is stored. ``message_id`` is its unique key, ``offset_id`` the broker's.
+    ``region`` is where the broker says it is; empty when it wants no traces."""
 
     status: SendStatus
     message_id: str
@@ -39,6 +40,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str = ""
+    region: str = ""
 
 
 def read_results(
@@ -58,17 +60,18 @@ def read_results(
         else MessageQueue(queue.topic, queue.broker_name, header.queue_id)
     )
     keys = packed.unique_keys
+    ext = response.ext
+    region = "" if ext.get("TRACE_ON") == "false" else ext.get("MSG_REGION", "")
     if packed.code != RequestCode.SEND_BATCH_MESSAGE:
-        transaction_id = response.ext.get("transactionId", "")
-        return [
-            SendResult(status, keys[0], header.msg_id, stored, header.queue_offset, transaction_id)
-        ]
+        transaction_id = ext.get("transactionId", "")
+        at = header.queue_offset
+        return [SendResult(status, keys[0], header.msg_id, stored, at, transaction_id, region)]
     offset_ids = header.msg_id.split(",")
     if len(offset_ids) != len(keys):
         problem = f"{len(offset_ids)} ids for {len(keys)} messages"
         raise CometError(f"{address}: bad answer to a batch: {problem}")
     return [
-        SendResult(status, key, offset_id, stored, header.queue_offset + at)
+        SendResult(status, key, offset_id, stored, header.queue_offset + at, "", region)
         for at, (key, offset_id) in enumerate(zip(keys, offset_ids, strict=True))
     ]
 

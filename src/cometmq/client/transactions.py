@@ -11,10 +11,11 @@ is made up for by the broker's question.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.received import MessageView
+from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.results import SendStatus
 from cometmq.core.errors import BrokerRefused, ClientError, MessageIllegal
 from cometmq.message import properties as props
@@ -26,6 +27,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import EndTransaction
 
 if TYPE_CHECKING:
+    from cometmq.client.hooks import TransactionHook
     from cometmq.client.producer import Producer
     from cometmq.client.results import SendResult
     from cometmq.client.selection import QueueSelector
@@ -137,6 +139,14 @@ class Transaction:
         try:
             address = await self._session.master_of(self._session.namespace.wrap_queue(sent.queue))
             await self._session.remoting.oneway(address, RequestCode.END_TRANSACTION, header)
+            if hooks := self._producer.transaction_hooks:
+                message = self._message
+                end = TransactionEnd(
+                    sent.message_id, message.topic, message.tag, message.keys,
+                    self._producer.group, address, header.transaction_id or "",
+                    kind is TransactionType.COMMIT, False, self._session.clock.wall_ms(),
+                )  # fmt: skip
+                tell(hooks, end)
         except ClientError as error:
             log.warning(
                 "transaction_end_not_sent message=%s end=%s error=%s reason=the broker will ask",
@@ -147,8 +157,9 @@ class Transaction:
 class CheckerTable:
     """The checkers of one client; answers the brokers' CHECK_TRANSACTION_STATE."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, hooks: Sequence[TransactionHook] = ()) -> None:
         self._session = session
+        self._hooks = hooks
         self._checkers: dict[str, Checker] = {}
         session.remoting.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self._checked
 
@@ -171,18 +182,26 @@ class CheckerTable:
         if checker is None:
             log.warning("transaction_checker_missing group=%s message=%s", group, stored.message_id)
             return None
-        kind = _END_OF[await self._ask(checker, stored)]
+        verdict = await self._ask(checker, stored)
         header = EndTransaction(
             producer_group=group,
             tran_state_table_offset=request.header.tran_state_table_offset,
             commit_log_offset=request.header.commit_log_offset,
-            commit_or_rollback=kind,
+            commit_or_rollback=_END_OF[verdict],
             msg_id=stored.message_id,
             from_transaction_check=True,
             transaction_id=request.header.transaction_id or stored.message_id,
         )
         try:
             await self._session.remoting.oneway(address, RequestCode.END_TRANSACTION, header)
+            if self._hooks:
+                names = self._session.namespace
+                end = TransactionEnd(
+                    stored.message_id, names.unwrap(stored.topic), stored.tag, stored.keys,
+                    names.unwrap(group), address, header.transaction_id or "",
+                    verdict, True, self._session.clock.wall_ms(),
+                )  # fmt: skip
+                tell(self._hooks, end)
         except ClientError as error:
             log.warning("transaction_end_not_sent message=%s error=%s", header.msg_id, error)
         return None

@@ -37,8 +37,10 @@ class InFlight:
         "_taken",
         "dropped",
         "next_offset",
+        "pulled_ms",
         "queue",
         "size_bytes",
+        "taken_ms",
     )
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
@@ -48,6 +50,9 @@ class InFlight:
         #: True once the queue belongs to another member: nothing of it is handed out or committed.
         self.dropped = False
         self.size_bytes = 0
+        #: When a pull came back last, and when a message was handed out last; 0 for never.
+        self.pulled_ms = 0
+        self.taken_ms = 0
         self._held: dict[int, int] = {}
         self._order: deque[int] = deque()
         self._ready: deque[StoredMessage] = deque()
@@ -114,8 +119,14 @@ class InFlight:
         if not self._ready:
             return None
         message = self._ready.popleft()
+        self.taken_ms = now_ms
         self._taken[message.queue_offset] = (message, now_ms)
         return message
+
+    def taken_at(self, message: StoredMessage) -> int | None:
+        """When a message was handed out; None when it is not."""
+        taken = self._taken.get(message.queue_offset)
+        return None if taken is None else taken[1]
 
     def settle(self, message: StoredMessage) -> bool:
         """A message is done with; False when it was settled before or forgotten."""

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.concurrent import SendBack
+from cometmq.client.consumer.direct import DirectConsumption
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.filtercheck import check_filters
 from cometmq.client.consumer.offsets import offsets_of
@@ -19,20 +20,23 @@ from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.running import Moment, running_info
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
+from cometmq.client.stacks import stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
-    from cometmq.message.model import MessageQueue
+    from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData
+    from cometmq.protocol.consumerbodies import DirectResult, RunningInfo
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class PushConsumer:
             session.clock,
             concurrency=options.concurrency,
             per_queue=1 if options.ordered else options.concurrency,
-            may_give=None if self._locks is None else self._is_locked,
+            may_give=None if self._locks is None else self._may_give,
         )
         policy = (
             RetryInPlace(session, options, producer)
@@ -74,12 +78,22 @@ class PushConsumer:
             else SendBack(session, options)
         )
         self._settler = ConsumerSettler(session, options, self._dispatch, policy, hooks)
+        self._direct = DirectConsumption(
+            session.clock, self._dispatch, self._settler, ordered=options.ordered
+        )
         self._rebalancer = Rebalancer(session, options, self)
         puller = Puller(session)
         self._starts = StartPositions(session, options, self._offsets, puller)
         self._reader = QueueReader(
-            session, options, puller, self._starts, offer=self._dispatch.offer, locks=self._locks
+            session,
+            options,
+            puller,
+            self._starts,
+            offer=self._dispatch.offer,
+            locks=self._locks,
+            stats=self._settler.stats,
         )
+        self._started_ms = session.clock.wall_ms()
         self._releasing: set[MessageQueue] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._closed = False
@@ -101,12 +115,15 @@ class PushConsumer:
     def take_now(self) -> ReceivedMessage | None:
         """The next message; None when :meth:`take` would have to wait."""
         taken = self._dispatch.take_now()
-        return None if taken is None else ReceivedMessage(self._settler, *taken)
+        return None if taken is None else self._received(*taken)
 
     async def take(self) -> ReceivedMessage | None:
         """The next message; None once the consumer is closed."""
         taken = await self._dispatch.take()
-        return None if taken is None else ReceivedMessage(self._settler, *taken)
+        return None if taken is None else self._received(*taken)
+
+    def _received(self, inflight: InFlight, message: StoredMessage) -> ReceivedMessage:
+        return ReceivedMessage(self._direct.settler_of(inflight), inflight, message)
 
     async def close(self) -> None:
         """Stop giving messages, wait a while for those in work, store offsets, leave the group."""
@@ -140,6 +157,61 @@ class PushConsumer:
 
     def rebalance_soon(self) -> None:
         self._rebalancer.soon()
+
+    # ------------------------------------------------------------------ inquiries.Operated
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        return {
+            inflight.queue: inflight.committable
+            for inflight in self._reader.inflights()
+            if inflight.queue.topic == topic and inflight.next_offset != _NOWHERE
+        }
+
+    def running_info(self, *, with_stacks: bool) -> RunningInfo:
+        clock = self._clock
+        now = Moment(clock.wall_ms(), clock.monotonic_ms())
+        return running_info(
+            self._options,
+            self._config,
+            [(each, self._is_locked(each)) for each in self._reader.inflights()],
+            {
+                topic: self._settler.stats.of(topic).rates(now.monotonic_ms)
+                for topic in sorted(self._options.topics)
+            },
+            started_ms=self._started_ms,
+            now=now,
+            stacks=stacks() if with_stacks else None,
+        )
+
+    async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """See inquiries.Operated. What is in work may be finished, to no effect; of an ordered
+        queue nothing is given before that."""
+        moved = [
+            self._move(self._reader.stop(queue), offset)
+            for queue, offset in offsets.items()
+            if queue.topic == topic and self._reader.find(queue) is not None
+        ]
+        await asyncio.gather(*moved)
+
+    async def _move(self, inflight: InFlight, offset: int) -> None:
+        queue = inflight.queue
+        self._releasing.add(queue)
+        try:
+            # First of all, for whatever stores offsets from here on stores this one.
+            self._offsets.update(queue, offset)
+            await self._offsets.persist([queue], unchanged_too=True)
+            if self._locks is not None:
+                await self._until_idle(inflight)
+            inflight.reset(_NOWHERE)
+            if not self._closed:
+                log.info("offset_reset group=%s queue=%s to=%d", self.group, queue, offset)
+                self._reader.start_at(queue, offset)
+        finally:
+            self._releasing.discard(queue)
+            self._rebalancer.soon()  # the queue may be somebody else's meanwhile
+
+    async def consume_directly(self, message: StoredMessage) -> DirectResult:
+        return await self._direct.consume(self._session.namespace.unwrap_message(message))
 
     # ------------------------------------------------------------------ rebalance.Assignee
 
@@ -196,6 +268,7 @@ class PushConsumer:
     async def _keep_offsets(self) -> None:
         while True:
             await self._clock.sleep_ms(self._config.offset_persist_interval_ms)
+            self._settler.stats.sample(self._clock.monotonic_ms())
             await self.persist_offsets()
 
     async def _renew_locks(self) -> None:
@@ -226,6 +299,9 @@ class PushConsumer:
 
     def _is_locking(self) -> bool:
         return self._options.ordered and not self._options.broadcasting
+
+    def _may_give(self, inflight: InFlight) -> bool:
+        return inflight in self._direct or self._is_locked(inflight)
 
     def _is_locked(self, inflight: InFlight) -> bool:
         return self._locks is not None and self._locks.held(inflight.queue)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
     from cometmq.client.consumer.queuelocks import QueueLocks
     from cometmq.client.consumer.starting import StartPositions
+    from cometmq.client.consumer.stats import ConsumerStats
     from cometmq.client.pull import Puller
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
@@ -61,6 +62,7 @@ class QueueReader:
         offer: Callable[[InFlight], None],
         may_pull: Callable[[InFlight], bool] | None = None,
         locks: QueueLocks | None = None,
+        stats: ConsumerStats | None = None,
         is_member: bool = True,
     ) -> None:
         self._session = session
@@ -72,6 +74,7 @@ class QueueReader:
         self._offer = offer
         self._may_pull = may_pull
         self._locks = locks
+        self._stats = stats
         self._is_member = is_member
         self._limits = Limits(
             self._config.max_queue_messages,
@@ -157,7 +160,12 @@ class QueueReader:
                         told = inflight.committable
                 asked, done = inflight.next_offset, inflight.committable
                 # An offset that says nothing new could overtake a newer one in the broker.
+                begun_ms = self._clock.monotonic_ms()
                 result = await self._pull_once(inflight, None if done == told else done)
+                inflight.pulled_ms = self._clock.monotonic_ms()
+                if self._stats is not None and result.messages:
+                    took_ms = inflight.pulled_ms - begun_ms
+                    self._stats.pulled(queue.topic, len(result.messages), took_ms)
                 told = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)

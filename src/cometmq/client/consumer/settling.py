@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.client.consumer.stats import MEASURED, ConsumerStats
 from cometmq.client.hooks import ConsumeAttempt, run_after, run_before
 from cometmq.core.errors import ClientError
 from cometmq.message.names import RETRY_PREFIX
@@ -61,6 +62,8 @@ class ConsumerSettler:
     ) -> None:
         #: Messages that somebody works on.
         self.working = 0
+        #: What became of messages, by topic.
+        self.stats = ConsumerStats(session.clock.monotonic_ms())
         self._session = session
         self._options = options
         self._dispatch = dispatch
@@ -87,6 +90,13 @@ class ConsumerSettler:
             run_after(self._hooks, attempt)
 
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
+        counters = self.stats.of(inflight.queue.topic)
+        if not counters.succeeded % MEASURED:
+            taken_ms = inflight.taken_at(message)
+            if taken_ms is not None:
+                counters.measured += 1
+                counters.consume_ms += self._session.clock.monotonic_ms() - taken_ms
+        counters.succeeded += 1
         inflight.settle(message)
         self._dispatch.release(inflight)
 
@@ -95,6 +105,7 @@ class ConsumerSettler:
         self._dispatch.release(inflight)
 
     async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+        self.stats.of(inflight.queue.topic).failed += 1
         try:
             if inflight.dropped:
                 inflight.give_back(message, failed=False)  # its next owner gets it

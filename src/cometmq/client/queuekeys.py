@@ -1,0 +1,33 @@
+"""Queues between users' hands and the bodies that carry them as keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from cometmq.core.errors import CometError
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.bodies import QueueKey
+from cometmq.protocol.consumerbodies import queue_table
+
+T = TypeVar("T")
+
+
+def key_of(queue: MessageQueue) -> QueueKey:
+    """A queue as bodies carry it."""
+    return QueueKey(queue.topic, queue.broker_name, queue.queue_id)
+
+
+def queue_of(key: QueueKey) -> MessageQueue:
+    """The queue that a body names."""
+    return MessageQueue(key.topic, key.broker_name, key.queue_id)
+
+
+def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
+    """A table whose keys are queues as JSON, by queue. Raises CometError for other keys."""
+    found: dict[MessageQueue, T] = {}
+    for key, value in queue_table(table).items():
+        if key.queue_id < 0:
+            raise CometError(f"queue id {key.queue_id} in an offset table")
+        found[queue_of(key)] = value
+    return found

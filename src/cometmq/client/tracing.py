@@ -1,0 +1,228 @@
+"""Traces: who sent and who consumed a message, when and how it went, told to the trace topic.
+
+The hooks only note what happened; a task makes messages of the notes every half second and sends
+them. At most MAX_WAITING notes wait: further ones are dropped and counted, and a trace that cannot
+be sent is dropped and logged, so that tracing neither fails nor holds up what is traced (upstream:
+AsyncTraceDispatcher.java, client/trace/hook/*.java).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.consumer.received import Outcome
+from cometmq.client.producer import Producer
+from cometmq.client.results import SendStatus
+from cometmq.client.traceformat import (
+    Consumed,
+    ConsumeEnd,
+    Consuming,
+    MessageKind,
+    Sent,
+    Trace,
+    TransactionEnded,
+    gather,
+)
+from cometmq.core.errors import CometError
+from cometmq.message import properties as props
+from cometmq.message.model import Message
+
+if TYPE_CHECKING:
+    from cometmq.client.hooks import ConsumeAttempt, SendAttempt, TransactionEnd
+    from cometmq.client.session import Session
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 2_048
+#: A flush that is not over by then is given up when the client closes.
+CLOSE_TIMEOUT_MS: Final = 1_000
+_GROUP: Final = "_INNER_TRACE_PRODUCER"
+_PERIOD_MS: Final = 500
+_SEND_TIMEOUT_MS: Final = 5_000
+_MAX_BODY_BYTES: Final = 118_000
+#: Keys are a property, and all properties together may have 32 767 bytes.
+_MAX_KEYS_BYTES: Final = 24_000
+#: What brokers of no named region say.
+_DEFAULT_REGION: Final = "DefaultRegion"
+
+
+class Tracer:
+    """Traces what one session does, into ``topic``. Its hooks go into the client's lists."""
+
+    def __init__(self, session: Session, topic: str) -> None:
+        self.topic = topic
+        #: Notes that were dropped, because they came faster than they could be sent.
+        self.dropped = 0
+        self._session = session
+        self._clock = session.clock
+        # With hooks of its own, that is none: traces are not traced.
+        self._producer = Producer(session, f"{_GROUP}-{session.config.producer_group}")
+        self._waiting: deque[Trace] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self.on_send = SendTrace(self)
+        self.on_consume = ConsumeTrace(self)
+
+    def note(self, trace: Trace) -> None:
+        """Something happened; it is told soon. Never raises."""
+        if len(self._waiting) >= MAX_WAITING:
+            if not self.dropped:
+                log.warning("traces_dropped waiting=%d: they come too fast", MAX_WAITING)
+            self.dropped += 1
+            return
+        self._waiting.append(trace)
+        if self._sending is None:
+            self._sending = self._session.tasks.spawn(self._send_soon(), name="traces")
+
+    def is_trace(self, topic: str) -> bool:
+        """Whether a topic holds traces, which are not traced themselves."""
+        return topic.startswith(self.topic)
+
+    def next_id(self) -> str:
+        """An id that no other call gave."""
+        return self._session.unique_keys.next(self._clock.wall_ms())
+
+    def now_ms(self) -> int:
+        """Wall time."""
+        return self._clock.wall_ms()
+
+    def on_transaction_end(self, end: TransactionEnd) -> None:
+        """A producer told the broker how a transaction ended."""
+        if self.is_trace(end.topic):
+            return
+        self.note(
+            TransactionEnded(
+                end.message_id, end.topic, end.group, end.tag, end.keys, end.address,
+                end.transaction_id, end.committed, end.checked, _DEFAULT_REGION, end.at_ms,
+            )
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Send what waits, as far as that is done within a second."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                self._hurry.set()
+                if self._sending is not None:
+                    await asyncio.wait((self._sending,))
+        except TimeoutError:
+            log.warning("traces_lost count=%d reason=the client closes", len(self._waiting))
+
+    async def flush(self) -> None:
+        """Send what waits now. Failures are logged."""
+        notes, self._waiting = self._waiting, deque()
+        messages = gather(
+            (trace.encode() for trace in notes),
+            max_body_bytes=_MAX_BODY_BYTES,
+            max_keys_bytes=_MAX_KEYS_BYTES,
+        )
+        for each in messages:
+            message = Message(self.topic, each.body, keys=each.keys)
+            try:
+                await self._producer.send(message, timeout_ms=_SEND_TIMEOUT_MS)
+            except CometError as error:
+                log.warning("trace_not_sent topic=%s error=%s", self.topic, error)
+
+    async def _send_soon(self) -> None:
+        try:
+            while self._waiting:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PERIOD_MS / 1000):
+                        await self._hurry.wait()
+                await self.flush()
+        finally:
+            self._sending = None
+
+
+class SendTrace:
+    """Notes sends; see hooks.SendHook."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def before(self, attempt: SendAttempt) -> None:
+        """Nothing yet: only what a broker stored is traced."""
+
+    def after(self, attempt: SendAttempt) -> None:
+        """A broker stored messages."""
+        cost_ms = attempt.ended_ms - attempt.started_ms
+        for message, result in zip(attempt.messages, attempt.results, strict=False):
+            if not result.region or self._tracer.is_trace(message.topic):
+                continue  # the broker wants no traces, or it is one
+            self._tracer.note(
+                Sent(
+                    result.message_id,
+                    message.topic,
+                    attempt.group,
+                    message.tag,
+                    message.keys,
+                    len(message.body),
+                    _kind(attempt, message),
+                    attempt.address,
+                    result.offset_id,
+                    result.region,
+                    attempt.started_ms,
+                    cost_ms,
+                    result.status is SendStatus.OK,
+                )
+            )
+
+
+class ConsumeTrace:
+    """Notes work on messages; see hooks.ConsumeHook."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def before(self, attempt: ConsumeAttempt) -> None:
+        """Work on a message begins."""
+        message = attempt.message
+        properties = message.properties
+        if properties.get(props.TRACE_ON) == "false" or self._tracer.is_trace(message.topic):
+            return
+        attempt.trace_id = self._tracer.next_id()
+        self._tracer.note(
+            Consuming(
+                message.message_id,
+                attempt.group,
+                message.keys,
+                message.reconsume_times,
+                properties.get(props.MSG_REGION, ""),
+                attempt.trace_id,
+                attempt.started_ms,
+            )
+        )
+
+    def after(self, attempt: ConsumeAttempt) -> None:
+        """It ended."""
+        if not attempt.trace_id:
+            return
+        message = attempt.message
+        self._tracer.note(
+            Consumed(
+                message.message_id,
+                attempt.group,
+                message.keys,
+                attempt.trace_id,
+                attempt.ended_ms,
+                attempt.ended_ms - attempt.started_ms,
+                _end(attempt),
+            )
+        )
+
+
+def _kind(attempt: SendAttempt, message: Message) -> MessageKind:
+    if attempt.is_half:
+        return MessageKind.HALF
+    return MessageKind.DELAYED if message.delay_level else MessageKind.NORMAL
+
+
+def _end(attempt: ConsumeAttempt) -> ConsumeEnd:
+    if isinstance(attempt.error, Exception):
+        return ConsumeEnd.RAISED
+    if attempt.outcome is Outcome.ACKNOWLEDGED:
+        return ConsumeEnd.SUCCESS
+    return ConsumeEnd.FAILED if attempt.outcome is Outcome.RETRIED else ConsumeEnd.RETURNED
