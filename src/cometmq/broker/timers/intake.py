@@ -104,7 +104,12 @@ class Intake:
                 pending.position += 1
                 await slices.pause()
             if pending.files.buffered_bytes > BUFFER_BYTES:
-                await pending.files.write(slices)
+                try:
+                    await pending.files.write(slices)
+                except OSError as error:
+                    # What waits in the log may wait there; what is due must not.
+                    log.error("timers not written error=%s", error)
+                    return
 
     def _take(self, physical: int, record: Record | None) -> None:
         waiting = None if record is None else waiting_of(record)

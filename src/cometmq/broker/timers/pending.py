@@ -94,10 +94,12 @@ class Pending:
         return first_bucket(self.through)
 
     def done(self, physical_offset: int, earliest_ms: int, latest_ms: int) -> None:
-        """A record is done with that is, or was, due in a span of time: at most a bucket long."""
+        """A record is done with that is, or was, due in a span of time: at most a bucket long.
+
+        ``count`` is the caller's.
+        """
         if tick_of(latest_ms) <= self.through:
             return
-        self.count -= 1
         for bucket in {bucket_of(earliest_ms), bucket_of(latest_ms)}:
             if bucket < self.loaded or bucket == self._loading:
                 self._gone.add(physical_offset)

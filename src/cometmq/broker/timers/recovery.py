@@ -61,7 +61,7 @@ async def rebuild(store: MessageStore, pending: Pending, clock: Clock) -> None:
 async def _resume(store: MessageStore, pending: Pending, known: Snapshot, slices: Slices) -> Held:
     pending.begin(known.through)
     pending.position, pending.count = known.position, known.count
-    reading = _Reading(pending, known.position, known.held, slices)
+    reading = _Reading(pending, known.position, known.held, slices, known.counted_to)
     await reading.read(store, max(known.log_offset, store.log.segments.start))
     reading.put_late()
     return reading.held()
@@ -70,8 +70,11 @@ async def _resume(store: MessageStore, pending: Pending, known: Snapshot, slices
 class _Reading:
     """One reading of the log."""
 
-    def __init__(self, pending: Pending, position: int, held: Held, slices: Slices) -> None:
+    def __init__(
+        self, pending: Pending, position: int, held: Held, slices: Slices, counted_to: int = 0
+    ) -> None:
         self._pending = pending
+        self._counted_to = counted_to
         self._position = position
         self._slices = slices
         #: Messages that were due before the snapshot and stored after it, by physical offset.
@@ -99,7 +102,7 @@ class _Reading:
         pending = self._pending
         ended = ended_by(record)
         if ended is not None:
-            self._end(ended)
+            self._end(ended, record.physical_offset >= self._counted_to)
         if record.topic != TIMER_TOPIC or record.queue_offset < self._position:
             return
         pending.position = max(pending.position, record.queue_offset + 1)
@@ -111,12 +114,13 @@ class _Reading:
         else:
             pending.put(waiting)
 
-    def _end(self, ended: tuple[int, int]) -> None:
+    def _end(self, ended: tuple[int, int], is_news: bool) -> None:
         physical_offset, _ = ended
         was_late = self._late.pop(physical_offset, None) is not None
         was_held = self._held.pop(physical_offset, None) is not None
         if not was_late and not was_held:
             end_wait(self._pending, ended)
+            self._pending.count -= 1 if is_news else 0
 
     def held(self) -> Held:
         """What is still held back."""

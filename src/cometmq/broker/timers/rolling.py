@@ -146,6 +146,7 @@ class Rolling:
             for due, _, physical, _ in far[at : at + count]:
                 self._pending.done(physical, due, due)
             self.floor = -1
+            self._pending.count -= count
             self.rolled += count
             at += count
         return start + len(part) * ROW_BYTES

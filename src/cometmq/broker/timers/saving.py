@@ -69,6 +69,9 @@ class Saver:
             return
         self._known_ms = self._clock.monotonic_ms()
         log_offset, floor = self._intake.log_offset(), self._rolling.floor
+        counted_to = self._store.written_offset
+        if floor >= 0:
+            log_offset, counted_to = min(log_offset, floor), min(counted_to, floor)
         first = pending.first_needed()
         buckets = [
             (bucket, size, crc)
@@ -77,9 +80,10 @@ class Saver:
         ]
         self._known = Snapshot(
             pending.position,
-            log_offset if floor < 0 else min(log_offset, floor),
+            log_offset,
             pending.through,
-            max(pending.count, 0),
+            pending.count,
+            counted_to,
             tuple(self._delivery.held.values()),
             tuple(buckets),
         )

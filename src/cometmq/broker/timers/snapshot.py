@@ -6,7 +6,7 @@
     log_offset   all that was delivered, or is otherwise done with, before this offset of the log is
                  accounted for; from here on the log is read again
     through      the tick up to which all of it is delivered
-    count        how many wait
+    count        how many wait, where the log ends at ``counted_to``
     held         rows whose record was damaged when it was due: they are tried again
     buckets      number, length and CRC-32 of each file
     crc          CRC-32 of this text with 0 in this place
@@ -39,6 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     log_offset: int
     through: int
     count: int
+    counted_to: int
     held: tuple[tuple[int, int, int, int], ...]
     buckets: tuple[tuple[int, int, int], ...]
     crc: int = 0
