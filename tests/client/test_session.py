@@ -1,4 +1,4 @@
-"""Name servers in turn, routes kept and refreshed, heartbeats to those who must know."""
+"""Routes kept and refreshed, heartbeats to those who must know."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from cometmq.client.config import ClientConfig
 from cometmq.client.session import Session
-from cometmq.core.errors import BadRequest, BrokerRefused, ClientError, NotConnected, RouteNotFound
+from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.bodies import ConsumerData, Subscription
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from tests.client.fake_broker import FakeCluster, fake_cluster, open_session, quick_config
-from tests.client.scripted import Answer, eventually, scripted_peer
+from tests.client.scripted import Answer, eventually
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
@@ -117,45 +116,6 @@ async def test_unused_topics_are_no_longer_polled(cluster: FakeCluster) -> None:
         await eventually(lambda: not session._routes.topics())
 
 
-async def test_the_next_name_server_is_asked_when_one_is_away(cluster: FakeCluster) -> None:
-    async with scripted_peer() as gone:
-        away = gone.address
-    config = ClientConfig((away, cluster.namesrv.address))
-    async with Session(config) as session:
-        assert await session.publish_queues("t")
-        # The one that answered stays in use.
-        await session.route("t")
-        assert len(cluster.namesrv.received(ROUTE)) == 2
-    async with Session(ClientConfig((away,))) as session:
-        with pytest.raises(NotConnected):
-            await session.publish_queues("t")
-
-
-async def test_several_who_fail_at_once_all_go_to_the_next_name_server(
-    cluster: FakeCluster,
-) -> None:
-    async with scripted_peer() as gone:
-        away = gone.address
-    for topic in ("u", "v", "w"):
-        cluster.create(topic, 1)
-    async with Session(ClientConfig((away, cluster.namesrv.address))) as session:
-        found = await asyncio.gather(*(session.publish_queues(topic) for topic in "tuvw"))
-        assert all(found)
-
-
-@pytest.mark.parametrize(
-    ("answer", "error"),
-    [(Answer(1, remark="broken"), BrokerRefused), (Answer(body=b"{no json"), BadRequest)],
-)
-async def test_a_name_server_that_answers_nonsense(
-    cluster: FakeCluster, answer: Answer, error: type[Exception]
-) -> None:
-    cluster.namesrv.on(ROUTE, answer)
-    async with open_session(cluster) as session:
-        with pytest.raises(error):
-            await session.publish_queues("t")
-
-
 async def test_heartbeats_say_who_is_here(cluster: FakeCluster) -> None:
     async with open_session(cluster, heartbeat_interval_ms=60_000) as session:
         await session.publish_queues("t")
@@ -249,14 +209,3 @@ async def test_clients_have_ids_of_their_own(cluster: FakeCluster) -> None:
     assert one.client_id.startswith("127.0.0.1@")
     assert Session(quick_config(cluster, client_id="me")).client_id == "me"
     assert one.unique_keys.next(0) != two.unique_keys.next(0)
-
-
-@pytest.mark.parametrize(("address", "ip"), [("localhost:1", "127.0.0.1"), ("[::1]:1", "::1")])
-def test_the_own_address_faces_the_name_server(address: str, ip: str) -> None:
-    session = Session(ClientConfig((address,)))
-    assert session.ip in (ip, "127.0.0.1")  # machines without IPv6 fall back
-    assert len(session.unique_keys.next(0)) in (32, 56)
-
-
-def test_a_name_server_by_name_is_not_looked_up() -> None:
-    assert Session(ClientConfig(("namesrv.invalid:9876",))).ip.count(".") == 3

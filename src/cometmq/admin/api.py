@@ -261,9 +261,13 @@ class Admin:
         return dict(zip(queues, offsets, strict=True))
 
     async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """The committed offset of a group in one queue; None where there is none."""
+        """The committed offset of a group in one queue; None where there is none (a 4.x broker in
+        Java says 0 on a young queue)."""
         header = h.QueryConsumerOffset(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
         )
         address = await self._session.master_of(queue)
         try:
@@ -388,7 +392,7 @@ class Admin:
             await self._session.clock.sleep_ms(_ROUTE_STEP_MS)
 
     async def _ask_name_server(self, code: RequestCode, header: h.Header | None) -> Response:
-        response = await self._session.ask_name_server(code, header, timeout_ms=self._timeout_ms)
+        response = await self._session.name_servers.ask(code, header, timeout_ms=self._timeout_ms)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused("name server", code, response.code, response.remark or "")
         return response

@@ -1,9 +1,8 @@
 """What all producers and consumers of one client share: connections, routes, heartbeats, its id.
 
 Brokers learn from heartbeats which groups a client belongs to; they are sent every 30 s, and at
-once when a group joins or a new broker shows up. Routes are asked of one name server at a time, the
-next one when it fails, and polled every 30 s. A route that is known stays in use while the name
-servers are away.
+once when a group joins or a new broker shows up. Routes are polled every 30 s; one that is known
+stays in use while the name servers are away.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ import logging
 import os
 import random
 import socket
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from cometmq.client.nameservers import NameServers
 from cometmq.client.namespace import Namespace
+from cometmq.client.ownaddress import own_ip
 from cometmq.client.routes import (
     KnownTopic,
     RouteTable,
@@ -24,22 +24,22 @@ from cometmq.client.routes import (
     pull_address,
 )
 from cometmq.core.clock import Clock, SystemClock
-from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected, RouteNotFound
+from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
 from cometmq.message.ids import UniqueKeys
 from cometmq.message.names import AUTO_CREATE_TOPIC
-from cometmq.net.client import Remoting, split_address
+from cometmq.net.client import Remoting
 from cometmq.net.tasks import Tasks
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, parse_json
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.route import MASTER_ID, TopicRoute
 
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.message.model import MessageQueue
     from cometmq.net.router import Reply
-    from cometmq.protocol.frame import Request, Response
+    from cometmq.protocol.frame import Request
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Session:
         self.clock: Clock = clock or SystemClock()
         self.tasks = Tasks()
         self.namespace = Namespace(config.namespace)
-        self.ip = _own_ip(config.name_servers[0])
+        self.ip = own_ip(config.name_servers[0])
         self.client_id = config.client_id or f"{self.ip}@{os.getpid()}#{random.getrandbits(48)}"
         self.unique_keys = UniqueKeys(
             socket.inet_pton(socket.AF_INET6 if ":" in self.ip else socket.AF_INET, self.ip),
@@ -88,10 +88,9 @@ class Session:
             connect_timeout_ms=config.connect_timeout_ms,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
         )
+        self.name_servers = NameServers(config, self.remoting, self.tasks)
         self.members: dict[str, Member] = {}
         self._routes = RouteTable(config.route_expiry_ms)
-        self._asking: dict[str, asyncio.Task[TopicRoute | CometError]] = {}
-        self._name_server = 0
         self._producer_groups: set[str] = set()
         self._introduced: set[str] = set()
         self._held_topics: set[str] = set()
@@ -125,33 +124,7 @@ class Session:
         await self.remoting.close()
         await self.tasks.close()
 
-    # ------------------------------------------------------------------ name servers and routes
-
-    async def ask_name_server(
-        self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
-    ) -> Response:
-        """Ask the name server in use, or the next ones when it cannot be reached; the response has
-        any code. Raises the last ClientError when none can."""
-        servers = self.config.name_servers
-        error: ClientError | None = None
-        for _ in servers:
-            used = self._name_server
-            address = servers[used % len(servers)]
-            try:
-                return await self.remoting.request(
-                    address,
-                    code,
-                    header,
-                    body,
-                    timeout_ms=timeout_ms or self.config.request_timeout_ms,
-                )
-            except ClientError as failure:
-                log.warning("name_server_failed address=%s error=%s", address, failure)
-                error = failure
-                if self._name_server == used:  # others may have moved on already
-                    self._name_server += 1
-        assert error is not None
-        raise error
+    # ------------------------------------------------------------------ routes
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues of ``topic`` that may be written; those it will have when it is created by its
@@ -202,51 +175,22 @@ class Session:
 
     async def refresh(self, topic: str) -> None:
         """Ask for the route of ``topic`` again; on failure the known one stays."""
-        result = await self._ask_route(topic)
+        result = await self.name_servers.route(topic)
         if isinstance(result, TopicRoute):
             self._put(topic, result)
         else:
             log.warning("route_refresh_failed topic=%s error=%s", topic, result)
 
     async def _learn(self, topic: str, *, for_sending: bool) -> KnownTopic:
-        result = await self._ask_route(topic)
+        result = await self.name_servers.route(topic)
         if isinstance(result, TopicRoute):
             return self._put(topic, result)
         if for_sending and isinstance(result, RouteNotFound):
-            default = await self._ask_route(AUTO_CREATE_TOPIC)
+            default = await self.name_servers.route(AUTO_CREATE_TOPIC)
             if isinstance(default, TopicRoute):
                 route = auto_create_route(default, self.config.default_topic_queues)
                 return self._put(topic, route, guessed=True)
         raise result
-
-    async def _ask_route(self, topic: str) -> TopicRoute | CometError:
-        """One question at a time for each topic, however many wait for it."""
-        task = self._asking.get(topic)
-        if task is None:
-            task = self.tasks.spawn(self._fetch_route(topic), name=f"route of {topic}")
-            self._asking[topic] = task
-            task.add_done_callback(lambda _: self._asking.pop(topic, None))
-        await asyncio.wait((task,))
-        if task.cancelled():
-            return NotConnected("name server", "this client is closed")
-        return task.result()
-
-    async def _fetch_route(self, topic: str) -> TopicRoute | CometError:
-        try:
-            response = await self.ask_name_server(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, h.Topic(topic=topic)
-            )
-            if response.code == ResponseCode.TOPIC_NOT_EXIST:
-                return RouteNotFound(
-                    topic, response.remark or "no name server knows it: create it first"
-                )
-            if response.code != ResponseCode.SUCCESS:
-                remark = response.remark or ""
-                code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-                return BrokerRefused("name server", code, response.code, remark)
-            return parse_json(response.body, TopicRoute)
-        except CometError as error:
-            return error
 
     def _put(self, topic: str, route: TopicRoute, *, guessed: bool = False) -> KnownTopic:
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
@@ -374,19 +318,3 @@ class Session:
             log.info("members_changed group=%s told_by=%s", member.group, address)
             member.rebalance_soon()
         return None
-
-
-def _own_ip(name_server: str) -> str:
-    """This machine's address on the way to a name server, or to the world where that is a name
-    (resolving it would block); nothing is sent to find it."""
-    host, _ = split_address(name_server)
-    try:
-        family = socket.AF_INET6 if ip_address(host).version == 6 else socket.AF_INET
-    except ValueError:
-        host, family = ("127.0.0.1" if host == "localhost" else "192.0.2.1"), socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
