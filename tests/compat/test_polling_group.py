@@ -15,6 +15,7 @@ from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver, Json
+from tests.compat.lines import proves
 
 DEADLINE_S = 60
 
@@ -36,7 +37,7 @@ async def poll_until(consumer: PullConsumer, found: set[bytes], count: int) -> N
             found.update(message.body for message in await consumer.poll(timeout_ms=200))
 
 
-@pytest.mark.runs("4.9.7-cometmq", "5.5.0-cometmq", "4.9.7-java")
+@proves("lite pull, subscribed")
 async def test_a_group_of_both_shares_its_topic_and_takes_over(
     client: Client, driver: Driver, target: Target, topic: str
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_group_of_both_shares_its_topic_and_takes_over(
     assert offsets == ends
 
 
+@proves("lite pull, assigned; seek and pause")
 async def test_queues_are_assigned_moved_in_and_committed(
     client: Client, target: Target, topic: str
 ) -> None:

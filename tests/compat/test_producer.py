@@ -39,6 +39,16 @@ def check_results(results: list[Row], target: Target) -> None:
     assert {row["regionId"] for row in results} == {"DefaultRegion"}
 
 
+def check_unique_ids(driver: Driver, target: Target, sent: Row, rows: list[Row]) -> None:
+    """That a batch's messages have the ids of its answer."""
+    found = [props(row)["UNIQ_KEY"] for row in rows]
+    if (driver.version, target.name) == ("5.5.0", "java"):
+        # The client gives the batch an id too, and in the Java broker that hides its messages'.
+        assert len(set(found)) == 1
+    else:
+        assert str(sent["msgId"]).split(",") == found
+
+
 @proves("sync", "async", "unique ids")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_each_message_lies_where_its_answer_says(driver: Driver, target: Target, mode: str) -> None:
@@ -104,7 +114,7 @@ def test_a_batch_lies_in_one_queue_in_order(driver: Driver, target: Target) -> N
     first = cast("int", sent[0]["queueOffset"])
     assert column(rows, "queueOffset") == list(range(first, first + 16))
     assert column(rows, "tags") == ["x", "y"] * 8
-    assert str(sent[0]["msgId"]).split(",") == [props(row)["UNIQ_KEY"] for row in rows]
+    check_unique_ids(driver, target, sent[0], rows)
     ids = str(sent[0]["offsetMsgId"]).split(",")
     assert [int(each[16:], 16) for each in ids] == column(rows, "commitLogOffset")
 

@@ -13,7 +13,7 @@ from tests.compat.deadbroker import dead_broker
 from tests.compat.driver import Driver, StepFailed, column
 from tests.compat.groups import Groups
 from tests.compat.lines import proves
-from tests.compat.test_producer import check_results, props, pull_all
+from tests.compat.test_producer import check_results, check_unique_ids, pull_all
 
 
 @proves("large batch", "unique ids")
@@ -25,7 +25,7 @@ def test_a_large_batch_is_stored_as_a_whole(driver: Driver, target: Target) -> N
     assert column(rows, "keys") == [f"b-{number}" for number in range(2_000)]
     assert {row["queueId"] for row in rows} == {sent[0]["queueId"]}
     assert column(rows, "bodySize") == [1_000] * 2_000
-    assert str(sent[0]["msgId"]).split(",") == [props(row)["UNIQ_KEY"] for row in rows]
+    check_unique_ids(driver, target, sent[0], rows)
     ids = str(sent[0]["offsetMsgId"]).split(",")
     assert [int(each[16:], 16) for each in ids] == column(rows, "commitLogOffset")
 

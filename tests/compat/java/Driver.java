@@ -49,6 +49,8 @@ public final class Driver {
         steps.put("allocate", new Allocations()::allocate);
         steps.put("filterTable", new FilterTables()::write);
         steps.put("filterTableRead", new FilterTables()::read);
+        steps.put("tracedSend", Traces::send);
+        steps.put("tracedConsume", Traces::consume);
         steps.put("transactions", transactions::send);
         steps.put("checks", transactions::checks);
         steps.put("request", transactions::request);
@@ -72,7 +74,11 @@ public final class Driver {
             answer.put("facts", steps.get(command.getString("step")).run(command));
         } catch (Throwable failure) {
             failure.printStackTrace();
-            answer.put("error", failure.toString());
+            StringBuilder causes = new StringBuilder();
+            for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+                causes.append(cause).append("; ");
+            }
+            answer.put("error", causes.toString());
         }
         return answer;
     }
