@@ -15,6 +15,7 @@ from cometmq.broker.admin_clients import ClientAdmin
 from cometmq.broker.admin_groups import GroupAdmin
 from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.app import HandlerPart
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
@@ -357,6 +358,16 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             stats=stats,
             clock=clock,
         ),
+        *consumer_admin(parts),
+    )
+    return {code: handler for part in found for code, handler in part.handlers().items()}
+
+
+def consumer_admin(parts: Parts) -> tuple[HandlerPart, ...]:
+    """What serves administrators of consumers."""
+    config, store, topics = parts.config, parts.store, parts.topics
+    offsets, members, clock = parts.offsets, parts.members, parts.clock
+    return (
         ProgressAdmin(
             config=config,
             store=store,
@@ -364,7 +375,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             groups=parts.groups,
             offsets=offsets,
             members=members,
-            stats=stats,
+            stats=parts.stats,
             clock=clock,
             store_address="127.0.0.1:10911",
         ),
@@ -379,4 +390,3 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
         RelayHandler(config=config, store=store, members=members),
         ClientAdmin(members=members, clock=clock),
     )
-    return {code: handler for part in found for code, handler in part.handlers().items()}

@@ -1,0 +1,133 @@
+"""Operations on running consumers, on a real broker with our own consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cometmq.admin.api import Admin
+from cometmq.admin.consumers import held
+from cometmq.client.client import Client
+from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.core.errors import BrokerRefused
+from cometmq.testing.cluster import Cluster
+from tests.client.scripted import eventually
+from tests.client.shared_broker import fresh_topic
+
+
+@pytest.fixture
+async def client(cometmq_session_cluster: Cluster) -> AsyncIterator[Client]:
+    async with Client(cometmq_session_cluster.namesrv, offset_persist_interval_ms=50) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(client: Client) -> Admin:
+    return Admin(client.session)
+
+
+class Consumer:
+    """A member of a group of its own that remembers what it got."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self.group = f"g-{topic}"
+        self.client_id = client.client_id
+        self.seen: list[bytes] = []
+        self.fails = False
+        self._subscription = client.subscribe(topic, group=self.group, start="first")
+        self._running: asyncio.Task[None]
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        self.seen.append(message.body)
+        if self.fails:
+            raise ValueError("as asked")
+
+    async def __aenter__(self) -> Consumer:
+        self._running = asyncio.create_task(self._subscription.run(self._handle))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._subscription.close()
+        await self._running
+
+    async def got(self, count: int) -> list[bytes]:
+        await eventually(lambda: len(self.seen) >= count, f"{count} messages", deadline_s=30)
+        return sorted(self.seen)
+
+
+async def test_a_running_group_is_reset(client: Client, admin: Admin) -> None:
+    topic = await fresh_topic(client, queues=2)
+    sent = [await client.send(topic, b"%d" % at) for at in range(6)]
+    async with Consumer(client, topic) as consumer:
+        first = await consumer.got(6)
+        moved = await admin.consumers.reset(consumer.group, topic, 0)
+        assert moved == {each.queue: 0 for each in sent}
+        assert await consumer.got(12) == sorted(first * 2)
+        end = await admin.consumers.reset(consumer.group, topic)
+        assert sorted(end.values()) == [3, 3]
+        await client.send(topic, b"new")
+        assert (await consumer.got(13))[-1] == b"new"
+        assert len(consumer.seen) == 13
+
+
+async def test_a_group_without_members_is_reset(client: Client, admin: Admin) -> None:
+    topic = await fresh_topic(client, queues=1)
+    sent = [await client.send(topic, b"%d" % at) for at in range(3)]
+    queue = sent[0].queue
+    await admin.commit_group_offsets("g-off", {queue: 1})
+    assert await admin.consumers.reset("g-off", topic, force=False) == {queue: 1}
+    assert await admin.consumers.reset("g-off", topic) == {queue: 3}
+    assert await admin.group_offset("g-off", queue) == 3
+    assert await admin.consumers.reset("g-off", topic, 0, force=False) == {queue: 0}
+    assert await admin.consumers.reset("g-new", topic, force=False) == {queue: 3}
+
+
+async def test_what_members_say_of_themselves(client: Client, admin: Admin) -> None:
+    topic = await fresh_topic(client, queues=1)
+    sent = await client.send(topic, b"body")
+    async with Consumer(client, topic) as consumer:
+        await consumer.got(1)
+        where = await admin.consumers.positions(consumer.group, topic)
+        assert where == {client.client_id: {sent.queue: 1}}
+        assert await admin.consumers.positions(consumer.group, topic, "nobody") == {}
+        info = await admin.consumers.running_info(consumer.group, client.client_id, stacks=True)
+        assert held(info)[sent.queue].commit_offset == 1
+        assert info.properties["consumerGroup"] == consumer.group
+        assert info.status_table[topic].consume_ok_tps > 0
+        assert info.jstack is not None
+        assert f"handler {consumer.group}" in info.jstack
+        with pytest.raises(BrokerRefused, match="not online"):
+            await admin.consumers.running_info(consumer.group, "nobody")
+
+
+async def test_a_message_is_consumed_directly(client: Client, admin: Admin) -> None:
+    topic = await fresh_topic(client, queues=1)
+    sent = await client.send(topic, b"body")
+    async with Consumer(client, topic) as consumer:
+        await consumer.got(1)
+        ask = admin.consumers.consume_directly
+        result = await ask(consumer.group, client.client_id, sent.offset_id)
+        assert (result.consume_result, result.order) == ("CR_SUCCESS", False)
+        consumer.fails = True
+        result = await ask(consumer.group, client.client_id, sent.offset_id)
+        assert result.consume_result == "CR_THROW_EXCEPTION"
+        assert result.remark == "ValueError: as asked"
+        assert consumer.seen == [b"body"] * 3
+        where = await admin.consumers.positions(consumer.group, topic)
+        assert where == {client.client_id: {sent.queue: 1}}
+        with pytest.raises(ValueError, match="characters"):
+            await ask(consumer.group, client.client_id, "x")
+
+
+async def test_progress_is_copied_and_told_in_time(client: Client, admin: Admin) -> None:
+    topic = await fresh_topic(client, queues=1)
+    sent = [await client.send(topic, b"%d" % at) for at in range(2)]
+    queue = sent[0].queue
+    await admin.commit_group_offsets("g-source", {queue: 1})
+    await admin.consumers.clone("g-source", "g-target", topic)
+    assert await admin.group_offset("g-target", queue) == 1
+    span = (await admin.consumers.time_span("g-target", topic))[queue]
+    assert span.min_time_stamp <= span.consume_time_stamp <= span.max_time_stamp
+    assert span.delay_time >= 0
