@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cometmq.admin.api import Admin
+from cometmq.client.blocking import Client as BlockingClient
 from cometmq.client.client import Client
 from cometmq.core.errors import CometError
 from cometmq.message.model import Message
@@ -17,6 +18,7 @@ from cometmq.outbox.relay import Relay, RelaySettings
 from cometmq.outbox.row import OutboxBusy, Page, Settled, Source, Sources, Wanted
 from cometmq.outbox.table import Outbox
 from cometmq.protocol.route import PERM_READ
+from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.outbox.boxes import Shop, first_copies, keyed, stored
@@ -179,6 +181,16 @@ async def test_a_database_that_fails_is_opened_again(client: Client, shop: Shop)
     failures = iter(range(1))
     with pytest.raises(failing.errors[0]):
         await relay(client, failing).drain()
+
+
+def test_a_program_without_a_loop_publishes_too(
+    cometmq_session_cluster: Cluster, sqlite_shop: Shop
+) -> None:
+    with BlockingClient(cometmq_session_cluster.namesrv) as client:
+        topic = client.wait(fresh_topic(client.inner))
+        sqlite_shop.write(topic, keyed("ab", 3))
+        assert client.wait(Relay(client.inner, sqlite_shop.outbox).drain()) == 6
+        assert len(client.wait(stored(client.inner, topic))) == 6
 
 
 async def test_what_nobody_thought_of_is_logged_and_tried_again(

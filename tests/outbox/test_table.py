@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+
+import psycopg
 import pytest
 
 from cometmq.core.errors import MessageIllegal, SettingsError
@@ -33,6 +36,17 @@ def test_a_message_waits_if_its_transaction_commits(shop: Shop) -> None:
     assert page.rows[0].created_ms > 1_700_000_000_000
     source.give_up()
     source.close()
+
+
+def test_connections_may_give_rows_in_any_shape(shop: Shop) -> None:
+    with shop.transaction() as connection:
+        connection.row_factory = (
+            sqlite3.Row if isinstance(connection, sqlite3.Connection) else psycopg.rows.dict_row
+        )
+        first = shop.outbox.add(connection, Message("t", b"x"), order_key="a")
+        if isinstance(connection, sqlite3.Connection):
+            connection.row_factory = lambda cursor, row: {"id": row[0]}
+        assert shop.outbox.add(connection, Message("t", b"x")) == first + 1
 
 
 def test_what_no_broker_takes_is_refused_at_once(shop: Shop) -> None:

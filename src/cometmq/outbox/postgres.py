@@ -104,6 +104,9 @@ class PostgresOutbox(Outbox):
             (self._lock_space, order_key, *values),
         )
 
+    def _cursor(self, connection: psycopg.Connection[Any]) -> psycopg.Cursor[Any]:
+        return connection.cursor(row_factory=self._driver.rows.tuple_row)
+
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
         with self._driver.connect(self.conninfo) as connection:
             done = connection.execute(*statement)
@@ -157,6 +160,7 @@ def _driver() -> Any:
     try:
         import psycopg
         import psycopg.conninfo
+        import psycopg.rows
     except ImportError as error:
         raise SettingsError(
             "outbox", f"psycopg is not installed ({error}): pip install 'cometmq[postgres]'"

@@ -85,6 +85,11 @@ class SqliteOutbox(Outbox):
             values,
         )
 
+    def _cursor(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
         with closing(_connect(self.path)) as connection:
             done = connection.execute(*statement)

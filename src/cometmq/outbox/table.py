@@ -45,6 +45,10 @@ class Outbox(ABC):
         """The insert of topic, order key, headers and body that gives the new id."""
 
     @abstractmethod
+    def _cursor(self, connection: Any) -> Any:
+        """A cursor of the application's connection that gives tuples, whatever that gives."""
+
+    @abstractmethod
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
         """Run a statement over a connection of its own, and commit: rows, number of changed."""
 
@@ -68,7 +72,7 @@ class Outbox(ABC):
         """
         statement = self.statement(message, order_key=order_key)
         # All of the answer is read, else SQLite takes the insert for unfinished.
-        [(row_id,)] = connection.execute(*statement).fetchall()
+        [(row_id,)] = self._cursor(connection).execute(*statement).fetchall()
         return int(row_id)
 
     def status(self) -> Status:
