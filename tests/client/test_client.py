@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cometmq.client.client import Client
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.hooks import ConsumeAttempt, SendAttempt
-from cometmq.core.errors import CometError, MessageIllegal, SettingsError
+from cometmq.core.errors import BrokerRefused, CometError, MessageIllegal, SettingsError
 from cometmq.message.model import Message, MessageQueue
 from cometmq.testing.cluster import Cluster
 from tests.client.scripted import eventually
@@ -50,6 +51,38 @@ async def test_the_first_example(client: Client, topic: str) -> None:
     assert (found[0].body, found[0].tag, found[0].keys) == (b"row", "update", ("AD-02",))
     assert found[0].message_id == result.message_id
     assert (found[0].queue, found[0].queue_offset) == (result.queue, result.queue_offset)
+
+
+async def test_messages_come_at_their_times_and_may_be_recalled(client: Client, topic: str) -> None:
+    begun = datetime.now(UTC)
+    moment = begun.replace(microsecond=400_000) + timedelta(seconds=2)
+    never = await client.send(topic, b"never", deliver_at=moment)
+    second = await client.send(topic, b"second", deliver_at=moment)
+    first = await client.send(topic, b"first", delay_s=0.3)
+    assert first.recall_handle
+    assert second.recall_handle
+    await client.recall(never)
+    found: dict[bytes, int] = {}
+    async for message in client.subscribe(topic, group=f"g-{topic}", start="first"):
+        async with message.processing():
+            found[message.body] = message.store_ms
+        if message.body == b"second":
+            break
+    assert list(found) == [b"first", b"second"]
+    assert found[b"first"] >= begun.timestamp() * 1_000 + 300
+    assert 0 <= found[b"second"] - moment.timestamp() * 1_000 + 20 < 2_000
+    with pytest.raises(BrokerRefused, match="timestamp invalid"):
+        await client.recall(second)
+
+
+async def test_what_has_no_time_of_its_own_cannot_be_recalled(client: Client, topic: str) -> None:
+    sent = await client.send(topic, b"now")
+    with pytest.raises(MessageIllegal, match="cannot be recalled"):
+        await client.recall(sent)
+    with pytest.raises(MessageIllegal, match="has no time zone"):
+        await client.send(topic, b"when", deliver_at=datetime(2030, 1, 1))
+    with pytest.raises(BrokerRefused, match="timerMaxDelaySec"):
+        await client.send(topic, b"too late", delay_s=4 * 24 * 3_600)
 
 
 async def test_every_message_is_consumed_once_by_a_group_and_once_by_another(

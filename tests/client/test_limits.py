@@ -29,6 +29,10 @@ from cometmq.message.names import FORBIDDEN_TO_SEND
         (Message("städte", b""), "letters without accents"),
         (Message("t", b"x" * 101), "101 bytes; the limit is 100"),
         (Message("t", b"", delay_level=-1), "negative"),
+        (Message("t", b"", delay_ms=-1), "the delay of -1 ms is negative"),
+        (Message("t", b"", deliver_at_ms=-1), "the moment of -1 ms is negative"),
+        (Message("t", b"", delay_ms=5, deliver_at_ms=5), "one of delay level, delay and moment"),
+        (Message("t", b"", delay_level=5, delay_ms=5), "not 5, 5 ms and 0"),
         (Message("t", b"", keys=("a b",)), "blank"),
         (Message("t", b"", keys=("",)), "blank"),
         (Message("t", b"", properties={"KEYS": "x"}), "reserved"),
@@ -78,6 +82,8 @@ def test_the_brokers_own_topics_take_no_messages(topic: str) -> None:
         (Message("u", b""), "topics 't' and 'u'"),
         (Message("t", b"", wait_store=False), "others that do not"),
         (Message("t", b"", delay_level=1), "a delayed message"),
+        (Message("t", b"", delay_ms=1), "a delayed message"),
+        (Message("t", b"", deliver_at_ms=1), "a delayed message"),
     ],
 )
 def test_messages_that_cannot_be_one_batch(second: Message, problem: str) -> None:

@@ -29,6 +29,12 @@ def test_a_stored_message(status: SendStatus) -> None:
     assert result == SendResult(status, "K", "ID", QUEUE, 5, "T")
 
 
+def test_a_message_that_waits_has_a_recall_handle() -> None:
+    ext = {"msgId": "ID", "queueId": "1", "queueOffset": "5", "recallHandle": "H"}
+    (result,) = read_results("h:1", SINGLE, QUEUE, answer(**ext))
+    assert result.recall_handle == "H"
+
+
 def test_a_broker_may_choose_another_queue() -> None:
     (result,) = read_results("h:1", SINGLE, QUEUE, answer(msgId="ID", queueId="3", queueOffset="5"))
     assert result.queue == MessageQueue("t", "a", 3)

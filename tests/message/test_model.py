@@ -48,3 +48,14 @@ def test_packed_body_is_unpacked() -> None:
 def test_queues_sort_as_in_java() -> None:
     queues = [MessageQueue("b", "a", 0), MessageQueue("a", "b", 0), MessageQueue("a", "a", 1)]
     assert sorted(queues) == [queues[2], queues[1], queues[0]]
+
+
+def test_a_message_may_have_a_time_of_its_own() -> None:
+    late = Message("t", b"", delay_ms=1_500)
+    assert late.to_properties() == {"TIMER_DELAY_MS": "1500", "WAIT": "true"}
+    moment = Message("t", b"", deliver_at_ms=1_700_000_000_000)
+    assert moment.to_properties() == {"TIMER_DELIVER_MS": "1700000000000", "WAIT": "true"}
+    assert late.is_delayed
+    assert moment.is_delayed
+    assert Message("t", b"", delay_level=1).is_delayed
+    assert not Message("t", b"").is_delayed

@@ -11,7 +11,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.message import properties as props
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from tests.operation.raw import Lost, RawPeer, create_topic, pull_queue, send_header
+from tests.operation.raw import Lost, Pending, RawPeer, create_topic, pull_queue, send_header
 
 TOPIC = "timed"
 QUEUES = 4
@@ -42,7 +42,7 @@ class Timed:
     async def send(self, address: str, count: int, due: Due) -> None:
         """Send messages, until all are answered or the connection is lost."""
         peer = await RawPeer.connect(address)
-        waiting: list[tuple[bytes, int, asyncio.Future[object]]] = []
+        waiting: list[tuple[bytes, int, Pending]] = []
         for size in _parts(count):
             now_ms = _CLOCK.wall_ms()
             made = [self._make(now_ms, due) for _ in range(size)]
@@ -69,14 +69,14 @@ class Timed:
         text = props.encode_text(properties)
         return key, due_ms, send_header(TOPIC, number % QUEUES, text, now_ms)
 
-    async def _take(self, waiting: list[tuple[bytes, int, asyncio.Future[object]]]) -> None:
+    async def _take(self, waiting: list[tuple[bytes, int, Pending]]) -> None:
         for key, due_ms, answer in waiting:
             try:
                 response = await answer
             except Lost:
                 self.unanswered.add(key)
                 continue
-            assert getattr(response, "code", None) == ResponseCode.SUCCESS, response
+            assert response.code == ResponseCode.SUCCESS, response.remark
             self.acknowledged[key] = due_ms
 
     def due_by(self, moment_ms: int) -> set[bytes]:

@@ -223,6 +223,7 @@ class Client:
         return self._thread
 
     send = _waiting(asynchronous.Client.send)
+    recall = _waiting(asynchronous.Client.recall)
     send_oneway = _waiting(asynchronous.Client.send_oneway)
     send_batch = _waiting(asynchronous.Client.send_batch)
     send_many = _waiting(asynchronous.Client.send_many)

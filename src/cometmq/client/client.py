@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import msgspec
+
 from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.inquiries import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
@@ -16,10 +18,13 @@ from cometmq.client.requestreply import Asker, Responder, respond
 from cometmq.client.session import Session
 from cometmq.client.tracing import Tracer
 from cometmq.client.transactions import Checker, CheckerTable, Transaction
+from cometmq.core.errors import MessageIllegal
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import AUTO_CREATE_TOPIC
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from cometmq.client.consumer.filters import Sql
     from cometmq.client.consumer.received import MessageView, ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
@@ -158,6 +163,8 @@ class Client:
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
+        delay_s: float = 0,
+        deliver_at: datetime | None = None,
         order_key: str | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
@@ -171,20 +178,32 @@ class Client:
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
         delay_level: int = 0,
+        delay_s: float = 0,
+        deliver_at: datetime | None = None,
         order_key: str | None = None,
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
         """Send a message, or a body to a topic, and wait until a broker has stored it.
 
-        ``keys`` find it later, ``tag`` is what consumers filter by, messages with one
+        ``keys`` find it later, ``tag`` is what consumers filter by. Consumers get it after
+        ``delay_s``, or at ``deliver_at``, or after the broker's ``delay_level``. Messages with one
         ``order_key`` stay in order; ``queue`` is a queue of the topic, or a function that picks
         one. Raises as Producer.send.
         """
         message = _message(topic, body, tag, keys, properties, delay_level)
+        if delay_s or deliver_at is not None:
+            message = msgspec.structs.replace(
+                message, delay_ms=round(delay_s * 1_000), deliver_at_ms=_epoch_ms(deliver_at)
+            )
         return await self.producer.send(
             message, order_key=order_key, queue=queue, timeout_ms=timeout_ms
         )
+
+    async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
+        """Take back a message sent with ``delay_s`` or ``deliver_at`` before it is due; ``sent`` is
+        what :meth:`send` gave. Raises as Producer.recall."""
+        await self.producer.recall(sent, timeout_ms=timeout_ms)
 
     async def send_oneway(
         self,
@@ -422,6 +441,15 @@ class Client:
         else:
             queues = await self.session.subscribe_queues(known_as)
         return tuple(map(namespace.unwrap_queue, queues))
+
+
+def _epoch_ms(moment: datetime | None) -> int:
+    """Milliseconds since the epoch; 0 for no moment. Raises MessageIllegal."""
+    if moment is None:
+        return 0
+    if moment.tzinfo is None:
+        raise MessageIllegal(f"deliver_at {moment} has no time zone: say which moment that is")
+    return round(moment.timestamp() * 1_000)
 
 
 def _message(

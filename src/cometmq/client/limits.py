@@ -61,6 +61,8 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         )
     if message.delay_level < 0:
         raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
+    if message.is_delayed:
+        _check_delay(message)
     for key in message.keys:
         if key.split() != [key]:
             raise MessageIllegal(f"key {key!r} is empty or holds a blank, which parts keys")
@@ -72,6 +74,18 @@ def check_message(message: Message, max_message_bytes: int) -> None:
             raise MessageIllegal(f"message id {message.message_id!r} holds a blank")
     if message.tag:
         _check_property("tag", message.tag)
+
+
+def _check_delay(message: Message) -> None:
+    for what, value in (("delay", message.delay_ms), ("moment", message.deliver_at_ms)):
+        if value < 0:
+            raise MessageIllegal(f"the {what} of {value} ms is negative; 0 means at once")
+    given = (message.delay_level, message.delay_ms, message.deliver_at_ms)
+    if sum(map(bool, given)) > 1:
+        raise MessageIllegal(
+            "a message has one of delay level, delay and moment of delivery, not "
+            f"{given[0]}, {given[1]} ms and {given[2]}"
+        )
 
 
 def _check_property(name: str, value: str) -> None:
@@ -97,7 +111,7 @@ def check_property_size(text: str) -> str:
 
 def goes_alone(message: Message) -> bool:
     """Whether a message may be in no batch: it is delayed, or bound for a retry topic."""
-    return message.delay_level != 0 or message.topic.startswith(names.RETRY_PREFIX)
+    return message.is_delayed or message.topic.startswith(names.RETRY_PREFIX)
 
 
 def check_batch(messages: Sequence[Message]) -> None:
@@ -109,7 +123,7 @@ def check_batch(messages: Sequence[Message]) -> None:
         elif message.wait_store != first.wait_store:
             problem = "messages that wait to be stored and others that do not"
         elif goes_alone(message):
-            what = "a delayed message" if message.delay_level else "a message for a retry topic"
+            what = "a delayed message" if message.is_delayed else "a message for a retry topic"
             problem = f"{what}, which must go alone"
         else:
             continue

@@ -14,6 +14,9 @@ from cometmq.client.batches import plan_batches
 from cometmq.client.delivery import Delivery
 from cometmq.client.limits import check_producer_group
 from cometmq.client.outgoing import INLINE_COMPRESS_BYTES, Packer
+from cometmq.core.errors import BrokerRefused, MessageIllegal
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.headers import RecallMessage
 
 if TYPE_CHECKING:
     from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
@@ -69,6 +72,28 @@ class Producer:
         """
         packed = await self._pack_one(message)
         return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
+
+    async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
+        """Take back a message that waits for a time of its own: consumers do not get it.
+
+        ``sent`` is what its send gave. Raises MessageIllegal for a message that its broker cannot
+        recall, BrokerRefused when it is too late or recalls are not allowed, RouteNotFound,
+        NotConnected and RequestTimedOut.
+        """
+        if not sent.recall_handle:
+            raise MessageIllegal(
+                f"message {sent.message_id} cannot be recalled: only one with a delay or moment of "
+                "its own, which has not passed, has a recall handle"
+            )
+        queue = self._session.namespace.wrap_queue(sent.queue)
+        address = await self._session.master_of(queue)
+        header = RecallMessage(queue.topic, sent.recall_handle, self.known_as)
+        code = RequestCode.RECALL_MESSAGE
+        response = await self._session.remoting.request(
+            address, code, header, timeout_ms=timeout_ms or self._config.request_timeout_ms
+        )
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
 
     async def send_oneway(
         self,

@@ -32,7 +32,8 @@ _STATUS: Final = {status.value: status for status in SendStatus}
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message is stored. ``message_id`` is its unique key, ``offset_id`` the broker's.
-    ``region`` is where the broker says it is; empty when it wants no traces."""
+    ``region`` is where the broker says it is; empty when it wants no traces. ``recall_handle`` is
+    what recalls a message that waits for a time of its own."""
 
     status: SendStatus
     message_id: str
@@ -41,6 +42,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int
     transaction_id: str = ""
     region: str = ""
+    recall_handle: str = ""
 
 
 def read_results(
@@ -64,8 +66,11 @@ def read_results(
     region = "" if ext.get("TRACE_ON") == "false" else ext.get("MSG_REGION", "")
     if packed.code != RequestCode.SEND_BATCH_MESSAGE:
         transaction_id = ext.get("transactionId", "")
+        handle = ext.get("recallHandle", "")
         at = header.queue_offset
-        return [SendResult(status, keys[0], header.msg_id, stored, at, transaction_id, region)]
+        return [
+            SendResult(status, keys[0], header.msg_id, stored, at, transaction_id, region, handle)
+        ]
     offset_ids = header.msg_id.split(",")
     if len(offset_ids) != len(keys):
         problem = f"{len(offset_ids)} ids for {len(keys)} messages"

@@ -217,7 +217,7 @@ class ConsumeTrace:
 def _kind(attempt: SendAttempt, message: Message) -> MessageKind:
     if attempt.is_half:
         return MessageKind.HALF
-    return MessageKind.DELAYED if message.delay_level else MessageKind.NORMAL
+    return MessageKind.DELAYED if message.is_delayed else MessageKind.NORMAL
 
 
 def _end(attempt: ConsumeAttempt) -> ConsumeEnd:

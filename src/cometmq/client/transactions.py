@@ -99,7 +99,7 @@ class Transaction:
         Raises as Producer.send, and BrokerRefused when the message is stored less safely than the
         broker's policy asks; it is rolled back then.
         """
-        if self._message.delay_level:
+        if self._message.is_delayed:
             raise MessageIllegal("a transactional message cannot be delayed: its commit decides")
         sent = await self._producer.send_prepared(
             self._message,

@@ -24,7 +24,11 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to send. ``delay_level`` 0 sends at once; ``properties`` are the user's own.
+    """A message to send. ``properties`` are the user's own.
+
+    At most one of ``delay_level``, ``delay_ms`` (from the moment that a broker has it) and
+    ``deliver_at_ms`` (since the epoch) says when consumers get it; with 0 in all they get it at
+    once.
 
     ``message_id`` is what it is known by to brokers and consumers, its unique key; the client makes
     one where it is empty. Give one to a message that may be sent again by another process.
@@ -39,6 +43,13 @@ class Message(msgspec.Struct, frozen=True):
     wait_store: bool = True
     properties: Mapping[str, str] = {}
     message_id: str = ""
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether consumers do not get it at once."""
+        return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
     def to_properties(self) -> dict[str, str]:
         """All properties as the wire has them, reserved names included, without a unique key."""
@@ -49,6 +60,10 @@ class Message(msgspec.Struct, frozen=True):
             found[props.KEYS] = " ".join(self.keys)
         if self.delay_level:
             found[props.DELAY] = str(self.delay_level)
+        if self.delay_ms:
+            found[props.TIMER_DELAY_MS] = str(self.delay_ms)
+        if self.deliver_at_ms:
+            found[props.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         found[props.WAIT] = "true" if self.wait_store else "false"
         return found
 

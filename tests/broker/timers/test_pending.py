@@ -60,14 +60,14 @@ async def test_rows_that_come_while_a_bucket_is_loaded_are_not_missed(tmp_path: 
 
 async def test_what_is_late_goes_at_once_and_not_to_a_file(tmp_path: Path) -> None:
     pending = make(tmp_path)
-    assert pending.is_noted_by_files
+    assert pending.is_noted_by_files()
     pending.put(Waiting(BASE - 5, 0, 0, 50))
-    assert pending.wheel.next_tick == pending.through + 1
-    assert not pending.is_noted_by_files
+    assert pending.wheel.next_tick() == pending.through + 1
+    assert not pending.is_noted_by_files()
     assert pending.files.buckets() == []
     pending.wheel.take()
     pending.through += 1
-    assert pending.is_noted_by_files
+    assert pending.is_noted_by_files()
 
 
 async def test_what_is_done_with_does_not_come_from_a_file(tmp_path: Path) -> None:

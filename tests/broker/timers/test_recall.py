@@ -19,7 +19,7 @@ async def delivered(client: BrokerClient, count: int = 1, **changes: str) -> lis
     """Wait until a queue has so many messages."""
     async with asyncio.timeout(10):
         while True:
-            _, records = await client.pull(**changes)
+            _, records = await client.pull(0, **changes)
             if len(records) >= count:
                 return records
             await asyncio.sleep(0.01)

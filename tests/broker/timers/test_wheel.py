@@ -11,16 +11,16 @@ def test_nothing_is_early_and_a_tick_late_at_most() -> None:
 
 def test_ticks_come_in_their_order_and_rows_in_theirs() -> None:
     wheel = Wheel()
-    assert wheel.next_tick is None
+    assert wheel.next_tick() is None
     rows = [ROW.pack(number, number, number, 1) for number in range(4)]
     wheel.put(7, rows[0])
     wheel.put(3, rows[1])
     wheel.put(7, rows[2])
     wheel.put(5, rows[3])
     assert wheel.count == 4
-    assert wheel.next_tick == 3
+    assert wheel.next_tick() == 3
     assert wheel.take() == rows[1]
     assert wheel.take() == rows[3]
-    assert wheel.next_tick == 7
+    assert wheel.next_tick() == 7
     assert wheel.take() == rows[0] + rows[2]
-    assert (wheel.count, wheel.next_tick) == (0, None)
+    assert (wheel.count, wheel.next_tick()) == (0, None)

@@ -83,7 +83,6 @@ class Pending:
         if bucket < self.loaded or bucket == self._loading:
             self.wheel.put(tick, row)
 
-    @property
     def is_noted_by_files(self) -> bool:
         """Whether all that waits is in the files, those of its rows that are due up to ``through``
         left out."""

@@ -1,4 +1,4 @@
-"""Old log files go, waiting messages stay: what waits in them is stored again, at the end of the log
+"""Old log files go, waiting messages stay: what waits in them is stored again, where the log ends
 (upstream rolls what waits for long, whether its file is old or not).
 
 The store says before it drops files (store/expiry.py) up to where the log is to go, and learns up

@@ -65,7 +65,7 @@ class Saver:
     def know(self) -> None:
         """Take down what is known. No tick may be half delivered."""
         pending = self._pending
-        if not pending.is_noted_by_files or self._store.find_queue(TIMER_TOPIC, 0) is None:
+        if not pending.is_noted_by_files() or self._store.find_queue(TIMER_TOPIC, 0) is None:
             return
         self._known_ms = self._clock.monotonic_ms()
         log_offset, floor = self._intake.log_offset(), self._rolling.floor

@@ -126,7 +126,7 @@ class Timers:
             now = self._clock.wall_ms() // TICK_MS
             # The tick in which a bucket ends has rows of the next one too.
             last = min(now, pending.loaded * BUCKET_MS // TICK_MS - 1)
-            tick = pending.wheel.next_tick
+            tick = pending.wheel.next_tick()
             if tick is None or tick > last:
                 break
             await self.delivery.deliver_tick(tick, pending.wheel.take())

@@ -38,7 +38,6 @@ class Wheel:
         rows += row
         self.count += 1
 
-    @property
     def next_tick(self) -> int | None:
         """The first tick that has rows."""
         return self._heap[0] if self._heap else None
