@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -49,7 +50,10 @@ class World:
         half = self.transactions.index.get(half_offset)
         assert half is not None
         record = self.parts.read(HALF)[half_offset]
-        await self.transactions.conclude(half_offset, half, committed(record) if commit else None)
+        ended = asyncio.Event()
+        copy = committed(record) if commit else None
+        self.transactions.conclude(half_offset, half, copy, lambda _: ended.set())
+        await ended.wait()
         await self.clock.sleep_ms(0)
 
     async def round_after(self, duration_ms: int) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cometmq.broker import transactions
 from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one
 from cometmq.protocol.codes import RequestCode
@@ -137,16 +138,44 @@ async def test_ends_that_do_not_fit_are_refused(
         assert (await end(client, half, ROLLBACK)).code == 0
 
 
-async def test_a_half_message_that_has_left_memory_is_read_from_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("on_disk", [False, True])
+async def test_a_half_message_that_is_no_longer_remembered_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
 ) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()
-        half = await prepare(client)
-        monkeypatch.setattr(running.broker.store, "message_at", lambda _: None)
-        assert (await end(client, half, COMMIT)).code == 0
-        monkeypatch.undo()
-        assert [record.body for record in await read(client, "t", "1")] == [b"half"]
+        monkeypatch.setattr(transactions, "MAX_REMEMBERED", 1)
+        older, newer = await prepare(client), await prepare(client)
+        with monkeypatch.context() as patch:
+            if on_disk:
+                patch.setattr(running.broker.store, "message_at", lambda _: None)
+            assert (await end(client, older, COMMIT)).code == 0
+        assert (await end(client, newer, COMMIT)).code == 0
+        was_read, was_remembered = await read(client, "t", "1")
+        assert delivered(was_read) == delivered(was_remembered)
+        assert was_read.body == b"half"
+
+
+def delivered(record: Record) -> Record:
+    """A record without what says where it lies, and when it was stored."""
+    return msgspec.structs.replace(
+        record, queue_offset=0, physical_offset=0, store_ms=0, prepared_offset=0
+    )
+
+
+async def test_a_half_message_that_was_not_stored_cannot_be_committed(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files) as running:
+        client = await running.connect()
+        files.write_errno = NO_SPACE
+        assert (await client.send(b"half", f="4", i=PREPARED)).code == 14
+        files.write_errno = 0
+        running.broker.store.update_refusal()
+        half = Head(0, ext={"queueOffset": "0", "msgId": "0" * 32})
+        refused = await end(client, half, COMMIT)
+        assert (refused.code, "it is lost" in (refused.remark or "")) == (1, True)
+        assert (await client.send(b"behind")).code == 0
+        assert [record.body for record in await read(client, "t", "1")] == [b"behind"]
 
 
 async def test_a_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from cometmq.broker.durability import PutResult
 from cometmq.broker.halfmessages import real_place
 from cometmq.broker.lookup import bounds, find_record
 from cometmq.broker.transactions import committed, is_half
@@ -176,14 +176,14 @@ class CheckBack:
         self._transactions.ensure_topic(CHECK_MAX_TIME_TOPIC)
         kept = committed(record)
         if kept is not None:
-            kept = replace(
+            kept = msgspec.structs.replace(
                 kept,
                 topic=CHECK_MAX_TIME_TOPIC,
                 queue_id=0,
                 sys_flag=record.sys_flag,
                 prepared_offset=0,
             )
-        self._transactions.conclude(half_offset, half, kept)
+        self._transactions.conclude(half_offset, half, kept, _given_up)
 
     # ------------------------------------------------------------------------- for administrators
 
@@ -202,3 +202,8 @@ class CheckBack:
 def index_changed(transactions: Transactions, half_offset: int, half: Half) -> bool:
     """Whether a transaction is not simply open any more."""
     return half.ending or transactions.index.get(half_offset) is not half
+
+
+def _given_up(outcome: PutResult | CometError) -> None:
+    if not isinstance(outcome, PutResult):
+        log.error("transaction not given up error=%s", outcome)

@@ -20,7 +20,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from cometmq.core.errors import CometError, StoreError
 from cometmq.filter.tags import tag_code
@@ -41,11 +44,11 @@ log = logging.getLogger(__name__)
 EXPIRE_INTERVAL_MS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingRecord:
+class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
     """A record that the broker itself stores: a retry, a delayed message that is due.
 
-    ``queue_id`` must exist; ``tag_code`` None means that of the TAGS property.
+    ``queue_id`` must exist; ``tag_code`` None means that of the TAGS property. ``raw_properties``
+    are the properties as a record holds them, where they are at hand.
     """
 
     topic: str
@@ -59,24 +62,33 @@ class OutgoingRecord:
     reconsume_times: int = 0
     prepared_offset: int = 0
     tag_code: int | None = None
+    raw_properties: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Where a record was stored. ``code`` is SUCCESS or says what its durability lacks."""
 
     code: int
     physical_offset: int
     queue_offset: int
-    message_id: str
+    store_host: bytes
+
+    @property
+    def message_id(self) -> str:
+        """The id that the broker gave."""
+        return encode_offset_id(self.store_host, self.physical_offset)
+
+
+#: Is told once where a record was stored, or why it was not. It must not wait.
+Told = Callable[[PutResult | CometError], None]
 
 
 #: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
 #: physical offset of a single message, those of all messages of a batch in one or more pieces, or
 #: their ids.
 WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes"]
-#: A put that waits: its future and its result, should the turn succeed.
-WaitingPut = tuple["asyncio.Future[PutResult]", PutResult]
+#: A put that waits: who is told, and its result, should the turn succeed.
+WaitingPut = tuple[Told, PutResult]
 
 
 @dataclass(slots=True)
@@ -144,8 +156,19 @@ class Appender:
 
         Raises StoreError and MessageIllegal when it cannot be appended.
         """
-        properties = record.properties
-        raw = props.encode(properties)
+        done: asyncio.Future[PutResult] = self._loop.create_future()
+        self.append(record, partial(_resolve, done))
+        return done
+
+    def append(self, record: OutgoingRecord, told: Told) -> None:
+        """:meth:`place` for callers that need no future: ``told`` is called before the answers of
+        the turn leave.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
+        properties, raw = record.properties, record.raw_properties
+        if raw is None:
+            raw = props.encode(properties)
         code = record.tag_code
         queue = self._store.queue(record.topic, record.queue_id)
         physical, queue_offset = self._store.append(
@@ -161,12 +184,9 @@ class Appender:
             tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
             keys=props.index_keys(properties),
         )
-        message_id = encode_offset_id(self._store_host, physical)
-        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, message_id)
-        done: asyncio.Future[PutResult] = self._loop.create_future()
+        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._schedule()
-        self._turn.puts.append((done, result))
-        return done
+        self._turn.puts.append((told, result))
 
     def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
         """Waits for what the caller appended to the store itself in this turn.
@@ -291,26 +311,37 @@ class Appender:
             self._fail(turn, error)
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
+        for told, result in turn.puts:
+            if code != ResponseCode.SUCCESS:
+                result = msgspec.structs.replace(result, code=code)
+            _tell(told, result)
         if turn.sends:
             self.answer_sends(turn.sends, code, remark)
-        for done, result in turn.puts:
-            if not done.done():
-                done.set_result(
-                    result
-                    if code == ResponseCode.SUCCESS
-                    else PutResult(
-                        code, result.physical_offset, result.queue_offset, result.message_id
-                    )
-                )
         turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
+        for told, _ in turn.puts:
+            _tell(told, error)
         if turn.sends:
             self.answer_sends(turn.sends, error.code, error.remark)
-        for done, _ in turn.puts:
-            if not done.done():
-                done.set_exception(error)
         turn.end_watch(error)
+
+
+def _tell(told: Told, outcome: PutResult | CometError) -> None:
+    try:
+        told(outcome)
+    except Exception:
+        # What is stored is stored: one who cannot be told must not fail the others.
+        log.exception("put not told told=%r", told)
+
+
+def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, PutResult):
+        done.set_result(outcome)
+    else:
+        done.set_exception(outcome)
 
 
 def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
@@ -150,7 +151,7 @@ class SendBackHandler:
         log.warning(
             "dead letter group=%s topic=%s tries=%d", group, topic.topic_name, back.reconsume_times
         )
-        return replace(back, topic=topic.topic_name, queue_id=0)
+        return msgspec.structs.replace(back, topic=topic.topic_name, queue_id=0)
 
     def _to_retry(
         self, back: OutgoingRecord, group: SubscriptionGroupConfig, level: int, *, unit: bool
@@ -167,7 +168,9 @@ class SendBackHandler:
         parked_in, parked_queue, parked = self._levels.park(
             topic.topic_name, queue_id, back.properties, level
         )
-        return replace(back, topic=parked_in, queue_id=parked_queue, properties=parked)
+        return msgspec.structs.replace(
+            back, topic=parked_in, queue_id=parked_queue, properties=parked
+        )
 
 
 def _copy_of(record: Record, properties: dict[str, str]) -> OutgoingRecord:

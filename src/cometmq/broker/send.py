@@ -22,6 +22,7 @@ from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.limits import check_body, check_properties
 from cometmq.broker.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.topics import check_name
+from cometmq.broker.transactions import committed_send
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
@@ -176,7 +177,8 @@ class SendHandler:
             keys=keys,
         )
         if topic == HALF_TOPIC:
-            self._transactions.prepared(queue_offset, physical, properties)
+            copy = committed_send(peer, request, answered_id, physical, properties, raw)
+            self._transactions.prepared(queue_offset, physical, properties, copy)
         elif topic == TIMER_TOPIC and (handle := self._timers.recall_handle(properties)):
             self._recall_handles[physical] = handle
         request.body = b""  # stored: a send that waits for its sync need not hold it too

@@ -14,11 +14,12 @@ op message are appended in one turn, so a failing disk takes both or none.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.durability import OutgoingRecord
+import msgspec
+
+from cometmq.broker.durability import OutgoingRecord, PutResult
 from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import TimerRules, wants_timer
@@ -33,24 +34,27 @@ from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.route import PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping
 
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.durability import Appender, PutResult
+    from cometmq.broker.durability import Appender, Told
     from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import EndTransaction
+    from cometmq.protocol.headers import EndTransaction, SendMessage
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
 
-#: The tag of op messages: the half message they name is done with.
-_DONE_TAG: Final = "d"
+#: Half messages that are remembered as they will be delivered, so that a commit, which mostly comes
+#: soon, need not read them; and how large such a message may be.
+MAX_REMEMBERED: Final = 2_048
+_MAX_REMEMBERED_BYTES: Final = 8_192
+#: Properties of op messages; the tag says that the half message they name is done with.
+_DONE: Final = {props.TAGS: "d"}
 
 
 class Transactions:
@@ -73,6 +77,8 @@ class Transactions:
         self._clock = clock
         self._tasks = tasks
         self._timers = TimerRules(config)
+        self._lately: dict[int, OutgoingRecord] = {}
+        self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
 
@@ -88,9 +94,14 @@ class Transactions:
             self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
 
     def prepared(
-        self, half_offset: int, physical_offset: int, properties: Mapping[str, str]
+        self,
+        half_offset: int,
+        physical_offset: int,
+        properties: Mapping[str, str],
+        copy: OutgoingRecord | None = None,
     ) -> None:
-        """A half message was appended in this turn."""
+        """A half message was appended in this turn; ``copy`` is what :func:`committed_send` made
+        of it."""
         immunity = immunity_ms(properties, self._config.transaction_time_out)
         half = Half(
             physical_offset,
@@ -99,6 +110,20 @@ class Transactions:
             immunity,
         )
         self.index.add(half_offset, half, self._clock.monotonic_ms() + immunity)
+        if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
+            lately = self._lately
+            if len(lately) >= MAX_REMEMBERED:
+                del lately[next(iter(lately))]
+            lately[half_offset] = copy
+
+    def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
+        """What a half message is as consumers get it, when it came lately."""
+        if self._failures != self._store.put_failures:
+            # A write failed: what was appended before it may not be stored.
+            self._failures = self._store.put_failures
+            self._lately.clear()
+        copy = self._lately.pop(half_offset, None)
+        return copy if copy and copy.prepared_offset == half.physical_offset else None
 
     # ----------------------------------------------------------------------------------------- end
 
@@ -118,6 +143,10 @@ class Transactions:
                 f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
             )
         half = self._open(header)
+        copy = self._remembered(header.tran_state_table_offset, half)
+        if copy is not None:
+            self._conclude(peer, request, half, copy)
+            return None
         view = self._store.message_at(half.physical_offset)
         if view is None:
             half.ending = True
@@ -153,20 +182,30 @@ class Transactions:
     def _end(
         self, peer: Peer, request: Request[EndTransaction], half: Half, record: Record | None
     ) -> None:
-        half_offset = request.header.tran_state_table_offset
-        if record is None or not is_half(record, half_offset):
+        if record is None or not is_half(record, request.header.tran_state_table_offset):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: it is lost"
             )
-        copy = None
-        if request.header.commit_or_rollback == TransactionType.COMMIT:
-            copy = committed(record)
-            if copy is None:
-                raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
-                )
+        self._conclude(peer, request, half, committed(record))
+
+    def _conclude(
+        self,
+        peer: Peer,
+        request: Request[EndTransaction],
+        half: Half,
+        copy: OutgoingRecord | None,
+    ) -> None:
+        header = request.header
+        if header.commit_or_rollback == TransactionType.ROLLBACK:
+            copy = None
+        elif copy is None:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
+            )
+        else:
             copy = self._timed(copy)
-        self.conclude(half_offset, half, copy).add_done_callback(partial(_answer, peer, request))
+        told = partial(_answer, peer, request)
+        self.conclude(header.tran_state_table_offset, half, copy, told)
 
     def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
         """The copy, to wait for its time first if it asks for that."""
@@ -178,42 +217,47 @@ class Transactions:
             return copy
         self.ensure_topic(TIMER_TOPIC)
         topic, queue_id, properties = parked
-        return replace(copy, topic=topic, queue_id=queue_id, properties=properties)
+        return msgspec.structs.replace(
+            copy, topic=topic, queue_id=queue_id, properties=properties, raw_properties=None
+        )
 
     def conclude(
-        self, half_offset: int, half: Half, copy: OutgoingRecord | None
-    ) -> asyncio.Future[PutResult]:
-        """Store ``copy``, if any, and the op message; the transaction is over when both are.
+        self, half_offset: int, half: Half, copy: OutgoingRecord | None, told: Told
+    ) -> None:
+        """Store ``copy``, if any, and the op message, of which ``told`` hears; the transaction is
+        over when both are stored.
 
         Raises StoreError and MessageIllegal when nothing could be appended.
         """
         half.ending = True
         try:
             if copy is not None and not half.copied:
-                self._appender.place(copy).add_done_callback(partial(_copied, half))
+                self._appender.append(copy, partial(_copied, half))
             self.ensure_topic(OP_HALF_TOPIC)
-            done = self._appender.place(
+            self._appender.append(
                 OutgoingRecord(
                     OP_HALF_TOPIC,
                     0,
                     b"%d" % half_offset,
-                    {props.TAGS: _DONE_TAG},
+                    _DONE,
                     self._clock.wall_ms(),
                     self._store.store_host,
-                )
+                ),
+                partial(self._ended, half_offset, half, told),
             )
         except CometError:
             half.ending = False
             raise
-        done.add_done_callback(partial(self._ended, half_offset, half))
-        return done
 
-    def _ended(self, half_offset: int, half: Half, done: asyncio.Future[PutResult]) -> None:
-        if done.cancelled() or done.exception() is not None:
+    def _ended(
+        self, half_offset: int, half: Half, told: Told, outcome: PutResult | CometError
+    ) -> None:
+        if isinstance(outcome, PutResult):
+            self.index.remove(half_offset)
+            self.trail.stored(outcome.queue_offset, half_offset)
+        else:
             half.ending = False
-            return
-        self.index.remove(half_offset)
-        self.trail.stored(done.result().queue_offset, half_offset)
+        told(outcome)
 
 
 def is_half(record: Record, half_offset: int) -> bool:
@@ -240,6 +284,35 @@ def committed(record: Record) -> OutgoingRecord | None:
         sys_flag=with_transaction_type(record.sys_flag, TransactionType.COMMIT),
         reconsume_times=record.reconsume_times,
         prepared_offset=record.physical_offset,
+        raw_properties=record.properties,
+    )
+
+
+def committed_send(
+    peer: Peer,
+    request: Request[SendMessage],
+    queue_id: int,
+    physical_offset: int,
+    properties: Mapping[str, str],
+    raw_properties: bytes,
+) -> OutgoingRecord | None:
+    """What :func:`committed` will make of a half message that was appended in this turn; None when
+    the half message has to be read for it."""
+    header = request.header
+    if wants_timer(properties):
+        return None
+    return OutgoingRecord(
+        header.topic,
+        queue_id,
+        request.body,
+        properties,
+        header.born_timestamp,
+        peer.host_bytes,
+        flag=header.flag,
+        sys_flag=with_transaction_type(header.sys_flag, TransactionType.COMMIT),
+        reconsume_times=header.reconsume_times or 0,
+        prepared_offset=physical_offset,
+        raw_properties=raw_properties,
     )
 
 
@@ -251,17 +324,15 @@ def _decoded(view: memoryview) -> Record | None:
         return None
 
 
-def _copied(half: Half, done: asyncio.Future[PutResult]) -> None:
-    half.copied = not done.cancelled() and done.exception() is None
+def _copied(half: Half, outcome: PutResult | CometError) -> None:
+    half.copied = isinstance(outcome, PutResult)
 
 
-def _answer(peer: Peer, request: Request[EndTransaction], done: asyncio.Future[PutResult]) -> None:
-    if done.cancelled() or peer.closed:
+def _answer(peer: Peer, request: Request[EndTransaction], outcome: PutResult | CometError) -> None:
+    if peer.closed:
         return
-    error = done.exception()
-    if error is None:
+    if isinstance(outcome, PutResult):
         peer.reply(request, Reply())
     else:
-        code = error.code if isinstance(error, CometError) else ResponseCode.SYSTEM_ERROR
-        log.error("transaction not ended peer=%s error=%s", peer.address, error)
-        peer.reply(request, Reply(code, remark=str(error)))
+        log.error("transaction not ended peer=%s error=%s", peer.address, outcome)
+        peer.reply(request, Reply(outcome.code, remark=str(outcome)))

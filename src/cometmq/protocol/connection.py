@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from cometmq.core.errors import BadRequest, RemoteProtocolError
-from cometmq.protocol.codes import Language
+from cometmq.protocol.codes import OUR_VERSION, Language
 from cometmq.protocol.fields import to_ext
 from cometmq.protocol.frame import (
     FLAG_ONEWAY,
@@ -36,6 +36,11 @@ T = TypeVar("T")
 H = TypeVar("H")
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
+#: The commonest header of all: done, and nothing to tell.
+_DONE: Final = (
+    b'{"code":0,"extFields":{},"flag":1,"language":"PYTHON","opaque":%d,'
+    b'"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
+)
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -265,6 +270,10 @@ def encode_response(
     body_bytes: int = 0,
 ) -> bytes:
     """Bytes of a response, in the request's own codec; its body of ``body_bytes`` follows them."""
+    nothing = header is None and not ext and remark is None and not body_bytes
+    if nothing and not code and request.codec == JSON:
+        head = _DONE % request.opaque
+        return (len(head) + 4).to_bytes(4, "big") + len(head).to_bytes(4, "big") + head
     return encode_head(
         code=code,
         opaque=request.opaque,

@@ -200,5 +200,6 @@ FAST_DECODERS: Final[dict[bytes, Callable[[bytes], Request[Any]]]] = {
         Code.UPDATE_CONSUMER_OFFSET,
         Code.QUERY_CONSUMER_OFFSET,
         Code.GET_MAX_OFFSET,
+        Code.END_TRANSACTION,
     )
 }
