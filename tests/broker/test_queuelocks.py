@@ -1,14 +1,26 @@
 """Leases on queues."""
 
+import errno
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.broker.queuelocks import LEASE_MS, PURGE_EVERY, QueueLockHandler, QueueLocks
+from cometmq.broker.queuelocks import (
+    LEASE_MS,
+    PURGE_EVERY,
+    RESUMED_LEASE_MS,
+    QueueLockHandler,
+    QueueLocks,
+)
 from cometmq.core.clock import VirtualClock
+from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json, parse_json
-from tests.broker.world import connect, request
+from cometmq.testing.faults.disk import Disk
+from cometmq.testing.faults.files import Fault, MemoryFiles
+from tests.broker.world import connect, recorded, request
 
 QUEUES = [QueueKey("t", "b", number) for number in range(4)]
 
@@ -89,3 +101,130 @@ def test_requests_lock_and_unlock() -> None:
     body = encode_json(QueueLockRequest("g", "a", QUEUES))
     unlock(connect(), request(RequestCode.UNLOCK_BATCH_MQ, body=body))
     assert ask("b") == QUEUES
+
+
+class Machine:
+    """A broker's locks on a disk in memory, one process after the other."""
+
+    def __init__(self) -> None:
+        self.disk, self.clock = Disk(), VirtualClock()
+        self.files = MemoryFiles(self.disk, self.clock, Random(1))
+        self.tasks = Tasks()
+
+    async def start(self) -> QueueLockHandler:
+        """A new process."""
+        self.files = MemoryFiles(self.disk, self.clock, Random(1))
+        self.tasks = Tasks()
+        made = QueueLockHandler("/c", clock=self.clock, tasks=self.tasks, files=self.files)
+        made.load()
+        await made.saved()
+        return made
+
+    async def kill(self) -> None:
+        """End it."""
+        self.files.end()
+        await self.tasks.close()
+
+    async def ask(self, locks: QueueLockHandler, client: str) -> list[QueueKey]:
+        """The queues that a client gets; [] also for a refusal."""
+        peer = connect()
+        body = encode_json(QueueLockRequest("g", client, QUEUES))
+        reply = locks.lock(peer, request(RequestCode.LOCK_BATCH_MQ, body=body))
+        found = reply or await recorded(peer).late.get()
+        if found.code:
+            return []
+        assert self.disk.find("/c/queueLocks.json") is not None
+        return parse_json(found.body, QueueLockResponse).lock_ok_mq_set
+
+
+async def test_a_killed_broker_gives_a_queue_to_nobody_else() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await machine.kill()
+    locks = await machine.start()
+    assert await machine.ask(locks, "b") == []
+    assert await machine.ask(locks, "a") == QUEUES
+    machine.clock.advance(RESUMED_LEASE_MS)
+    assert await machine.ask(locks, "b") == []
+    await machine.kill()
+    locks = await machine.start()
+    machine.clock.advance(RESUMED_LEASE_MS)
+    assert await machine.ask(locks, "b") == QUEUES
+    await machine.kill()
+
+
+async def test_who_was_told_that_it_holds_a_queue_holds_it_after_a_power_cut() -> None:
+    for seed in range(20):
+        machine = Machine()
+        locks = await machine.start()
+        assert await machine.ask(locks, "a") == QUEUES
+        await machine.kill()
+        machine.disk.lose_power(Random(seed))
+        locks = await machine.start()
+        assert await machine.ask(locks, "b") == []
+        await machine.kill()
+
+
+async def test_the_time_since_a_stop_counts() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await locks.close()
+    await machine.kill()
+    machine.clock.advance(RESUMED_LEASE_MS - 1)
+    locks = await machine.start()
+    assert await machine.ask(locks, "b") == []
+    # This start has not been stopped: what was written then counts no more.
+    await machine.kill()
+    machine.clock.advance(RESUMED_LEASE_MS)
+    locks = await machine.start()
+    assert await machine.ask(locks, "b") == []
+    await locks.close()
+    await machine.kill()
+    machine.clock.advance(RESUMED_LEASE_MS)
+    locks = await machine.start()
+    assert await machine.ask(locks, "b") == QUEUES
+    await machine.kill()
+
+
+async def test_queues_that_were_given_back_are_free_after_a_restart() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    body = encode_json(QueueLockRequest("g", "a", QUEUES))
+    locks.unlock(connect(), request(RequestCode.UNLOCK_BATCH_MQ, body=body))
+    await locks.saved()
+    await machine.kill()
+    assert await machine.ask(await machine.start(), "b") == QUEUES
+    await machine.kill()
+
+
+async def test_a_lease_that_cannot_be_written_is_refused() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    machine.files.faults.append(Fault("pwrite", errno.ENOSPC, 1, "queueLocks"))
+    assert await machine.ask(locks, "a") == []
+    assert await machine.ask(locks, "a") == QUEUES
+    await machine.kill()
+
+
+async def test_locks_that_cannot_be_read_are_lost_and_the_broker_starts() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await machine.kill()
+    handle = MemoryFiles(machine.disk, machine.clock, Random(1)).open("/c/queueLocks.json")
+    assert handle
+    node = machine.disk.find("/c/queueLocks.json")
+    node.resize(3)  # type: ignore[union-attr]
+    assert await machine.ask(await machine.start(), "b") == QUEUES
+    await machine.kill()
+
+
+async def test_a_broker_without_ordered_consumers_has_no_file() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    await locks.close()
+    assert machine.disk.find("/c/queueLocks.json") is None
+    await machine.kill()

@@ -143,6 +143,7 @@ class Broker:
             self.topics,
             self.offsets,
             self.stored_filters,
+            self.queue_locks,
             self.delay,
             self.checkback,
         ):
@@ -151,8 +152,9 @@ class Broker:
         push(self.appender.close)
         push_async(self._tasks.close)
         # Before the first append, for deletions are remembered by offsets of the log.
-        with suppress(StoreError):  # a full disk, say: logged, and the next change tries again
-            await self.topics.saved()
+        for early in (self.topics, self.queue_locks):
+            with suppress(StoreError):  # a full disk, say: logged; the next change tries again
+                await early.saved()
         await self.checkback.recover()
         await self.timers.recover()
         self.store.upkeep.expiry.release = self.timers.release
@@ -179,6 +181,7 @@ class Broker:
         self.offsets = ConsumerOffsets(
             directory, config=config, clock=clock, tasks=tasks, files=self._files
         )
+        self.queue_locks = QueueLockHandler(directory, clock=clock, tasks=tasks, files=self._files)
         flusher = self.store.flusher
         flusher.on_synced = self.watchdog.watched("synced", flusher.on_synced)
         self.appender = Appender(
@@ -264,6 +267,7 @@ class Broker:
         self.topics.load()
         self.groups.load()
         self.offsets.load()
+        self.queue_locks.load()
         self.stored_filters.load()
         self.topics.adopt(self.store)
         self.offsets.delete_topics(self.topics.deleted())
@@ -324,7 +328,7 @@ class Broker:
                 members=self.members,
                 store=self.store,
             ),
-            QueueLockHandler(clock=self._clock),
+            self.queue_locks,
             ReplyHandler(
                 config=self.config,
                 appender=self.appender,

@@ -135,6 +135,11 @@ class TableFile:
         """Whether something is still to be written: a change, or a write that failed."""
         return self._dirty
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether every change made so far is on the device."""
+        return not self._dirty and not self._writing.locked()
+
     def touch(self) -> None:
         """The table changed: write it within the window."""
         self._dirty = True
