@@ -3,7 +3,7 @@
 import pytest
 
 from cometmq.testing.sim.history import POISON, Attempt, Group, History, Local, Outcome, Place, Sent
-from cometmq.testing.sim.invariants import SLACK_MS, Watch
+from cometmq.testing.sim.invariants import LEASE_MS, SLACK_MS, Watch
 from cometmq.testing.sim.loop import SimLoop
 from cometmq.testing.sim.trace import Trace
 
@@ -100,7 +100,18 @@ def test_going_back_while_all_is_calm(stage: Stage) -> None:
         stage.work(LINE, sent[offset], line(offset))
     assert stage.violated == ""
     stage.now_ms += 1
-    stage.work(LINE, sent[1], line(1))
+    stage.work(LINE, sent[2], line(2), member="b")
+    assert stage.violated == ""
+    stage.work(LINE, sent[1], line(1), member="b")
+    assert stage.violated == "order"
+
+
+def test_a_new_member_goes_back_when_no_lease_kept_it_waiting(stage: Stage) -> None:
+    sent = [stage.send(f"m{offset}") for offset in range(2)]
+    for offset in (0, 1):
+        stage.work(LINE, sent[offset], line(offset))
+    stage.now_ms = stage.history.calm_ms + LEASE_MS + 1
+    stage.work(LINE, sent[0], line(0), member="b")
     assert stage.violated == "order"
 
 

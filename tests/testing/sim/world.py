@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from cometmq.store.config import delay_levels_ms
 from cometmq.testing.sim import settings
@@ -54,5 +55,5 @@ class World:
         return everything and not self.history.owed()
 
 
-def events(count: int, **fields: int) -> list[Sent]:
+def events(count: int, **fields: Any) -> list[Sent]:
     return [Sent(f"e{number}", "events", **fields) for number in range(count)]

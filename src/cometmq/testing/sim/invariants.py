@@ -7,7 +7,8 @@ All is calm when what is felt of the last fault, or of the last member that came
                   message of the same sender lies behind it in its queue
     order         an ordered queue gives a message only once all before it are done. Unless all is
                   calm it may go back to messages that were given before: a suffix comes again,
-                  one message after the other
+                  one message after the other. A new member may do that as long as the lease of
+                  the one before could keep it waiting
     alone         of an ordered queue one message at a time is worked on, by whomever
     retry delay   a message that failed comes again after its delay, never before, and within
                   SLACK_MS when all is calm; so does a delayed one
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 FIRST_RETRY_LEVEL: Final = 3
 #: How late a message may be: ticks of the broker, a few round trips in bad weather, busy members.
 SLACK_MS: Final = 3_000
+#: How long an ordered queue may wait for a member that is gone.
+LEASE_MS: Final = 65_000
 
 
 class Violated(AssertionError):
@@ -135,7 +138,8 @@ class Watch:
         if last.outcome is Outcome.RUNNING:
             self.violate("alone", f"{attempt} begins, and {last} runs since {last.begun_ms}")
         following = last.offset + (last.outcome is Outcome.DONE)
-        if attempt.offset < following and self.history.calm_ms < attempt.begun_ms:
+        felt_ms = 0 if attempt.member == last.member else LEASE_MS
+        if attempt.offset < following and self.history.calm_ms + felt_ms < attempt.begun_ms:
             self.violate("order", f"{attempt} begins after {last}, and all was calm")
 
     def _check_retry(self, attempt: Attempt) -> None:

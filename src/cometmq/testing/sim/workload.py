@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 WORKERS: Final = Group("workers", ("events",), max_times=2)
 LINE: Final = Group("line", ("orders",), ordered=True)
 #: The groups of a run.
-CASTS: Final = ((WORKERS,), (WORKERS,))
+CASTS: Final = ((WORKERS,), (LINE,), (WORKERS, LINE), (WORKERS, LINE))
 
 _FAILING: Final = 0.06
 _POISONOUS: Final = 0.03
