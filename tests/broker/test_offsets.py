@@ -133,8 +133,19 @@ async def is_unknown(parts: Parts, **fields: Any) -> bool:
     return False
 
 
-async def test_a_new_group_on_a_young_queue_decides_itself(tmp_path: Path) -> None:
+EXACT = BrokerConfig(young_queue_from_start=False)
+
+
+async def test_a_new_group_starts_at_the_beginning_of_a_young_queue(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
+        assert not await is_unknown(parts)
+        await parts.put("t")
+        assert not await is_unknown(parts)
+        assert await is_unknown(parts, set_zero_if_not_found="false")
+
+
+async def test_a_new_group_on_a_young_queue_may_decide_itself(tmp_path: Path) -> None:
+    async with open_parts(tmp_path, EXACT) as parts:
         assert not await is_unknown(parts)  # there is nothing before 0
         await parts.put("t")
         assert await is_unknown(parts)
@@ -142,16 +153,9 @@ async def test_a_new_group_on_a_young_queue_decides_itself(tmp_path: Path) -> No
         assert not await is_unknown(parts, set_zero_if_not_found="true")
 
 
-async def test_upstream_s_rule_for_young_queues_can_be_had(tmp_path: Path) -> None:
-    async with open_parts(tmp_path, BrokerConfig(young_queue_from_start=True)) as parts:
-        await parts.put("t")
-        assert not await is_unknown(parts)
-        assert await is_unknown(parts, set_zero_if_not_found="false")
-
-
 async def test_a_queue_that_began_after_its_group_is_read_from_its_start(tmp_path: Path) -> None:
     clock = VirtualClock()
-    async with open_parts(tmp_path, clock=clock) as parts:
+    async with open_parts(tmp_path, EXACT, clock) as parts:
         await beat(parts.members, connect(1), "c1", [consumer("g", "t")])
         clock.advance(1)
         await parts.put("t")
@@ -163,7 +167,7 @@ async def test_a_group_that_came_after_a_queue_s_first_message_decides_itself(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()
-    async with open_parts(tmp_path, clock=clock) as parts:
+    async with open_parts(tmp_path, EXACT, clock) as parts:
         await parts.put("t")
         clock.advance(1)
         await beat(parts.members, connect(1), "c1", [consumer("g", "t")])

@@ -32,7 +32,7 @@ class BrokerConfig:
     ``lookout_micros`` is how long the loop looks for the next request before it sleeps, while
     requests follow each other closely; 0 lets it sleep at once. ``young_queue_from_start`` is
     upstream's rule that a new group begins at 0 where a queue's first message is still at hand,
-    whatever the group asked for.
+    whatever the group asked for; a client may say that it wants none of it.
 
     One object serves all parts of a broker. An administrator may change the fields in LIVE while
     it runs; whoever needs one of those reads it anew each time. The others never change.
@@ -64,7 +64,7 @@ class BrokerConfig:
     filter_data_clean_time_span: int = 24 * 3_600_000
     max_error_rate_of_bloom_filter: int = 20
     expect_consumer_num_use_filter: int = 32
-    young_queue_from_start: bool = False
+    young_queue_from_start: bool = True
     store_reply_message_enable: bool = True
     short_polling_time_mills: int = 1_000
     region_id: str = "DefaultRegion"
