@@ -1,4 +1,4 @@
-"""A message that is delivered later: here a reminder, one second after it is sent."""
+"""Messages that are delivered later: reminders for whoever makes tea."""
 
 import asyncio
 import sys
@@ -6,13 +6,19 @@ import time
 
 import cometmq
 
+TOPIC = "reminders"
+
 
 async def main(name_server: str = "127.0.0.1:9876") -> None:
     async with cometmq.Client(name_server) as client:
-        reminders = client.subscribe("reminders", group="desk", start="first")
+        reminders = client.subscribe(TOPIC, group="kitchen", start="first")
         started = time.monotonic()
-        await client.send("reminders", b"tea is ready", delay_level=1)
-        await client.send("reminders", b"tea is on")
+        await client.send(TOPIC, b"tea is ready", delay_s=2)
+        await client.send(TOPIC, b"the kettle sings", delay_level=1)
+        await client.send(TOPIC, b"the kettle is on")
+        cake = await client.send(TOPIC, b"cake is ready", delay_s=3_600)
+        await client.recall(cake)  # there is no cake
+
         async for reminder in reminders:
             async with reminder.processing():
                 print(f"after {time.monotonic() - started:.0f} s: {reminder.body.decode()}")
