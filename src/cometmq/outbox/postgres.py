@@ -51,6 +51,10 @@ CREATE INDEX IF NOT EXISTS {index}_published ON {table} (published_ms)
 """
 #: The server ends the transaction of a relay that does not come back to it for so long.
 _IDLE_TIMEOUT_MS: Final = 60_000
+_BEGIN: Final = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED; "
+    f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE_TIMEOUT_MS}"
+)
 
 
 class PostgresOutbox(Outbox):
@@ -90,7 +94,9 @@ class PostgresOutbox(Outbox):
             connection.execute(_CREATE.format(table=self.table, index=index))
 
     def open(self) -> PostgresSource:
-        connection = self._driver.connect(self.conninfo, autocommit=True)
+        # Nothing is prepared and nothing set for the session: a pool may give each transaction
+        # another one.
+        connection = self._driver.connect(self.conninfo, autocommit=True, prepare_threshold=None)
         return PostgresSource(connection, self.statements, self._lock_space)
 
     def _insert(self, values: tuple[Value, ...]) -> Statement:
@@ -125,12 +131,11 @@ class PostgresSource:
         self._connection = connection
         self._statements = statements
         self._lock = lock
-        connection.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT_MS}")
 
     def take(self, wanted: Wanted) -> Page | None:
         run = self._connection.execute
         # Each statement must see what was committed before it: by then the lock is ours.
-        run("BEGIN ISOLATION LEVEL READ COMMITTED")
+        run(_BEGIN)
         locked = run("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
         if locked is None or not locked[0]:
             self.give_up()
