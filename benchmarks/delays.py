@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.delays [--rate 20000] [--seconds 3] [--pending 1000000]
 
-Levels: sends at the rate with delay level 1; each message's delivery against its due time. Timers:
+Levels: sends at the rate with a delay level; each message's delivery against its due time. Timers:
 as many due a second at times of their own, spread over each second, and all of a second's at one
 moment. Then as many as are to wait, spread over three days: the rate of the sends, RssAnon, the
 same deliveries beside them, a stop and the start after it, a kill and the start after it; what
@@ -29,7 +29,7 @@ from tests.operation.timed import Timed, deliveries, runtime, wait_for
 
 CLOCK: Final = SystemClock()
 DAY_MS: Final = 86_400_000
-LEVELS_TOPIC: Final = "levels"
+LEVELS_MS: Final = (1_000, 5_000)
 SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 LEAD_MS: Final = 4_000
 SETTINGS: Final = {"mappedFileSizeCommitLog": str(1 << 30)}
@@ -48,33 +48,37 @@ def lateness(late_ms: list[int]) -> dict[str, object]:
     return {"messages": len(late_ms), "lateness_ms": {**found, "max": late_ms[-1]}}
 
 
-async def levels(address: str, rate: int, seconds: int) -> None:
-    """Sends at a steady rate to delay level 1 (1 s)."""
+async def levels(address: str, rate: int, seconds: int, level: int) -> None:
+    """Sends at a steady rate to delay level 1 (1 s), which are delivered while more are sent, or 2
+    (5 s), which are delivered afterwards."""
+    topic = f"levels-{level}"
     peer = await RawPeer.connect(address)
-    await create_topic(peer, LEVELS_TOPIC, 4)
+    await create_topic(peer, topic, 4)
     begin, sent, answers = time.perf_counter(), 0, []
     while sent < rate * seconds:
         due = min(int((time.perf_counter() - begin) * rate) + 1, rate * seconds)
         now_ms = CLOCK.wall_ms()
         headers = []
         for number in range(sent, due):
-            text = props.encode_text({props.UNIQ_KEY: str(number), props.DELAY: "1"})
-            headers.append((send_header(LEVELS_TOPIC, number % 4, text, now_ms), b"%09d" % number))
+            text = props.encode_text({props.UNIQ_KEY: str(number), props.DELAY: str(level)})
+            headers.append((send_header(topic, number % 4, text, now_ms), b"%09d" % number))
         answers += peer.write_many(RequestCode.SEND_MESSAGE_V2, headers)
         sent = due
         await asyncio.sleep(0.002)
     await asyncio.gather(*answers)
     took_s = time.perf_counter() - begin
-    await asyncio.sleep(3)
-    parked = {r.body: r.store_ms for r in await pull_queue(peer, SCHEDULE, 0)}
+    delay_ms = LEVELS_MS[level - 1]
+    await asyncio.sleep(delay_ms / 1_000 + 2)
+    parked = {r.body: r.store_ms for r in await pull_queue(peer, SCHEDULE, level - 1)}
     late_ms = [
-        record.store_ms - parked[record.body] - 1_000
+        record.store_ms - parked[record.body] - delay_ms
         for queue_id in range(4)
-        for record in await pull_queue(peer, LEVELS_TOPIC, queue_id)
+        for record in await pull_queue(peer, topic, queue_id)
     ]
     assert len(late_ms) == rate * seconds
     await peer.close()
-    report("levels", per_second=round(sent / took_s), **lateness(late_ms))
+    case = "levels, beside the sends" if level == 1 else "levels, after the sends"
+    report(case, per_second=round(sent / took_s), **lateness(late_ms))
 
 
 async def timers(
@@ -139,7 +143,8 @@ async def fill(address: str, count: int, known: Timed) -> None:
 def fresh(server: OurServer, rate: int, seconds: int) -> None:
     """An empty broker."""
     address, known = server_address(server), Timed()
-    asyncio.run(levels(address, rate, seconds))
+    for level in (1, 2):
+        asyncio.run(levels(address, rate, seconds, level))
     asyncio.run(known.create_topic(address))
     for case, at_once in (("timers", False), ("timers, a second's at once", True)):
         asyncio.run(timers(address, rate, seconds, case, at_once=at_once, known=known))

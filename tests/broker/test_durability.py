@@ -59,6 +59,21 @@ async def test_puts_of_one_turn_are_committed_together(tmp_path: Path) -> None:
         assert [result.queue_offset for result in results] == list(range(50))
 
 
+async def test_who_appends_by_itself_hears_of_the_end_of_the_turn(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files, flushDiskType="SYNC_FLUSH") as running:
+        appender, store = running.broker.appender, running.broker.store
+        await appender.stored(nothing=True)
+        placed = appender.place(RECORD)
+        await appender.stored()
+        assert placed.done()
+        assert store.durable_offset >= placed.result().physical_offset
+        files.write_errno = NO_SPACE
+        appender.place(RECORD).add_done_callback(lambda done: done.exception())
+        with pytest.raises(StoreFull):
+            await appender.stored()
+
+
 async def test_a_failing_write_reaches_whoever_put(tmp_path: Path) -> None:
     files = FailingFiles()
     async with running_broker(tmp_path, files) as running:

@@ -105,6 +105,27 @@ async def test_old_files_go_with_their_entries(tmp_path: Path) -> None:
     again.close()
 
 
+async def test_whoever_still_needs_files_is_asked_first(tmp_path: Path) -> None:
+    disk = Disk()
+    store = await filled(tmp_path, disk)
+    age(store, store.log.segments.files[:3])
+    asked: list[tuple[int, bool]] = []
+
+    def release(end: int, forced: bool) -> int:
+        asked.append((end, forced))
+        return 2 * LOG_BYTES - 1
+
+    store.upkeep.expiry.release = release
+    await store.upkeep.expiry.check()
+    assert asked == [(3 * LOG_BYTES, False)]
+    assert store.log.segments.start == LOG_BYTES
+    disk.used = 86
+    await store.upkeep.expiry.check()
+    assert asked[-1][1]
+    assert store.log.segments.start == LOG_BYTES
+    store.close()
+
+
 async def test_a_thread_takes_them_from_the_disk_oldest_first(tmp_path: Path) -> None:
     disk = Disk()
     store = await filled(tmp_path, disk)

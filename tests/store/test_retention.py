@@ -30,6 +30,11 @@ def test_drops(percent: int, hour: int, drops: int) -> None:
     assert found.drop_count == drops
 
 
+def test_a_full_disk_is_told_as_the_reason() -> None:
+    assert plan(ages(1), disk(86), NOW_MS, 5, CONFIG).is_forced
+    assert not plan(ages(99), disk(76), NOW_MS, 5, CONFIG).is_forced
+
+
 def test_at_most_ten_files_a_round() -> None:
     assert plan(ages(*[99] * 30), disk(10), NOW_MS, 4, CONFIG).drop_count == 10
     assert plan(ages(*[1] * 30), disk(90), NOW_MS, 5, CONFIG).drop_count == 10

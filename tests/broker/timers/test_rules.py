@@ -142,6 +142,7 @@ def test_a_recall_is_due_before_what_it_is_for() -> None:
     target = {"REAL_TOPIC": "t", "UNIQ_KEY": "k"}
     assert is_recalled(target, {recall_key("t", "k"): 1})
     assert not is_recalled(target, {recall_key("other", "k"): 1})
+    assert is_recalled(target, {"k": 1})
     assert not is_recalled({"REAL_TOPIC": "t"}, {recall_key("t", "k"): 1})
 
 

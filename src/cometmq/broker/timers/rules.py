@@ -86,9 +86,12 @@ def recall_key(topic: str, unique_key: str) -> str:
 
 
 def is_recalled(properties: Mapping[str, str], recalled: Mapping[str, int]) -> bool:
-    """Whether a due message is among those taken back, given by key."""
+    """Whether a due message is among those taken back, given by key; the first releases of the 5.x
+    line name the unique key alone."""
     key = properties.get(props.UNIQ_KEY)
-    return key is not None and recall_key(properties.get(props.REAL_TOPIC, ""), key) in recalled
+    if key is None:
+        return False
+    return key in recalled or recall_key(properties.get(props.REAL_TOPIC, ""), key) in recalled
 
 
 class TimerRules:
