@@ -41,8 +41,9 @@ DEEP_PAIRS: Final = {"5.5.0-java"}
 EAGER_CHECKS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 #: The topic of message traces is there from the start.
 TRACING: Final = {"traceTopicEnable": "true"}
-#: RocketMQ 5 notes 3 s late which transactions have ended, and asks for these meanwhile.
-OF_ROCKETMQ_5: Final = {"transactionOpBatchInterval": "100"}
+#: RocketMQ 5 notes 3 s late which transactions have ended, and asks for these meanwhile; it recalls
+#: nothing unless it is told to.
+OF_ROCKETMQ_5: Final = {"transactionOpBatchInterval": "100", "recallMessageEnable": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Drivers:
     def close(self) -> None:
         """Ends all."""
         for driver in self._running.values():
-            driver.close()
+            driver.kill()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,6 +30,7 @@ public final class Driver {
         steps.put("consume", consumers::start);
         steps.put("received", consumers::received);
         steps.put("sendHooks", producers::sendHooks);
+        steps.put("recall", producers::recall);
         steps.put("stop", consumers::stop);
         steps.put("assigned", consumers::assigned);
         steps.put("consumeHooks", consumers::consumeHooks);
@@ -49,8 +50,9 @@ public final class Driver {
         steps.put("allocate", new Allocations()::allocate);
         steps.put("filterTable", new FilterTables()::write);
         steps.put("filterTableRead", new FilterTables()::read);
-        steps.put("tracedSend", Traces::send);
-        steps.put("tracedConsume", Traces::consume);
+        steps.put("positions", Operations::positions);
+        steps.put("tracedSend", Operations::send);
+        steps.put("tracedConsume", Operations::consume);
         steps.put("transactions", transactions::send);
         steps.put("checks", transactions::checks);
         steps.put("request", transactions::request);

@@ -47,6 +47,11 @@ final class Facts {
         fact.put("brokerName", result.getMessageQueue().getBrokerName());
         fact.put("queueOffset", result.getQueueOffset());
         fact.put("regionId", result.getRegionId());
+        try {
+            fact.put("recallHandle", result.getClass().getMethod("getRecallHandle").invoke(result));
+        } catch (ReflectiveOperationException unknown) {
+            fact.put("recallHandle", null); // RocketMQ 4 has none
+        }
         return fact;
     }
 }

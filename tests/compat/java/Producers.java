@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Steps that send. One producer a name server and group, kept until the end. */
@@ -23,7 +24,7 @@ final class Producers {
 
     /**
      * send: namesrv, group, topic, mode (sync, async, oneway, batch), count, prefix; optional tags[], delay, size, queue,
-     * properties, shard (the same value leads to the same queue), and for a new group namespace, packing (ZLIB, LZ4, ZSTD)
+     * properties, timer (properties that only clients set), shard (the same value leads to the same queue), and for a new group namespace, packing (ZLIB, LZ4, ZSTD)
      * and hooks.
      */
     Object send(JSONObject command) throws Exception {
@@ -64,6 +65,13 @@ final class Producers {
             return producer.send(message, new SelectMessageQueueByHash(), shard);
         }
         return queue == null ? producer.send(message) : producer.send(message, queue);
+    }
+
+    /** recall: namesrv, group, topic, handle: the id of the message that is taken back (RocketMQ 5). */
+    Object recall(JSONObject command) throws Exception {
+        DefaultMQProducer producer = producer(command);
+        return producer.getClass().getMethod("recallMessage", String.class, String.class)
+            .invoke(producer, command.getString("topic"), command.getString("handle"));
     }
 
     /** sendHooks: namesrv, group: what the hooks of a producer were told. */
@@ -117,6 +125,10 @@ final class Producers {
             JSONObject properties = command.getJSONObject("properties");
             if (properties != null) {
                 properties.forEach((name, value) -> message.putUserProperty(name, value.toString()));
+            }
+            JSONObject timer = command.getJSONObject("timer");
+            if (timer != null) {
+                timer.forEach((name, value) -> MessageAccessor.putProperty(message, name, value.toString()));
             }
             messages.add(message);
         }
