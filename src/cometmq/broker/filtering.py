@@ -143,7 +143,7 @@ def _parse(is_sql: bool, expression: str) -> Wanted:
 
 def keep_matching(result: ReadResult, sql: SqlFilter) -> None:
     """Leave in a loaded result only the messages that match; maybe none."""
-    matches = matching(result.chunks, sql.accepts)
+    matches = matching(result.chunks, sql.matches)
     result.chunks, result.count = matches.chunks, matches.count
     result.size_bytes = matches.size_bytes
 

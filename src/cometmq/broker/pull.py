@@ -19,7 +19,8 @@ from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.route import readable
-from cometmq.store.reader import ReadStatus
+from cometmq.store.reader import Query, ReadStatus
+from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -101,6 +102,7 @@ class PullHandler:
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
+        self._sifter = Sifter()
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
@@ -155,8 +157,15 @@ class PullHandler:
         topic, queue_id = pull.queue
         if wanted.sql is None:
             return self._store.read(topic, queue_id, pull.offset, count, MAX_BYTES, wanted.codes)
+        sql = wanted.sql
+        queue = self._store.find_queue(topic, queue_id)
+        if queue is not None:
+            query = Query(queue, pull.offset, count, MAX_BYTES, None)
+            found = self._sifter.read(query, self._store.log, self._store.limits, sql)
+            if found is not None:
+                return found
         read = partial(self._store.read, topic, queue_id)
-        return read_matching(read, pull.offset, count, MAX_BYTES, wanted.sql)
+        return read_matching(read, pull.offset, count, MAX_BYTES, sql)
 
     def _read(self, pull: HeldPull, final: bool) -> None:
         result = self._find(pull)

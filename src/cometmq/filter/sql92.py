@@ -1,4 +1,5 @@
-"""SQL92 filters: an expression is compiled once and then asked about each message's properties.
+"""SQL92 filters: an expression is compiled once and then asked about the properties of messages, of
+many at once.
 
 Three-valued: True, False, or None for unknown, which a missing property makes of a comparison; only
 True is a match. Properties are text. Beside a number they are read as one, beside TRUE or FALSE as
@@ -6,7 +7,8 @@ a boolean. Text that is not a number beside a number is an error of the whole ev
 the message does not match, even where an OR has another side (upstream: ComparisonExpression.java,
 ExpressionMessageFilter.java).
 
-Evaluation works on the property bytes of a stored record: nothing is decoded but what is asked for.
+Each part of an expression gives a column: its value for every message of a batch, from the property
+bytes of stored records (columns.py). Nothing is decoded but what is asked for.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+from cometmq.filter.columns import Batch, column, digits_column, join
 from cometmq.filter.sqltext import (
     All,
     Any,
@@ -32,12 +37,27 @@ from cometmq.filter.sqltext import (
     Search,
     parse,
 )
-from cometmq.message.properties import finder
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Buffer
 
 __all__ = ["BadFilter", "SqlFilter"]
 
-Value = bytes | int | float | bool | None
-Evaluate = Callable[[bytes], Value]
+
+class _Error(Enum):
+    """In the place of a value: the whole evaluation of this message is an error."""
+
+    NOT_COMPARABLE = 0
+
+
+_ERROR: Final = _Error.NOT_COMPARABLE
+
+Plain = bytes | int | float | bool | None
+Value = Plain | _Error
+#: A value for each message of a batch.
+Evaluate = Callable[[Batch], Sequence[Value]]
+#: A property for each message, empty where it has none.
+Texts = Callable[[Batch], list[bytes]]
 Order = Callable[[float, float], bool]
 
 _INT: Final = 1 << 31
@@ -49,6 +69,7 @@ _ORDERS: Final[dict[str, Order]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_METHODS: Final = {"=": "__eq__", "<": "__gt__", "<=": "__ge__", ">": "__lt__", ">=": "__le__"}
 _MIRRORED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _WHOLE: Final = re.compile(rb"[+-]?[0-9]+")
 # What Java's Double.valueOf takes, without its hexadecimal form.
@@ -70,12 +91,15 @@ class SqlFilter:
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
 
-    def accepts(self, properties: bytes) -> bool:
-        """Whether a message with these property bytes (message/properties.py) matches."""
-        try:
-            return self._evaluate(properties) is True
-        except _NotComparable:
-            return False
+    def matches(self, properties: Sequence[Buffer]) -> list[bool]:
+        """For each message whether it matches, by its property bytes (message/properties.py)."""
+        if not properties:
+            return []
+        return [found is True for found in self._evaluate(join(properties))]
+
+    def accepts(self, properties: Buffer) -> bool:
+        """Whether a single message matches."""
+        return self.matches((properties,))[0]
 
 
 class _NotComparable(Exception):
@@ -86,9 +110,9 @@ def _compile(node: Node) -> Evaluate:
     """Evaluate something that is true or false: text alone is never true."""
     match node:
         case Property(name):
-            return _text_as_truth(finder(name.encode()))
+            return _text_as_truth(column(name.encode()))
         case Negative() | Constant():
-            return _value(node)
+            return _values(node)
         case Not(operand):
             return _not(_compile(operand))
         case All(operands):
@@ -96,96 +120,91 @@ def _compile(node: Node) -> Evaluate:
         case Any(operands):
             return _any(tuple(map(_compile, operands)))
         case IsNull(operand):
-            value = _value(operand)
-            return lambda raw: value(raw) is None
+            return _is_null(_values(operand))
         case Compare(sign, left, right):
             return _compare(sign, left, right)
         case OneOf(name, texts):
-            return _one_of(finder(name.encode()), frozenset(text.encode() for text in texts))
+            return _one_of(column(name.encode()), frozenset(text.encode() for text in texts))
         case Search(kind, name, text):
-            return _search(kind, finder(name.encode()), text.encode())
+            return _search(kind, column(name.encode()), text.encode())
 
 
-def _value(node: Node) -> Evaluate:
+def _values(node: Node) -> Evaluate:
     """Evaluate an operand: a property gives its text."""
     match node:
         case Property(name):
-            return finder(name.encode())
+            texts = column(name.encode())
+            return lambda batch: [text or None for text in texts(batch)]
         case Constant(value):
             constant = value.encode() if isinstance(value, str) else value
-            return lambda _raw: constant
+            return lambda batch: [constant] * batch.size
         case Negative(operand):
-            return _negative(_value(operand))
+            values = _values(operand)
+            return lambda batch: [_negative(value) for value in values(batch)]
         case _:
             return _compile(node)
 
 
-def _text_as_truth(text: Evaluate) -> Evaluate:
-    return lambda raw: None if text(raw) is None else False
+def _text_as_truth(texts: Texts) -> Evaluate:
+    return lambda batch: [False if text else None for text in texts(batch)]
 
 
 def _not(operand: Evaluate) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        found = operand(raw)
-        return None if found is None else not found
-
-    return evaluate
+    return lambda batch: [
+        found if found is None or found is _ERROR else not found for found in operand(batch)
+    ]
 
 
 def _all(operands: tuple[Evaluate, ...]) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        result: Value = True
-        for operand in operands:
-            found = operand(raw)
-            if found is False:
-                return False
-            if found is None:
-                result = None
+    """What is false is not looked at further, and then no error behind it counts."""
+
+    def evaluate(batch: Batch) -> Sequence[Value]:
+        result = operands[0](batch)
+        for operand in operands[1:]:
+            result = [
+                first if first is False or first is _ERROR or second is True else second
+                for first, second in zip(result, operand(batch), strict=True)
+            ]
         return result
 
     return evaluate
 
 
 def _any(operands: tuple[Evaluate, ...]) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        result: Value = False
-        for operand in operands:
-            found = operand(raw)
-            if found is True:
-                return True
-            if found is None:
-                result = None
+    """What is true is not looked at further, and then no error behind it counts."""
+
+    def evaluate(batch: Batch) -> Sequence[Value]:
+        result = operands[0](batch)
+        for operand in operands[1:]:
+            result = [
+                first if first is True or first is _ERROR or second is False else second
+                for first, second in zip(result, operand(batch), strict=True)
+            ]
         return result
 
     return evaluate
 
 
-def _negative(operand: Evaluate) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        found = operand(raw)
-        return -found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-    return evaluate
+def _is_null(operand: Evaluate) -> Evaluate:
+    return lambda batch: [found if found is _ERROR else found is None for found in operand(batch)]
 
 
-def _one_of(text: Callable[[bytes], bytes | None], texts: frozenset[bytes]) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        found = text(raw)
-        return None if found is None else found in texts
-
-    return evaluate
+def _negative(value: Value) -> Value:
+    if value is _ERROR:
+        return value
+    return -value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _search(kind: str, text: Callable[[bytes], bytes | None], wanted: bytes) -> Evaluate:
-    def evaluate(raw: bytes) -> Value:
-        found = text(raw)
-        if found is None:
-            return None
-        if kind == "CONTAINS":
-            return wanted in found
-        return found.startswith(wanted) if kind == "STARTSWITH" else found.endswith(wanted)
+def _one_of(texts: Texts, wanted: frozenset[bytes]) -> Evaluate:
+    return lambda batch: [text in wanted if text else None for text in texts(batch)]
 
-    return evaluate
+
+def _search(kind: str, texts: Texts, wanted: bytes) -> Evaluate:
+    if kind == "CONTAINS":
+        return lambda batch: [wanted in text if text else None for text in texts(batch)]
+    if kind == "STARTSWITH":
+        return lambda batch: [text.startswith(wanted) if text else None for text in texts(batch)]
+    return lambda batch: [text.endswith(wanted) if text else None for text in texts(batch)]
 
 
 # ------------------------------------------------------------------------------------- comparison
@@ -195,16 +214,26 @@ def _compare(sign: str, left: Node, right: Node) -> Evaluate:
     """A property beside a number or text, which is nearly every comparison, has a short way."""
     left, right = _folded(left), _folded(right)
     if isinstance(left, Property) and isinstance(right, Constant):
-        short = _short_way(sign, finder(left.name.encode()), right.value)
+        short = _short_way(sign, left.name.encode(), right.value)
         if short is not None:
             return short
     if sign != "=" and isinstance(left, Constant) and isinstance(right, Property):
         return _compare(_MIRRORED[sign], right, left)
-    first, second = _value(left), _value(right)
-    if sign == "=":
-        return lambda raw: _equal(first(raw), second(raw))
-    order = _ORDERS[sign]
-    return lambda raw: _ordered(order, first(raw), second(raw))
+    compare = _equal if sign == "=" else partial(_ordered, _ORDERS[sign])
+    firsts, seconds = _values(left), _values(right)
+    return lambda batch: [
+        _ERROR if first is _ERROR or second is _ERROR else _compared(compare, first, second)
+        for first, second in zip(firsts(batch), seconds(batch), strict=True)
+    ]
+
+
+def _compared(
+    compare: Callable[[Plain, Plain], bool | None], first: Plain, second: Plain
+) -> bool | _Error | None:
+    try:
+        return compare(first, second)
+    except _NotComparable:
+        return _ERROR
 
 
 def _folded(node: Node) -> Node:
@@ -217,29 +246,48 @@ def _folded(node: Node) -> Node:
     return node
 
 
-def _short_way(
-    sign: str, text: Callable[[bytes], bytes | None], value: str | int | float | bool | None
-) -> Evaluate | None:
+def _short_way(sign: str, name: bytes, value: str | int | float | bool | None) -> Evaluate | None:
     if isinstance(value, bool) or value is None:
         return None
+    texts = column(name)
     if isinstance(value, str):
         wanted = value.encode()
-
-        def same(raw: bytes) -> Value:
-            found = text(raw)
-            return None if found is None else found == wanted
-
-        return same
-    order, number = _ORDERS[sign], value
-
-    def compare(raw: bytes) -> Value:
-        found = text(raw)
-        return None if found is None else order(_number_beside(found, number), number)
-
-    return compare
+        return lambda batch: [text == wanted if text else None for text in texts(batch)]
+    order = _ORDERS[sign]
+    if isinstance(value, float):
+        return lambda batch: _beside_number(order, texts(batch), value)
+    return _beside_whole_number(sign, name, value)
 
 
-def _equal(left: Value, right: Value) -> bool | None:
+def _beside_whole_number(sign: str, name: bytes, number: int) -> Evaluate:
+    texts, digits, order = column(name), digits_column(name), _ORDERS[sign]
+    # The operator's method of the number, for what stands on its other side.
+    short_order: Callable[[int], bool] = getattr(number, _METHODS[sign])
+
+    def evaluate(batch: Batch) -> Sequence[bool | _Error | None]:
+        found = digits(batch)
+        if found:
+            return list(map(short_order, map(int, found)))
+        return _beside_number(order, texts(batch), number)
+
+    return evaluate
+
+
+def _beside_number(
+    order: Order, texts: list[bytes], number: int | float
+) -> Sequence[bool | _Error | None]:
+    def compare(text: bytes) -> bool | _Error | None:
+        if not text:
+            return None
+        try:
+            return order(_number_beside(text, number), number)
+        except _NotComparable:
+            return _ERROR
+
+    return list(map(compare, texts))
+
+
+def _equal(left: Plain, right: Plain) -> bool | None:
     if left is None:
         return True if right is None else None
     if right is None:
@@ -255,7 +303,7 @@ def _equal(left: Value, right: Value) -> bool | None:
     return _number(left, right) == _number(right, left)
 
 
-def _ordered(order: Order, left: Value, right: Value) -> bool | None:
+def _ordered(order: Order, left: Plain, right: Plain) -> bool | None:
     if left is None or right is None:
         return None
     if isinstance(left, bytes) and isinstance(right, bytes):

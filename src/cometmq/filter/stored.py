@@ -5,12 +5,22 @@ Only lengths are read until the properties are reached; what matches is given as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from struct import Struct
+from typing import TYPE_CHECKING
 
-from cometmq.message.record import MAGIC_V2, PREFIX, SYS_FLAG_POSITION, head_of
+from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.message.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX, SYS_FLAG_POSITION, head_of
 
+if TYPE_CHECKING:
+    from cometmq.message.record import Buffer
+
+_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+#: Magic, sysFlag and body length of a record with IPv4 hosts, whose body begins at _BODY_AT.
+_plain_head = Struct(">4xI28xi44xi").unpack_from
+_BODY_AT = HEAD.size
 _SYS_FLAG = Struct(">i")
 _LENGTH = Struct(">i")
 
@@ -24,29 +34,52 @@ class Matches:
     size_bytes: int
 
 
-def matching(chunks: Iterable[memoryview], accepts: Callable[[bytes], bool]) -> Matches:
-    """Keep the records of ``chunks`` (each of whole records) whose property bytes are accepted."""
+def matching(
+    chunks: Iterable[memoryview], matches: Callable[[Sequence[Buffer]], Sequence[bool]]
+) -> Matches:
+    """Keep the records of ``chunks`` (each of whole records) that match: ``matches`` gets the
+    property bytes of all of them and says it of each."""
+    places = [(chunk, at, size) for chunk in chunks for at, size in _records(chunk)]
+    verdicts = matches([stored_properties(chunk, at, size) for chunk, at, size in places])
     kept: list[memoryview] = []
-    count = size_bytes = 0
-    for chunk in chunks:
-        at, end = 0, len(chunk)
-        first = -1
-        while at < end:
-            size = PREFIX.unpack_from(chunk, at)[0]
-            if accepts(stored_properties(chunk, at, size)):
-                first = at if first < 0 else first
-                count += 1
-                size_bytes += size
-            elif first >= 0:
-                kept.append(chunk[first:at])
-                first = -1
-            at += size
-        if first >= 0:
-            kept.append(chunk[first:])
-    return Matches(kept, count, size_bytes)
+    size_bytes = 0
+    last: memoryview | None = None
+    first = stop = 0
+    for chunk, at, size in compress(places, verdicts):
+        size_bytes += size
+        if chunk is not last or at != stop:
+            if last is not None:
+                kept.append(last[first:stop])
+            last, first = chunk, at
+        stop = at + size
+    if last is not None:
+        kept.append(last[first:stop])
+    return Matches(kept, sum(verdicts), size_bytes)
 
 
-def stored_properties(view: memoryview, at: int, size: int) -> bytes:
+def _records(chunk: memoryview) -> Iterator[tuple[int, int]]:
+    at, end = 0, len(chunk)
+    while at < end:
+        size = PREFIX.unpack_from(chunk, at)[0]
+        yield at, size
+        at += size
+
+
+def properties_at(
+    view: memoryview, starts: Sequence[int], sizes: Sequence[int]
+) -> list[memoryview]:
+    """The property bytes of the records that begin at ``starts``, as :func:`stored_properties`."""
+    return [
+        stored_properties(view, at, size)
+        if magic != MAGIC_V1 or sys_flag & _HOST_BITS
+        else view[at + _BODY_AT + body + 3 + view[at + _BODY_AT + body] : at + size]
+        for at, size, (magic, sys_flag, body) in zip(
+            starts, sizes, [_plain_head(view, at) for at in starts], strict=True
+        )
+    ]
+
+
+def stored_properties(view: memoryview, at: int, size: int) -> memoryview:
     """The property bytes of the record of ``size`` bytes at ``at``."""
     head = head_of(_SYS_FLAG.unpack_from(view, at + SYS_FLAG_POSITION)[0])
     topic_at = at + head.size + _LENGTH.unpack_from(view, at + head.size - _LENGTH.size)[0]
@@ -54,4 +87,4 @@ def stored_properties(view: memoryview, at: int, size: int) -> bytes:
         length_at = topic_at + 2 + (view[topic_at] << 8 | view[topic_at + 1])
     else:
         length_at = topic_at + 1 + view[topic_at]
-    return bytes(view[length_at + 2 : at + size])
+    return view[length_at + 2 : at + size]

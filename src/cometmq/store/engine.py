@@ -128,7 +128,7 @@ class MessageStore:
         log.hot_bytes = files.memory_bytes() * hot_ratio // 100
         self.upkeep = Upkeep(self)
         self.deletions = Deletions(self)
-        self._limits = ReadLimits(
+        self.limits = ReadLimits(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_disk,
@@ -376,12 +376,12 @@ class MessageStore:
         queue = self.queues.get((topic, queue_id)) or self.find_queue(topic, queue_id)
         if queue is None:
             return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read(Query(queue, offset, max_count, max_bytes, codes), self.log, self._limits)
+        return read(Query(queue, offset, max_count, max_bytes, codes), self.log, self.limits)
 
     async def load(self, result: ReadResult) -> None:
         """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
         behind a damaged block. Raises StoreCorrupt when nothing is before that."""
-        await load(result, self.log, self._limits)
+        await load(result, self.log, self.limits)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset, if that takes no wait; see :meth:`fetch_at`."""

@@ -1,0 +1,73 @@
+"""The properties of many messages at once: one regular expression finds a property in all of them.
+
+    FF 02 <properties of a message> FF 02 <properties of the next> ... FF
+
+FF is no part of any UTF-8 text, so it parts messages safely. What is found is what
+``message/properties.py`` finds in a single message: of two equal names the last one with a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Buffer
+
+#: Numbers of so many digits fit every number type of Java.
+FEW_DIGITS = 9
+
+_END = b"\xff"
+_PARTING = b"\xff\x02"
+#: What broken text may hold instead of FF: no text compares equal with either.
+_NO_TEXT = b"\xfe"
+
+
+class Batch(NamedTuple):
+    """The property texts of ``size`` messages in one piece."""
+
+    joined: bytes
+    size: int
+
+
+def join(texts: Sequence[Buffer]) -> Batch:
+    """Property texts as a batch."""
+    joined = b"".join((_PARTING, _PARTING.join(texts), _END))
+    if joined.count(_END) != len(texts) + 1:
+        plain = [bytes(text).replace(_END, _NO_TEXT) for text in texts]
+        joined = b"".join((_PARTING, _PARTING.join(plain), _END))
+    return Batch(joined, len(texts))
+
+
+def column(name: bytes) -> Callable[[Batch], list[bytes]]:
+    """A function that gives each message's value of the property; empty where it has none."""
+    find_once = _once(name, b"[^\x02\xff]+")
+    find_last = re.compile(
+        b"\xff(?=\x02)(?:[^\xff]*" + re.escape(_marker(name)) + b"([^\x02\xff]+))?"
+    ).findall
+    return lambda batch: find_once(batch) or find_last(batch.joined)
+
+
+def digits_column(name: bytes) -> Callable[[Batch], list[bytes]]:
+    """As :func:`column`, for a property that is a number of a few digits; gives nothing when it is
+    anything else in one of the messages."""
+    return _once(name, b"[0-9]{1,%d}(?=[\x02\xff])" % FEW_DIGITS)
+
+
+def _once(name: bytes, value: bytes) -> Callable[[Batch], list[bytes]]:
+    """A property that every message has once, with such a value; nothing when one has not. Half the
+    work of a look for the last of equal names at every message."""
+    marker = _marker(name)
+    find = re.compile(re.escape(marker) + b"(" + value + b")[^\xff]*").findall
+
+    def values(batch: Batch) -> list[bytes]:
+        joined, size = batch
+        found = find(joined)
+        return found if len(found) == size == joined.count(marker) else []
+
+    return values
+
+
+def _marker(name: bytes) -> bytes:
+    return b"\x02" + name + b"\x01"

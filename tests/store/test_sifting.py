@@ -1,0 +1,188 @@
+"""Reading only what matches: what is given, where it goes on, what is left to plain reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from cometmq.message.record import Buffer, iter_decode
+from cometmq.store import resident, sifting
+from cometmq.store.engine import MessageStore
+from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
+from cometmq.store.sifting import Sifter
+from tests.store.stores import opened, put
+
+#: Records of 1 KiB and more: a log file holds some 60.
+FILE_BYTES = 1 << 16
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MessageStore:
+    made = opened(tmp_path, mapped_file_size_commit_log=FILE_BYTES)
+    for number in range(100):
+        put(made, "t", 0, bytes(900), tag=str(number))
+        put(made, "other", 0, b"between")
+    made.commit()
+    return made
+
+
+class Tagged:
+    """Matches by the number in a message's tag."""
+
+    def __init__(self, wanted: Callable[[int], bool]) -> None:
+        self._wanted = wanted
+        self.looked_at: list[int] = []
+
+    def matches(self, properties: Sequence[Buffer]) -> list[bool]:
+        texts = [bytes(text) for text in properties]
+        tags = [int(text.partition(b"TAGS\x01")[2].partition(b"\x02")[0]) for text in texts]
+        self.looked_at += tags
+        return [self._wanted(tag) for tag in tags]
+
+
+def look(
+    store: MessageStore,
+    wanted: Callable[[int], bool] | Tagged,
+    offset: int = 0,
+    max_count: int = 32,
+    max_bytes: int = 1 << 18,
+    topic: str = "t",
+    sifter: Sifter | None = None,
+) -> ReadResult | None:
+    query = Query(store.queue(topic, 0), offset, max_count, max_bytes, None)
+    matcher = wanted if isinstance(wanted, Tagged) else Tagged(wanted)
+    return (sifter or Sifter()).read(query, store.log, store.limits, matcher)
+
+
+def offsets(result: ReadResult) -> list[int]:
+    found = [record.queue_offset for chunk in result.chunks for record in iter_decode(chunk)]
+    assert len(found) == result.count
+    assert sum(map(len, result.chunks)) == result.size_bytes
+    return found
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("recent", [True, False])
+def test_what_matches_is_given_over_blocks_and_files(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, copies: bool, recent: bool
+) -> None:
+    if not copies:
+        monkeypatch.setattr(sifting, "_MAX_COPY_BYTES", 0)
+    if not recent:
+        monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+    result = look(store, lambda number: number % 7 == 3)
+    assert result is not None
+    assert (result.status, result.next_offset) == (ReadStatus.FOUND, 100)
+    assert offsets(result) == list(range(3, 100, 7))
+    store.close()
+
+
+def test_it_goes_on_behind_what_was_looked_at(store: MessageStore) -> None:
+    first = look(store, lambda number: number % 10 == 0, max_count=3)
+    assert first is not None
+    # Nothing matches before offset 30, so there is no need to look there again.
+    assert (offsets(first), first.next_offset) == ([0, 10, 20], 30)
+    second = look(store, lambda number: number % 10 == 0, offset=30, max_count=3)
+    assert second is not None
+    assert offsets(second) == [30, 40, 50]
+    assert 50 < second.next_offset <= 60  # the block ended with a file
+    store.close()
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_what_was_looked_at_is_not_looked_at_again(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    if not copies:
+        monkeypatch.setattr(sifting, "_MAX_COPY_BYTES", 0)
+    sifter, every_third = Sifter(), Tagged(lambda number: number % 3 == 0)
+    seen: list[int] = []
+    offset = 0
+    while offset < 100:
+        result = look(store, every_third, offset, max_count=4, sifter=sifter)
+        assert result is not None
+        seen += offsets(result)
+        offset = result.next_offset
+    assert seen == list(range(0, 100, 3))
+    assert sorted(set(every_third.looked_at)) == list(range(100))
+    # Views of a file are not kept from one read to the next.
+    assert (len(every_third.looked_at) == 100) is copies
+    store.close()
+
+
+def test_a_read_elsewhere_looks_again(store: MessageStore) -> None:
+    sifter, even = Sifter(), Tagged(lambda number: number % 2 == 0)
+    for offset in (0, 40, 8, 8):
+        result = look(store, even, offset, max_count=2, sifter=sifter)
+        assert result is not None
+        assert offsets(result) == [offset, offset + 2]
+    store.close()
+
+
+def test_few_looks_wait(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sifting, "_MAX_WAITING", 1)
+    sifter, first, second = Sifter(), Tagged(lambda _: True), Tagged(lambda _: True)
+    for offset in (0, 2, 4):
+        for each in (first, second):
+            result = look(store, each, offset, max_count=2, sifter=sifter)
+            assert result is not None
+            assert offsets(result) == [offset, offset + 1]
+    assert first.looked_at.count(4) > 1
+    store.close()
+
+
+def test_an_answer_stays_below_its_size_and_is_never_empty(store: MessageStore) -> None:
+    whole = look(store, lambda number: number < 4)
+    assert whole is not None
+    for max_bytes, count in ((whole.size_bytes, 4), (whole.size_bytes - 1, 3), (1, 1)):
+        result = look(store, lambda number: number < 4, max_bytes=max_bytes)
+        assert result is not None
+        assert offsets(result) == list(range(count))
+        assert result.next_offset == (100 if count == 4 else count)
+    store.close()
+
+
+def test_nothing_matches(store: MessageStore) -> None:
+    result = look(store, lambda _: False)
+    assert result is not None
+    assert (result.status, result.next_offset, result.count) == (
+        ReadStatus.NO_MATCHED_MESSAGE, 100, 0,
+    )  # fmt: skip
+    for _ in range(MAX_SCANNED_ENTRIES):
+        put(store, "t", 0, b"more", tag="0")
+    store.commit()
+    bounded = look(store, lambda _: False)
+    assert bounded is not None
+    assert bounded.next_offset == MAX_SCANNED_ENTRIES
+    store.close()
+
+
+@pytest.mark.parametrize(("topic", "offset"), [("t", -1), ("t", 100), ("empty", 0)])
+def test_offsets_outside_are_left_to_a_read(store: MessageStore, topic: str, offset: int) -> None:
+    assert look(store, lambda _: True, offset=offset, topic=topic) is None
+    store.close()
+
+
+def test_what_is_not_at_hand_is_left_to_a_read(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+    first = store.log.segments.find(0)
+    assert first is not None
+    first.view  # noqa: B018 - the map that is asked for
+    first._is_resident = lambda _start, _stop: False
+    assert look(store, lambda _: True) is None
+    store.log.hot_bytes = 0
+    assert look(store, lambda _: True, offset=99) is None
+    store.close()
+
+
+def test_holes_are_left_to_a_read(store: MessageStore) -> None:
+    queue = store.queue("holes", 0)
+    put(store, "holes", 0, b"first", tag="1")
+    store.commit()
+    queue.fill_to(3)
+    assert look(store, lambda _: True, topic="holes") is None
+    store.close()
