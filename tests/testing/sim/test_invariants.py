@@ -100,18 +100,24 @@ def test_going_back_while_all_is_calm(stage: Stage) -> None:
         stage.work(LINE, sent[offset], line(offset))
     assert stage.violated == ""
     stage.now_ms += 1
-    stage.work(LINE, sent[2], line(2), member="b")
+    stage.work(LINE, sent[1], line(1))
     assert stage.violated == ""
-    stage.work(LINE, sent[1], line(1), member="b")
+    stage.work(LINE, sent[0], line(0))
     assert stage.violated == "order"
 
 
 def test_a_new_member_goes_back_when_no_lease_kept_it_waiting(stage: Stage) -> None:
     sent = [stage.send(f"m{offset}") for offset in range(2)]
-    for offset in (0, 1):
-        stage.work(LINE, sent[offset], line(offset))
-    stage.now_ms = stage.history.calm_ms + LEASE_MS + 1
+    stage.history.calm_ms = stage.now_ms
+    stage.work(LINE, sent[0], line(0))
+    stage.now_ms += LEASE_MS
+    stage.work(LINE, sent[1], line(1))
     stage.work(LINE, sent[0], line(0), member="b")
+    assert stage.violated == ""
+    stage.work(LINE, sent[1], line(1))
+    stage.now_ms += 1
+    stage.work(LINE, sent[1], line(1), member="b")
+    stage.work(LINE, sent[0], line(0), member="c")
     assert stage.violated == "order"
 
 

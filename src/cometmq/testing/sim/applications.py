@@ -175,6 +175,8 @@ class Consumer(Application):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        #: Whether it was told to leave.
+        self.leaving = False
         self._subscription: Subscription | None = None
         self._running: dict[Attempt, None] = {}
         self.process.on_end.append(self._cut_off)
@@ -198,6 +200,7 @@ class Consumer(Application):
     def leave(self) -> None:
         """Leave the group and end, in order; that takes a while."""
         if self._subscription is not None:
+            self.leaving = True
             leaving = self._subscription.close()
             self._loop.create_task(leaving, name="leave", context=self.process.context)
 

@@ -93,8 +93,9 @@ class Cluster:
         return self._loop, self.network, self.chance, host, config, self._watch
 
     def alive(self, group: str) -> list[Consumer]:
-        """The members of a group whose processes run."""
-        return [member for member in self.members.get(group, ()) if member.is_up]
+        """The members of a group whose processes run, and that stay."""
+        members = self.members.get(group, ())
+        return [member for member in members if member.is_up and not member.leaving]
 
     def clients(self) -> list[Consumer | Producer]:
         """All clients that ever were."""

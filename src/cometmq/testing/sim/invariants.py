@@ -5,8 +5,8 @@ All is calm when what is felt of the last fault, or of the last member that came
 
     place         what is acknowledged for a place is there, whoever reads it, for ever; a later
                   message of the same sender lies behind it in its queue
-    order         an ordered queue gives a message only once all before it are done. Unless all is
-                  calm it may go back to messages that were given before: a suffix comes again,
+    order         an ordered queue gives a message only once all before it are done. Unless all was
+                  calm since the last one it may go back to messages that were given before: a suffix comes again,
                   one message after the other. A new member may do that as long as the lease of
                   the one before could keep it waiting
     alone         of an ordered queue one message at a time is worked on, by whomever
@@ -139,7 +139,7 @@ class Watch:
             self.violate("alone", f"{attempt} begins, and {last} runs since {last.begun_ms}")
         following = last.offset + (last.outcome is Outcome.DONE)
         felt_ms = 0 if attempt.member == last.member else LEASE_MS
-        if attempt.offset < following and self.history.calm_ms + felt_ms < attempt.begun_ms:
+        if attempt.offset < following and self.history.calm_ms + felt_ms < last.begun_ms:
             self.violate("order", f"{attempt} begins after {last}, and all was calm")
 
     def _check_retry(self, attempt: Attempt) -> None:

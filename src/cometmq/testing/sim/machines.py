@@ -120,16 +120,16 @@ class BrokerMachine:
             files=files,
             reserve=self._network.reserver(process),
         )
-        self._run(self._start(broker))
+        self._run(lambda: self._start(broker))
 
     async def _start(self, broker: Broker) -> None:
         await broker.start()
         self._serving = True
 
-    def _run(self, main: Coroutine[Any, Any, None]) -> None:
+    def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:
             try:
-                await main
+                await main()
             except Exception as error:
                 self.failures.append(error)
 
@@ -138,9 +138,10 @@ class BrokerMachine:
 
     def stop(self) -> None:
         """Ask the process to stop in order; it ends a while later."""
-        assert self.broker is not None
+        broker = self.broker
+        assert broker is not None
         self._serving = False
-        self._run(self._stop(self.broker))
+        self._run(lambda: self._stop(broker))
 
     async def _stop(self, broker: Broker) -> None:
         await broker.stop()
