@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.limits import check_body, check_properties
+from cometmq.broker.propertytext import has_own_ids, without_id, without_wait
 from cometmq.broker.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.topics import check_name
 from cometmq.broker.transactions import committed_send
@@ -69,10 +70,6 @@ MAX_WAITING_SENDS: Final = 100_000
 
 #: What the names of the properties that ask for a timer begin with.
 _TIMER_PREFIX: Final = "TIMER_DE"
-_WAIT_TRUE: Final = "WAIT\x01true"
-_SEPARATOR: Final = "\x02"
-_ID_MARK: Final = props.UNIQ_KEY + props.NAME_VALUE_SEPARATOR
-_WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
 _IDS_HERE: Final = "<ids>"
 
 
@@ -156,7 +153,7 @@ class SendHandler:
             if topic not in (HALF_TOPIC, TIMER_TOPIC):
                 answered_id = queue_id
         else:
-            raw = _without_wait(text).encode("utf-8", "replace")
+            raw = without_wait(text).encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
         check_properties(raw)
         check_body(body, self._config.max_message_size)
@@ -205,9 +202,9 @@ class SendHandler:
         if props.DELAY in properties or wants_timer(properties):
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
         check_body(request.body, self._config.max_message_size)
-        text_of_all = _without_wait(header.properties or "")
-        if props.UNIQ_KEY in properties and _has_own_ids(request.body):
-            text_of_all = _without_id(text_of_all)
+        text_of_all = without_wait(header.properties or "")
+        if props.UNIQ_KEY in properties and has_own_ids(request.body):
+            text_of_all = without_id(text_of_all)
         properties_of_all = text_of_all.encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
@@ -492,24 +489,3 @@ def _answer_template(region: str, trace_on: bool) -> str:
         + ',"msgId":"%s","queueId":"%d","queueOffset":"%d"},"flag":1,"language":"PYTHON",'
         '"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION) + "}"
     )
-
-
-def _without_wait(text: str) -> str:
-    """The property text without WAIT=true, which says nothing once the message is stored."""
-    if text.endswith(_WAIT_LAST):
-        return text[: -len(_WAIT_LAST)]  # as our client and most others write it
-    if _WAIT_TRUE not in text:
-        return text.rstrip(_SEPARATOR)
-    return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
-
-
-def _has_own_ids(body: bytes) -> bool:
-    """Whether the messages of a batch have unique keys; the first tells for all."""
-    return _ID_MARK.encode() in body[: int.from_bytes(body[:4], "big")]
-
-
-def _without_id(text: str) -> str:
-    """The property text without a unique key: RocketMQ 5's client gives one to the batch too, which
-    would take the place of each message's own."""
-    pairs = text.split(_SEPARATOR)
-    return _SEPARATOR.join([pair for pair in pairs if not pair.startswith(_ID_MARK)])

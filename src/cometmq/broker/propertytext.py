@@ -1,0 +1,33 @@
+"""What a broker takes out of the property text of a send before it stores it. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cometmq.message import properties as props
+
+_WAIT_TRUE: Final = "WAIT\x01true"
+_SEPARATOR: Final = "\x02"
+_ID_MARK: Final = props.UNIQ_KEY + props.NAME_VALUE_SEPARATOR
+_WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
+
+
+def without_wait(text: str) -> str:
+    """The property text without WAIT=true, which says nothing once the message is stored."""
+    if text.endswith(_WAIT_LAST):
+        return text[: -len(_WAIT_LAST)]  # as our client and most others write it
+    if _WAIT_TRUE not in text:
+        return text.rstrip(_SEPARATOR)
+    return _SEPARATOR.join([pair for pair in text.split(_SEPARATOR) if pair and pair != _WAIT_TRUE])
+
+
+def has_own_ids(body: bytes) -> bool:
+    """Whether the messages of a batch have unique keys; the first tells for all."""
+    return _ID_MARK.encode() in body[: int.from_bytes(body[:4], "big")]
+
+
+def without_id(text: str) -> str:
+    """The property text without a unique key: RocketMQ 5's client gives one to the batch too, which
+    would take the place of each message's own."""
+    pairs = text.split(_SEPARATOR)
+    return _SEPARATOR.join([pair for pair in pairs if not pair.startswith(_ID_MARK)])
