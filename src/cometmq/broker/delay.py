@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 
 #: How often due messages are looked for; they arrive at most this much late.
 TICK_MS: Final = 25
+#: The same while none waits.
+IDLE_MS: Final = 250
 _RECORDS_A_LOOK: Final = 16
 #: How long a stop waits for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
@@ -71,6 +73,11 @@ class DelayLevels:
     def delay_ms(self, level: int) -> int:
         """The delay of a level."""
         return self._delays_ms[level - 1]
+
+    @property
+    def shortest_ms(self) -> int:
+        """The shortest delay; 0 without levels."""
+        return min(self._delays_ms, default=0)
 
     def level_of(self, properties: Mapping[str, str]) -> int:
         """The level a message asks for, 0 for none; beyond the last level it is the last."""
@@ -178,8 +185,10 @@ class DelayDelivery:
     async def run_forever(self) -> None:
         """Deliver what is due, and write the positions in the configured interval."""
         written_ms = self._clock.monotonic_ms()
+        idle_ms = max(TICK_MS, min(IDLE_MS, self._levels.shortest_ms // 4))
         while True:
-            await self._clock.sleep_ms(TICK_MS)
+            # What comes while nothing waits is noticed long before it is due.
+            await self._clock.sleep_ms(TICK_MS if self._holds_any() else idle_ms)
             await self.deliver_due()
             now_ms = self._clock.monotonic_ms()
             changed = self._changed or self._file.unsaved
@@ -189,6 +198,14 @@ class DelayDelivery:
                     await self._file.write()
                 except StoreError:
                     continue  # logged by the writer; the next round tries again
+
+    def _holds_any(self) -> bool:
+        """Whether a message waits in some level."""
+        for level in range(1, len(self._levels) + 1):
+            queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+            if self._positions.get(level, 0) < queue.max_offset:
+                return True
+        return False
 
     async def deliver_due(self) -> int:
         """Deliver everything that is due now; gives the number of messages.

@@ -74,10 +74,9 @@ class Intake:
         self._pending = pending
 
     @property
-    def is_behind(self) -> bool:
-        """Whether there is something to take in."""
-        queue = self._store.find_queue(TIMER_TOPIC, 0)
-        return queue is not None and queue.max_offset > self._pending.position
+    def is_used(self) -> bool:
+        """Whether there ever was a timed message."""
+        return self._store.find_queue(TIMER_TOPIC, 0) is not None
 
     def log_offset(self) -> int:
         """The offset of the log before which everything in the timer topic was taken in."""

@@ -30,15 +30,14 @@ SECOND_MS: Final = 1_000
 
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _WISHES: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
+_ANY_WISH: Final = frozenset(_WISHES)
 #: The two that count from a moment, and how many ms their unit has.
 _RELATIVE: Final = {props.TIMER_DELAY_SEC: SECOND_MS, props.TIMER_DELAY_MS: 1}
 
 
 def wants_timer(properties: Mapping[str, str]) -> bool:
     """Whether a message asks for a time of its own; one that has waited already does not."""
-    if props.TIMER_OUT_MS in properties:
-        return False
-    return any(name in properties for name in _WISHES)
+    return not _ANY_WISH.isdisjoint(properties) and props.TIMER_OUT_MS not in properties
 
 
 def drop_wishes(properties: MutableMapping[str, str]) -> None:

@@ -40,7 +40,9 @@ log = logging.getLogger(__name__)
 LEAD_MS: Final = 60_000
 #: While more than this waits in the wheel, later buckets wait for it.
 MAX_WHEEL_ROWS: Final = 1_000_000
-LOAD_INTERVAL_MS: Final = 250
+LOAD_INTERVAL_MS: Final = 1_000
+#: How often a broker that never had a timed message looks for the first.
+IDLE_MS: Final = 100
 #: A round that lasts longer looks in between for what came meanwhile.
 LONG_ROUND_MS: Final = 100
 
@@ -106,7 +108,7 @@ class Timers:
 
     async def _deliver_forever(self) -> None:
         while True:
-            await self._clock.sleep_ms(TICK_MS)
+            await self._clock.sleep_ms(TICK_MS if self._intake.is_used else IDLE_MS)
             await self.round()
 
     async def round(self) -> None:
