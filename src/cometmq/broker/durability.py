@@ -47,8 +47,8 @@ EXPIRE_INTERVAL_MS: Final = 100
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
     """A record that the broker itself stores: a retry, a delayed message that is due.
 
-    ``queue_id`` must exist; ``tag_code`` None means that of the TAGS property. ``raw_properties``
-    are the properties as a record holds them, where they are at hand.
+    ``queue_id`` must exist. The last three follow from the properties, and are given where they are
+    at hand: the hash of the tag, the properties as a record holds them, and the index keys.
     """
 
     topic: str
@@ -63,6 +63,7 @@ class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
     prepared_offset: int = 0
     tag_code: int | None = None
     raw_properties: bytes | None = None
+    keys: tuple[str, ...] | None = None
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
@@ -169,7 +170,7 @@ class Appender:
         properties, raw = record.properties, record.raw_properties
         if raw is None:
             raw = props.encode(properties)
-        code = record.tag_code
+        code, keys = record.tag_code, record.keys
         queue = self._store.queue(record.topic, record.queue_id)
         physical, queue_offset = self._store.append(
             queue,
@@ -182,7 +183,7 @@ class Appender:
             reconsume_times=record.reconsume_times,
             prepared_offset=record.prepared_offset,
             tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
-            keys=props.index_keys(properties),
+            keys=props.index_keys(properties) if keys is None else keys,
         )
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._schedule()

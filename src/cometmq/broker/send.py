@@ -174,7 +174,7 @@ class SendHandler:
             keys=keys,
         )
         if topic == HALF_TOPIC:
-            copy = committed_send(peer, request, answered_id, physical, properties, raw)
+            copy = committed_send(peer, request, answered_id, physical, properties, raw, keys)
             self._transactions.prepared(queue_offset, physical, properties, copy)
         elif topic == TIMER_TOPIC and (handle := self._timers.recall_handle(properties)):
             self._recall_handles[physical] = handle

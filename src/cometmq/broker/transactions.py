@@ -24,6 +24,7 @@ from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, r
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import TimerRules, wants_timer
 from cometmq.core.errors import BadRequest, CometError
+from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType, with_transaction_type
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
@@ -55,6 +56,11 @@ MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
 #: Properties of op messages; the tag says that the half message they name is done with.
 _DONE: Final = {props.TAGS: "d"}
+_RAW_DONE: Final = props.encode(_DONE)
+_DONE_CODE: Final = tag_code(_DONE[props.TAGS])
+_NONE, _COMMIT, _ROLLBACK = map(
+    int, (TransactionType.NONE, TransactionType.COMMIT, TransactionType.ROLLBACK)
+)
 
 
 class Transactions:
@@ -131,13 +137,13 @@ class Transactions:
         """Commit or roll back; answered once that is stored. Unknown changes nothing."""
         header = request.header
         kind = header.commit_or_rollback
-        if kind == TransactionType.NONE:
+        if kind == _NONE:
             log.info(
                 "transaction unknown half_offset=%d group=%s",
                 header.tran_state_table_offset, header.producer_group,
             )  # fmt: skip
             return Reply()
-        if kind not in (TransactionType.COMMIT, TransactionType.ROLLBACK):
+        if kind != _COMMIT and kind != _ROLLBACK:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
                 f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
@@ -145,7 +151,7 @@ class Transactions:
         half = self._open(header)
         copy = self._remembered(header.tran_state_table_offset, half)
         if copy is not None:
-            self._conclude(peer, request, half, copy)
+            self._conclude(peer, request, half, copy if kind == _COMMIT else None)
             return None
         view = self._store.message_at(half.physical_offset)
         if view is None:
@@ -186,7 +192,15 @@ class Transactions:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: it is lost"
             )
-        self._conclude(peer, request, half, committed(record))
+        copy = None
+        if request.header.commit_or_rollback == _COMMIT:
+            copy = committed(record)
+            if copy is None:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
+                )
+            copy = self._timed(copy)
+        self._conclude(peer, request, half, copy)
 
     def _conclude(
         self,
@@ -195,17 +209,8 @@ class Transactions:
         half: Half,
         copy: OutgoingRecord | None,
     ) -> None:
-        header = request.header
-        if header.commit_or_rollback == TransactionType.ROLLBACK:
-            copy = None
-        elif copy is None:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
-            )
-        else:
-            copy = self._timed(copy)
-        told = partial(_answer, peer, request)
-        self.conclude(header.tran_state_table_offset, half, copy, told)
+        half_offset = request.header.tran_state_table_offset
+        self.conclude(half_offset, half, copy, partial(_answer, peer, request))
 
     def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
         """The copy, to wait for its time first if it asks for that."""
@@ -242,6 +247,9 @@ class Transactions:
                     _DONE,
                     self._clock.wall_ms(),
                     self._store.store_host,
+                    tag_code=_DONE_CODE,
+                    raw_properties=_RAW_DONE,
+                    keys=(),
                 ),
                 partial(self._ended, half_offset, half, told),
             )
@@ -295,6 +303,7 @@ def committed_send(
     physical_offset: int,
     properties: Mapping[str, str],
     raw_properties: bytes,
+    keys: tuple[str, ...],
 ) -> OutgoingRecord | None:
     """What :func:`committed` will make of a half message that was appended in this turn; None when
     the half message has to be read for it."""
@@ -312,7 +321,9 @@ def committed_send(
         sys_flag=with_transaction_type(header.sys_flag, TransactionType.COMMIT),
         reconsume_times=header.reconsume_times or 0,
         prepared_offset=physical_offset,
+        tag_code=tag_code(properties.get(props.TAGS)),
         raw_properties=raw_properties,
+        keys=keys,
     )
 
 
