@@ -21,10 +21,11 @@ from cometmq.broker.timers.pending import RECALL_MS
 from cometmq.broker.timers.rules import is_recalled
 from cometmq.broker.timers.wheel import tick_of
 from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.core.slices import Slices
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.gathering import gather
-from cometmq.store.timerfiles import ROW
+from cometmq.store.timerfiles import ROW, ROW_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ RETRY_HELD_MS: Final = 60_000
 #: More damaged records than this are given up.
 MAX_HELD: Final = 10_000
 _RECORDS_A_LOOK: Final = 16
+_PART_BYTES: Final = 1_024 * ROW_BYTES
 _DEQUEUED: Final = props.TIMER_DEQUEUE_MS.encode()
 
 #: Due time, queue offset, physical offset and size, as in store/timerfiles.py.
@@ -71,13 +73,15 @@ class TimerDelivery:
     async def deliver_tick(self, tick: int, rows: bytes) -> None:
         """Deliver all rows of a tick, recalls first."""
         self._forget_recalls(tick)
-        due = [row for row in ROW.iter_unpack(rows) if not self._pending.is_gone(row[2])]
-        self._pending.count -= len(due)
-        recalls = [row for row in due if row[3] < 0]
-        if recalls:
-            await self._deliver(recalls)
-            due = [row for row in due if row[3] > 0]
-        await self._deliver(due)
+        pending, slices = self._pending, Slices(self._clock)
+        for of_recalls in (True, False):
+            for at in range(0, len(rows), _PART_BYTES):
+                part = ROW.iter_unpack(rows[at : at + _PART_BYTES])
+                due = [row for row in part if (row[3] < 0) is of_recalls]
+                due = [row for row in due if not pending.is_gone(row[2])]
+                pending.count -= len(due)
+                await self._deliver(due)
+                await slices.pause()
 
     async def retry_held(self) -> None:
         """Try damaged records again, now and then."""
