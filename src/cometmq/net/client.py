@@ -91,6 +91,8 @@ class Remoting:
         self.language = language
         #: Called with the address whenever a connection is gone, whoever closed it.
         self.on_close: list[Callable[[str], None]] = []
+        #: How many connections are gone, whoever closed them.
+        self.losses = 0
         self._links: dict[str, _Link] = {}
         self._opening: dict[str, asyncio.Task[_Link | NotConnected]] = {}
         self._closed = False
@@ -228,6 +230,7 @@ class Remoting:
     def _gone(self, link: _Link) -> None:
         if self._links.get(link.address) is link:
             del self._links[link.address]
+        self.losses += 1
         for callback in self.on_close:
             callback(link.address)
 

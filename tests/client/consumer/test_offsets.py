@@ -13,7 +13,7 @@ from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
 from tests.client.fake_broker import FakeBroker, FakeCluster
-from tests.client.scripted import Answer
+from tests.client.scripted import Answer, eventually
 
 ONE = MessageQueue("t", "broker-0", 0)
 TWO = MessageQueue("t", "broker-0", 1)
@@ -63,6 +63,20 @@ async def test_what_failed_is_stored_the_next_time(
     broker.peer.on(UPDATE, script)
     await offsets.persist()
     assert broker.offset("g", "t") == 5
+
+
+async def test_a_broker_that_was_away_is_told_again(
+    broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    broker.offsets["g", "t", 0] = 5
+    assert await offsets.load(ONE) == 5
+    broker.offsets["g", "t", 0] = 3  # as it was when the broker wrote its table last
+    broker.peer.break_off()
+    await eventually(lambda: offsets._session.remoting.losses)
+    await offsets.persist()
+    await offsets.persist()
+    assert broker.offset("g", "t") == 5
+    assert len(broker.peer.received(UPDATE)) == 1
 
 
 async def test_a_queue_of_somebody_else_is_left_alone(

@@ -63,13 +63,18 @@ class OffsetStore(Protocol):
 
 
 class RemoteOffsets:
-    """Offsets of a clustering group, kept by the broker of each queue."""
+    """Offsets of a clustering group, kept by the broker of each queue.
+
+    What a broker was told is not told again, until a connection breaks: one that crashed may have
+    lost what it was told last, and would give those messages again to the queue's next reader.
+    """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._current: dict[MessageQueue, int] = {}
         self._stored: dict[MessageQueue, int] = {}
+        self._losses = session.remoting.losses
 
     async def load(self, queue: MessageQueue) -> int | None:
         offset = await self.peek(queue)
@@ -102,6 +107,9 @@ class RemoteOffsets:
     async def persist(
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
+        if self._losses != self._session.remoting.losses:
+            self._losses = self._session.remoting.losses
+            self._stored.clear()
         due = [
             (queue, self._current[queue])
             for queue in (list(self._current) if queues is None else queues)
