@@ -6,9 +6,9 @@ All is calm when what is felt of the last fault, or of the last member that came
     place         what is acknowledged for a place is there, whoever reads it, for ever; a later
                   message of the same sender lies behind it in its queue
     order         an ordered queue gives a message only once all before it are done. Unless all was
-                  calm since the last one it may go back to messages that were given before: a suffix comes again,
-                  one message after the other. A new member may do that as long as the lease of
-                  the one before could keep it waiting
+                  calm since the last one it may go back to messages that were given before: a
+                  suffix comes again, one message after the other. A new member may do that as
+                  long as the lease of the one before could keep it waiting
     alone         of an ordered queue one message at a time is worked on, by whomever
     retry delay   a message that failed comes again after its delay, never before, and within
                   SLACK_MS when all is calm; so does a delayed one

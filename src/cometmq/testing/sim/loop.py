@@ -111,6 +111,20 @@ class SimLoop(asyncio.BaseEventLoop):
         self._at_once = 0
         self.processes: list[Process] = []
 
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """See asyncio."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    #: There is no other thread.
+    call_soon_threadsafe = call_soon
+
     # --- time ----------------------------------------------------------------------------------
 
     def time(self) -> float:
@@ -183,9 +197,6 @@ class SimLoop(asyncio.BaseEventLoop):
             self._at_once = 0
         while timers and timers[0][0] <= when_us:
             ready.append(heappop(timers)[2])
-
-    def _write_to_self(self) -> None:
-        """There is no other thread to wake the loop from."""
 
     def _process_events(self, event_list: object) -> None:
         """There are no sockets to look at."""
