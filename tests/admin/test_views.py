@@ -9,7 +9,13 @@ from cometmq.admin import views
 from cometmq.admin.api import Broker
 from cometmq.message.ids import pack_host
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.bodies import ConsumeOffset, TopicOffset
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ConsumeOffset,
+    ConsumerConnections,
+    TopicOffset,
+)
+from cometmq.protocol.consumerbodies import ProcessQueueInfo
 from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
 from tests.client.consumer.test_inflight import message
 
@@ -76,3 +82,16 @@ def test_messages() -> None:
     assert (row.born_at, row.stored_at) == ("10.0.0.1:10911", "10.0.0.1:10911")
     assert row.body.endswith("x... (301 bytes)")
     assert views.message_row(structs.replace(stored, body=b"short")).body == "short"
+
+
+def test_consumers_and_what_they_hold() -> None:
+    connected = [ClientConnection(name, "h:1", "JAVA", 407) for name in ("b", "a")]
+    found = ConsumerConnections(connected, {}, "CONSUME_PASSIVELY", "CLUSTERING", "x")
+    rows = views.member_rows(found)
+    assert [(row.client_id, row.version) for row in rows] == [("a", "V4_9_7"), ("b", "V4_9_7")]
+    queues = {MessageQueue("t", "a", number): number for number in (1, 0)}
+    assert [row.offset for row in views.position_rows(queues)] == [0, 1]
+    held = ProcessQueueInfo(commit_offset=3, cached_msg_count=2, last_pull_timestamp=1_000)
+    (row,) = views.held_rows({MessageQueue("t", "a", 0): held})
+    assert (row.offset, row.held, row.last_consumed) == (3, 2, "")
+    assert row.last_pulled.startswith("1970-01-01 00:00:01")

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from cometmq.protocol.codes import version_name
 from cometmq.protocol.route import readable, writable
 
 if TYPE_CHECKING:
     from cometmq.admin.api import Broker
     from cometmq.message.model import MessageQueue, StoredMessage
-    from cometmq.protocol.bodies import ConsumeOffset, TopicOffset
+    from cometmq.protocol.bodies import ConsumeOffset, ConsumerConnections, TopicOffset
+    from cometmq.protocol.consumerbodies import ProcessQueueInfo
     from cometmq.protocol.route import TopicRoute
 
 _BODY_PREVIEW = 200
@@ -53,6 +55,41 @@ class ProgressRow:
     broker_offset: int
     consumer_offset: int
     lag: int
+    last_consumed: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """One consumer of a group that is connected."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRow:
+    """Where a group goes on in one queue."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """What a consumer holds of one queue, as it says itself."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    held: int
+    held_mib: int
+    locked: bool
+    last_pulled: str
     last_consumed: str
 
 
@@ -145,6 +182,41 @@ def progress_rows(progress: Mapping[MessageQueue, ConsumeOffset]) -> list[Progre
             moment(each.last_timestamp),
         )
         for queue, each in sorted(progress.items())
+    ]
+
+
+def member_rows(connections: ConsumerConnections) -> list[MemberRow]:
+    """One row a consumer, by client id."""
+    found = sorted(connections.connection_set, key=lambda each: each.client_id)
+    return [
+        MemberRow(each.client_id, each.client_addr, each.language, version_name(each.version))
+        for each in found
+    ]
+
+
+def position_rows(offsets: Mapping[MessageQueue, int]) -> list[PositionRow]:
+    """One row a queue, in order."""
+    return [
+        PositionRow(queue.topic, queue.broker_name, queue.queue_id, offset)
+        for queue, offset in sorted(offsets.items())
+    ]
+
+
+def held_rows(held: Mapping[MessageQueue, ProcessQueueInfo]) -> list[HeldRow]:
+    """One row a queue, in order."""
+    return [
+        HeldRow(
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            each.commit_offset,
+            each.cached_msg_count,
+            each.cached_msg_size_in_mi_b,
+            each.locked,
+            moment(each.last_pull_timestamp),
+            moment(each.last_consume_timestamp),
+        )
+        for queue, each in sorted(held.items())
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 from cometmq.cli import logs, servers
-from cometmq.cli.commands import bench, demo, message, outbox, store, storerepair, topic
+from cometmq.cli.commands import bench, demo, group, message, outbox, store, storerepair, topic
 from cometmq.core.errors import CometError, SettingsError
 
 FAILED: Final = 1
@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 store.app.command("repair")(storerepair.repair)
 app.add_typer(store.app, name="store")
 app.add_typer(outbox.app, name="outbox")

@@ -1,0 +1,141 @@
+"""``cometmq group members|progress|status|reset``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from cometmq.admin.api import Admin
+from cometmq.admin.consumers import END, held
+from cometmq.admin.views import (
+    HeldRow,
+    MemberRow,
+    PositionRow,
+    held_rows,
+    member_rows,
+    position_rows,
+    progress_rows,
+    total_lag,
+)
+from cometmq.cli import render
+from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.core.errors import CometError, SettingsError
+
+app = typer.Typer(help="Consumer groups: members, progress, status, reset.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+OfTopic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+
+
+@app.command()
+def members(group: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
+    """Print the consumers of a group that are connected."""
+
+    async def main() -> list[MemberRow]:
+        async with client(namesrv) as opened:
+            found = await Admin(opened.session).consumer_connections(group)
+            return [] if found is None else member_rows(found)
+
+    rows = run(main())
+    if not rows:
+        raise CometError(f"no consumer of group {group!r} is connected")
+    if as_json:
+        render.print_json(rows)
+    else:
+        render.print_rows(rows)
+
+
+@app.command()
+def progress(
+    group: Name,
+    namesrv: Namesrv = "",
+    topic: Annotated[str, typer.Option(help="One topic only.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print how far a group has read, as its brokers know."""
+
+    async def main() -> None:
+        async with client(namesrv) as opened:
+            found = await Admin(opened.session).consumer_progress(group, topic or None)
+        rows = progress_rows(found)
+        if as_json:
+            render.print_json(rows)
+        else:
+            render.print_rows(rows)
+            typer.echo(f"lag={total_lag(found.values())}")
+
+    run(main())
+
+
+@app.command()
+def status(
+    group: Name,
+    member: Annotated[str, typer.Argument(metavar="CLIENT_ID", show_default=False)],
+    namesrv: Namesrv = "",
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="What its threads and tasks are doing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what one consumer holds of each queue, as it says itself."""
+
+    async def main() -> tuple[list[HeldRow], str | None]:
+        async with client(namesrv) as opened:
+            info = await Admin(opened.session).consumers.running_info(group, member, stacks=stacks)
+            return held_rows(held(info)), info.jstack
+
+    rows, text = run(main())
+    if as_json:
+        render.print_json(rows)
+        return
+    render.print_rows(rows)
+    if text:
+        typer.echo(text)
+
+
+@app.command()
+def reset(
+    group: Name,
+    topic: OfTopic,
+    to: Annotated[
+        str,
+        typer.Option(help="first, last, or a moment: ISO 8601, or ms since the epoch."),
+    ],
+    namesrv: Namesrv = "",
+    keep: Annotated[
+        bool, typer.Option("--never-skip", help="Leave queues where that would skip messages.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a group go on elsewhere in a topic, whether its consumers run or not."""
+    at_ms = moment_of(to)
+
+    async def main() -> list[PositionRow]:
+        async with client(namesrv) as opened:
+            consumers = Admin(opened.session).consumers
+            return position_rows(await consumers.reset(group, topic, at_ms, force=not keep))
+
+    rows = run(main())
+    if as_json:
+        render.print_json(rows)
+    else:
+        render.print_rows(rows)
+
+
+def moment_of(text: str) -> int:
+    """A moment as ms since the epoch; END for the end of what is there. Raises SettingsError."""
+    if text in ("first", "last"):
+        return 0 if text == "first" else END
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            "--to", f"{text!r} is neither first nor last nor a moment such as 2026-01-31T08:00"
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return int(found.timestamp() * 1000)
