@@ -40,6 +40,11 @@ async def test_nobody_reads_them(tmp_path: Path) -> None:
         client = await running.connect()
         head, _ = await client.pull(topic=LIGHT, queueId="0")
         assert head.code == 17
-        commit = {"consumerGroup": "g", "topic": LIGHT, "queueId": "0", "commitOffset": "1"}
-        head, _ = await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
+        head, _ = await client.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup="g",
+            topic=LIGHT,
+            queueId="0",
+            commitOffset="1",
+        )
         assert head.code == 17

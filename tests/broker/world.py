@@ -316,7 +316,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
     """The handlers of everything but sends and pulls."""
     config, store, topics = parts.config, parts.store, parts.topics
     offsets, members, stats, clock = parts.offsets, parts.members, parts.stats, parts.clock
-    found = (
+    found: tuple[HandlerPart, ...] = (
         members,
         QueueLockHandler(clock=clock),
         OffsetHandler(

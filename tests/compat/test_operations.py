@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import cast
 
 import pytest
@@ -100,8 +101,13 @@ def test_tools_and_a_java_consumer(driver: Driver, target: Target, groups: Group
 
 @pytest.fixture
 async def client(target: Target) -> AsyncIterator[Client]:
-    settings = {"offset_persist_interval_ms": 200, "pull_suspend_ms": 1_000}
-    async with Client(target.namesrv, send_timeout_ms=10_000, trace=True, **settings) as client:
+    async with Client(
+        target.namesrv,
+        send_timeout_ms=10_000,
+        trace=True,
+        offset_persist_interval_ms=200,
+        pull_suspend_ms=1_000,
+    ) as client:
         yield client
 
 
@@ -147,8 +153,8 @@ async def test_tools_and_our_consumer(client: Client, driver: Driver, target: Ta
         where = {"client": client.client_id, "broker": "broker-a", "queue": 0, "offset": 3}
         assert await in_thread(tools.positions) == [where]
         check_running_info(await in_thread(tools.running_info, client.client_id), topic, 3)
-        consumed = (tools.consume, client.client_id, first.offset_id)
-        assert await in_thread(*consumed) == "CR_SUCCESS"
+        consumed = partial(tools.consume, client.client_id, first.offset_id)
+        assert await in_thread(consumed) == "CR_SUCCESS"
         assert (await consumer.got(4))[3:] == [b"0"]
         admin = Admin(client.session)
         async with asyncio.timeout(30):
@@ -157,7 +163,7 @@ async def test_tools_and_our_consumer(client: Client, driver: Driver, target: Ta
         assert await in_thread(tools.reset, "0") == {0: 0}
         assert (await consumer.got(7))[4:] == [b"0", b"1", b"2"]
         consumer.fails = True
-        assert await in_thread(*consumed) == "CR_THROW_EXCEPTION"
+        assert await in_thread(consumed) == "CR_THROW_EXCEPTION"
 
 
 def trace(driver: Driver, target: Target, message_id: str) -> list[list[str]]:
