@@ -1,11 +1,13 @@
 """Messages as users of a client see them."""
 
+import pytest
+
 from cometmq.message import properties as props
 from cometmq.message.compression import compress
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import pack_host
-from cometmq.message.model import Message, MessageQueue, from_record
-from cometmq.message.record import Record
+from cometmq.message.model import Message, MessageQueue, from_record, stored_messages
+from cometmq.message.record import BadRecord, Record, iter_decode, pack
 
 
 def stored(properties: dict[str, str], body: bytes = b"b", sys_flag: int = 0) -> Record:
@@ -59,3 +61,12 @@ def test_a_message_may_have_a_time_of_its_own() -> None:
     assert moment.is_delayed
     assert Message("t", b"", delay_level=1).is_delayed
     assert not Message("t", b"").is_delayed
+
+
+def test_all_messages_of_a_pull_at_once() -> None:
+    packed = compress(b"packed" * 100)
+    body = pack(stored({"TAGS": "a"})) + pack(stored({}, packed, COMPRESSED))
+    assert stored_messages(body, "b") == [from_record(each, "b") for each in iter_decode(body)]
+    assert stored_messages(body)[1].body == b"packed" * 100
+    with pytest.raises(BadRecord):
+        stored_messages(body[:-1])

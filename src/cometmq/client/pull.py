@@ -12,8 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected
-from cometmq.message.model import MessageQueue, StoredMessage, from_record
-from cometmq.message.record import iter_decode
+from cometmq.message.model import MessageQueue, StoredMessage, stored_messages
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import from_ext
@@ -140,7 +139,7 @@ class Puller:
         broker = queue.broker_name
         return PullResult(
             status,
-            [from_record(record, broker) for record in iter_decode(response.body)],
+            stored_messages(response.body, broker),
             fields.next_begin_offset,
             fields.min_offset,
             fields.max_offset,

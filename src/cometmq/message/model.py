@@ -9,7 +9,9 @@ import msgspec
 
 from cometmq.message import properties as props
 from cometmq.message.compression import decompress
+from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import encode_offset_id, unpack_host
+from cometmq.message.record import fields_at
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
@@ -155,6 +157,31 @@ def from_record(record: Record, broker_name: str = "") -> StoredMessage:
         record.size_bytes,
         broker_name,
     )
+
+
+def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
+    """The consumer's view of every record of a buffer of whole records, such as a pull's body.
+
+    Raises BadRecord at the first bytes that are no record, and for a body that cannot be unpacked.
+    """
+    found: list[StoredMessage] = []
+    at, end = 0, len(buffer)
+    while at < end:
+        (
+            size, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host,
+            store_ms, store_host, reconsume_times, prepared_offset, body, topic, properties,
+        ) = fields_at(buffer, at, end)  # fmt: skip
+        if sys_flag & COMPRESSED:
+            body = decompress(body, sys_flag)
+        found.append(
+            StoredMessage(
+                topic, queue_id, queue_offset, physical_offset, body, props.decode(properties),
+                flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times,
+                prepared_offset, size, broker_name,
+            )
+        )  # fmt: skip
+        at += size
+    return found
 
 
 def _address(packed: bytes) -> str:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
+from typing import TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -97,6 +98,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
 
 
+Fields: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, bytes, str, bytes
+]
+
+
 def host_flags(born_host: bytes, store_host: bytes) -> int:
     """The sysFlag bits that say how long the two hosts of a record are."""
     return (BORN_HOST_V6 if len(born_host) == 20 else 0) | (
@@ -163,6 +169,11 @@ def decode_one(
     BadRecord when the bytes are no whole record, or when ``check_crc`` finds another body.
     """
     end = len(buffer) if limit is None else limit
+    return Record(*fields_at(buffer, position, end, check_crc=check_crc))
+
+
+def fields_at(buffer: Buffer, position: int, end: int, *, check_crc: bool = True) -> Fields:
+    """The fields of a Record, in their order; see :func:`decode_one`."""
     if end - position < FIXED_BYTES:
         raise BadRecord(position, f"{end - position} bytes left, a record has at least 91")
     head = _HEADS[(buffer[position + _HOST_BITS_POSITION] & _HOST_BITS) >> 4]
@@ -195,7 +206,7 @@ def decode_one(
     if check_crc and not verify(body, body_crc):
         raise BadRecord(position, f"body CRC differs from the stored {body_crc:#010x}")
     topic = str(buffer[name_at:length_at], "utf-8", "replace")
-    return Record(
+    return (
         size, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
         born_host, store_ms, store_host, reconsume_times, prepared_offset, body, topic,
         bytes(buffer[properties_at:stop]),
