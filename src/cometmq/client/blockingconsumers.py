@@ -75,9 +75,9 @@ class ReceivedMessage(received.MessageView):
         """Done: never give it again."""
         self._thread.call(self._message.ack)
 
-    def retry(self, delay_level: int = 0) -> None:
+    def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
         """Give it again later."""
-        self._thread.wait(self._message.retry(delay_level))
+        self._thread.wait(self._message.retry(delay_level, pause_ms=pause_ms))
 
 
 class Processing:

@@ -10,7 +10,7 @@ import msgspec
 from cometmq.client.config import ClientConfig, make_config
 from cometmq.client.consumer.inquiries import Inquiries
 from cometmq.client.consumer.options import Allocation, Mode, Start, make_options
-from cometmq.client.consumer.polling import AssignmentListener, PullConsumer
+from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.consumer.subscription import Subscription
 from cometmq.client.producer import OrderKey, Producer
 from cometmq.client.pull import Puller
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from cometmq.client.consumer.filters import Sql
+    from cometmq.client.consumer.rebalance import AssignmentListener
     from cometmq.client.consumer.received import MessageView, ReceivedMessage
     from cometmq.client.hooks import ConsumeHook, ForbiddenHook, SendHook
     from cometmq.client.results import SendResult

@@ -145,3 +145,18 @@ async def test_messages_that_are_never_settled_are_hinted_at(
     inflight.settle(first[1])
     given.release(inflight)
     assert await second == (0, 1)
+
+
+async def test_a_queue_that_is_read_anew_waits_for_the_message_that_is_out() -> None:
+    given = dispatch(per_queue=1)
+    inflight = queue(0, 3)
+    given.offer(inflight)
+    assert await take(given) == (0, 0)
+    inflight.reset(0)
+    inflight.add([message(offset) for offset in range(3)], 3)
+    given.offer(inflight)
+    assert given.take_now() is None
+    assert given.is_out(inflight)
+    given.release(inflight)
+    assert not given.is_out(inflight)
+    assert await take(given) == (0, 0)

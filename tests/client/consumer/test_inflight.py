@@ -167,3 +167,20 @@ class InFlightMachine(RuleBasedStateMachine):
 
 
 TestInFlight = InFlightMachine.TestCase
+
+
+def test_a_late_settlement_is_none_of_a_message_that_was_read_again() -> None:
+    inflight = InFlight(QUEUE, 0)
+    inflight.add([message(0), message(1)], 2)
+    old = inflight.take(1)
+    assert old is not None
+    inflight.reset(0)
+    inflight.add([message(0), message(1)], 2)
+    assert not inflight.settle(old)
+    new = inflight.take(2)
+    assert new is not None
+    assert not inflight.give_back(old, failed=True)
+    assert not inflight.settle(old)
+    assert (inflight.committable, inflight.taken_count) == (0, 1)
+    assert inflight.settle(new)
+    assert (inflight.committable, inflight.taken_count) == (1, 0)

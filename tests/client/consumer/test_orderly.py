@@ -198,3 +198,34 @@ async def test_a_failed_message_of_a_dropped_queue_goes_to_its_next_owner_at_onc
             again = await take(two)
             assert (again.body, again.reconsume_times) == (b"x", 0)
             again.ack()
+
+
+async def test_a_pause_of_one_s_own(cluster: FakeCluster, broker: FakeBroker) -> None:
+    fill(broker, "1", "2")
+    async with joined(cluster, {"ordered_retry_pause_ms": 60_000}, ordered=True) as consumer:
+        await (await take(consumer)).retry(pause_ms=1)
+        assert await bodies(consumer, 2) == [b"1", b"2"]
+
+
+async def test_a_lock_lost_and_regained_gives_no_second_message_while_one_is_in_work(
+    cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, "1", "2")
+    async with joined(cluster, ordered=True) as consumer:
+        held = await take(consumer)
+        with caplog.at_level(logging.WARNING):
+            broker.locks[KEY] = "somebody else"
+            await eventually(lambda: "lock_lost queue" in caplog.text)
+        pulls = len(ahead(broker, "t", 0))
+        broker.locks.clear()
+        fill(broker, "3")  # ends the pull that is held
+        await eventually(lambda: len(ahead(broker, "t", 0)) > pulls)  # it is read anew
+        again = asyncio.create_task(consumer.take())
+        await eventually(lambda: ahead(broker, "t", 3))
+        assert not again.done()
+        held.ack()
+        message = await asyncio.wait_for(again, 10)
+        assert message is not None
+        assert message.body == b"1"
+        message.ack()
+        assert await bodies(consumer, 2) == [b"2", b"3"]

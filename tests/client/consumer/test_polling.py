@@ -18,6 +18,7 @@ from cometmq.client.namespace import Namespace
 from cometmq.core.errors import BrokerRefused, SettingsError
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
 from tests.client.consumer.test_options import options
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import Answer, eventually
@@ -287,7 +288,7 @@ async def test_queues_move_between_members_with_what_is_done(
                 assert await bodies(two, 2) == [b"b", b"c"]
             await eventually(lambda: len(told) == 3)
     assert told == [(2, 0), (0, 1), (1, 0)]
-    assert "assignment_listener_failed group=g" in caplog.text
+    assert "assignment_listener_failed added=2" in caplog.text
 
 
 async def test_a_start_that_is_refused_can_be_tried_again(
@@ -335,3 +336,15 @@ async def test_broadcasting_members_keep_offsets_at_home(
             await consumer.commit()
             assert await consumer.committed(QUEUE) == int(body == b"b") + 1
     assert not broker.offsets
+
+
+async def test_administrators_see_where_it_stands(cluster: FakeCluster, broker: FakeBroker) -> None:
+    fill(broker, *"abc")
+    async with polling(cluster) as consumer:
+        await bodies(consumer, 2, max_messages=2)
+        assert consumer.positions("t") == {QUEUE: 2}
+        assert consumer.positions("u") == {}
+        info = consumer.running_info(with_stacks=True)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        assert info.jstack
+        assert b'"cachedMsgCount":1' in encode_json(info)

@@ -35,7 +35,9 @@ class Settling:
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
         self.calls.append("ack")
 
-    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+    async def failed(
+        self, inflight: InFlight, message: StoredMessage, delay_level: int, pause_ms: int = 0
+    ) -> None:
         self.calls.append(f"retry {delay_level}")
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:

@@ -110,7 +110,9 @@ class _DirectSettler:
     def succeeded(self, inflight: InFlight, message: StoredMessage) -> None:
         self._settle(inflight, message, SUCCESS)
 
-    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+    async def failed(
+        self, inflight: InFlight, message: StoredMessage, delay_level: int, pause_ms: int = 0
+    ) -> None:
         self._settle(inflight, message, LATER)
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:

@@ -1,7 +1,8 @@
 """Hands messages of all assigned queues to whoever asks, queues taking turns.
 
 At most ``concurrency`` messages are handed out at a time, and of one queue at most ``per_queue``
-(one, when order matters). ``may_give`` can hold a queue back (its lock is not held).
+(one, when order matters: the next one waits for it even where the queue is read anew meanwhile).
+``may_give`` can hold a queue back (its lock is not held).
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ class Dispatch:
         self._in_turn: set[InFlight] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._handed_out = 0
+        #: Queues whose only message is handed out, when one at a time is.
+        self._busy: set[InFlight] = set()
         self._closed = False
 
     @property
     def handed_out(self) -> int:
         """Messages that are handed out and not settled."""
         return self._handed_out
+
+    def is_out(self, inflight: InFlight) -> bool:
+        """Whether the one message that a queue may have out is, though it may be forgotten."""
+        return inflight in self._busy
 
     def offer(self, inflight: InFlight) -> None:
         """A queue may have something to give."""
@@ -89,6 +96,7 @@ class Dispatch:
     def release(self, inflight: InFlight) -> None:
         """A message of a queue, taken before, is settled or given back."""
         self._handed_out -= 1
+        self._busy.discard(inflight)
         self.offer(inflight)
 
     def close(self) -> None:
@@ -102,11 +110,14 @@ class Dispatch:
     def _take_from(self, inflight: InFlight) -> StoredMessage | None:
         """A message of a queue; with None it is offered again when one of its messages is
         released, or when its lock is back."""
-        if inflight.dropped or inflight.taken_count >= self._per_queue:
+        if inflight.dropped or inflight.taken_count >= self._per_queue or self.is_out(inflight):
             return None
         if self._may_give is not None and not self._may_give(inflight):
             return None
-        return inflight.take(self._clock.monotonic_ms())
+        message = inflight.take(self._clock.monotonic_ms())
+        if message is not None and self._per_queue == 1:
+            self._busy.add(inflight)
+        return message
 
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -129,13 +129,13 @@ class InFlight:
         return None if taken is None else taken[1]
 
     def settle(self, message: StoredMessage) -> bool:
-        """A message is done with; False when it was settled before or forgotten."""
-        offset = message.queue_offset
-        size = self._held.pop(offset, None)
-        if size is None:
+        """A message that is handed out is done with; False when it was settled before or
+        forgotten, also when its offset was read again since."""
+        if not self._is_out(message):
             return False
-        self._taken.pop(offset, None)
-        self.size_bytes -= size
+        offset = message.queue_offset
+        del self._taken[offset]
+        self.size_bytes -= self._held.pop(offset)
         order, held = self._order, self._held
         while order and order[0] not in held:
             order.popleft()
@@ -144,8 +144,9 @@ class InFlight:
     def give_back(self, message: StoredMessage, *, failed: bool) -> bool:
         """Make a message that is handed out ready again, before all others; counted as another
         attempt when it ``failed``. False when it was settled or forgotten."""
-        if self._taken.pop(message.queue_offset, None) is None:
+        if not self._is_out(message):
             return False
+        del self._taken[message.queue_offset]
         if failed:
             message = structs.replace(message, reconsume_times=message.reconsume_times + 1)
         at = 0
@@ -153,6 +154,10 @@ class InFlight:
             at += 1
         self._ready.insert(at, message)
         return True
+
+    def _is_out(self, message: StoredMessage) -> bool:
+        taken = self._taken.get(message.queue_offset)
+        return taken is not None and taken[0] is message
 
     def is_full(self, limits: Limits) -> bool:
         """Whether pulls must pause."""

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.filtercheck import check_filters
 from cometmq.client.consumer.offsets import offsets_of
+from cometmq.client.consumer.progress import Progress
 from cometmq.client.consumer.reading import QueueReader
-from cometmq.client.consumer.rebalance import Plan, Rebalancer, plan
+from cometmq.client.consumer.rebalance import AssignmentListener, Plan, Rebalancer, plan, tell
 from cometmq.client.consumer.received import MessageView
+from cometmq.client.consumer.running import Moment, running_info
 from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
+from cometmq.client.stacks import stacks
 from cometmq.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,15 +32,12 @@ if TYPE_CHECKING:
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
     from cometmq.protocol.bodies import ConsumerData
+    from cometmq.protocol.consumerbodies import RunningInfo
 
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_MESSAGES: Final = 32
 DEFAULT_TIMEOUT_MS: Final = 5_000
-
-#: Is told the queues that were taken on and those that were given up, the latter once their offsets
-#: are stored.
-AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
 
 
 class PullConsumer:
@@ -81,10 +81,10 @@ class PullConsumer:
         )
         self._rebalancer = Rebalancer(session, options, self)
         self._paused: set[MessageQueue] = set()
-        #: The first message that the last poll took of each queue.
-        self._before: dict[InFlight, int] = {}
+        self._progress = Progress()
         self._loops: list[asyncio.Task[None]] = []
         self._started = False
+        self._started_ms = session.clock.wall_ms()
 
     async def __aenter__(self) -> PullConsumer:
         await self.start()
@@ -129,7 +129,7 @@ class PullConsumer:
             task.cancel()
         self._reader.stop_pulling()
         if self._auto_commit:
-            self._before.clear()
+            self._progress.finish()
             self._note_done()
             await self._offsets.persist()
         for queue in self._reader.queues():
@@ -148,7 +148,7 @@ class PullConsumer:
         """Up to ``max_messages``, in order within each queue, as soon as there are any; none after
         ``timeout_ms``, or once the consumer is closed. What the poll before gave is done."""
         await self.start()
-        self._before.clear()
+        self._progress.finish()
         found = self._take(max_messages)
         if found or timeout_ms <= 0:
             return found
@@ -175,7 +175,7 @@ class PullConsumer:
         return found
 
     def _hand_out(self, inflight: InFlight, message: StoredMessage) -> MessageView:
-        self._before.setdefault(inflight, message.queue_offset)
+        self._progress.begin(inflight, message)
         inflight.settle(message)
         self._dispatch.release(inflight)
         return MessageView(message)
@@ -189,10 +189,9 @@ class PullConsumer:
 
     def _take_back(self) -> None:
         """What the last poll gave was not done after all."""
-        for inflight, offset in self._before.items():
-            if not inflight.dropped:
-                self._reader.start_at(inflight.queue, offset)
-        self._before.clear()
+        for queue, offset in self._progress.undone().items():
+            self._reader.start_at(queue, offset)
+        self._progress.finish()
 
     # ------------------------------------------------------------------ queues
 
@@ -276,15 +275,15 @@ class PullConsumer:
         Raises ClientError when a broker cannot be told; OSError when a broadcasting consumer's file
         cannot be written."""
         if offsets is None:
-            self._before.clear()
-            done = {each.queue: each.committable for each in self._reader.inflights()}
+            self._progress.finish()
+            done = self._progress.positions(self._reader.inflights())
         else:
             done = {self._find(queue).queue: offset for queue, offset in offsets.items()}
         await self._offsets.store(done)
 
     def _move(self, inflight: InFlight, offset: int) -> None:
         if not inflight.dropped:
-            self._before.pop(inflight, None)
+            self._progress.forget(inflight)
             self._reader.start_at(inflight.queue, offset)
 
     def _find(self, queue: MessageQueue) -> InFlight:
@@ -301,8 +300,7 @@ class PullConsumer:
             self._note(inflight)
 
     def _note(self, inflight: InFlight) -> None:
-        done = self._before.get(inflight, inflight.committable)
-        self._offsets.update(inflight.queue, done)
+        self._offsets.update(inflight.queue, self._progress.done(inflight))
 
     async def _keep_offsets(self) -> None:
         while True:
@@ -321,6 +319,23 @@ class PullConsumer:
     def rebalance_soon(self) -> None:
         self._rebalancer.soon()
 
+    # ------------------------------------------------------------------ inquiries.Inspected
+
+    def positions(self, topic: str) -> Mapping[MessageQueue, int]:
+        read = [each for each in self._reader.inflights() if each.queue.topic == topic]
+        return {each.queue: each.committable for each in read}
+
+    def running_info(self, *, with_stacks: bool) -> RunningInfo:
+        return running_info(
+            self.options,
+            self._config,
+            [(each, False) for each in self._reader.inflights()],
+            {},
+            started_ms=self._started_ms,
+            now=Moment(self._clock.wall_ms(), self._clock.monotonic_ms()),
+            stacks=stacks() if with_stacks else None,
+        )
+
     # ------------------------------------------------------------------ rebalance.Assignee
 
     def assigned(self, topic: str) -> list[MessageQueue]:
@@ -331,20 +346,13 @@ class PullConsumer:
             await self._give_up(self._reader.stop(queue))
         started = await asyncio.gather(*map(self._reader.start, change.add))
         if self._on_assignment is not None:
-            self._tell(self._on_assignment, change)
+            tell(self._on_assignment, change, self._session.namespace)
         return all(started)
 
     async def _give_up(self, inflight: InFlight) -> None:
         if self._auto_commit:
             self._note(inflight)
             await self._offsets.persist([inflight.queue])
-        self._before.pop(inflight, None)
+        self._progress.forget(inflight)
         self._paused.discard(inflight.queue)
         self._offsets.forget(inflight.queue)
-
-    def _tell(self, listener: AssignmentListener, change: Plan) -> None:
-        unwrap = self._session.namespace.unwrap_queue
-        try:
-            listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
-        except Exception:
-            log.exception("assignment_listener_failed group=%s", self.group)

@@ -137,7 +137,7 @@ class PushConsumer:
         await self._drain(lambda: self._settler.working == 0, _DRAIN_MS)
         ends = [self._reader.stop(queue) for queue in self._reader.queues()]
         # A lock that covers work which goes on is left to expire: nobody may begin before that.
-        at_work = {each.queue for each in ends if each.taken_count and self._settler.working}
+        at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
         for inflight in ends:
             self._finish(inflight)
         await self._offsets.persist(unchanged_too=True)
@@ -239,7 +239,7 @@ class PushConsumer:
         try:
             if self._locks is not None:
                 await self._until_idle(inflight)
-            is_idle = not inflight.taken_count
+            is_idle = self._is_idle(inflight)
             self._finish(inflight)
             await self._offsets.persist([queue])
             self._offsets.forget(queue)
@@ -309,7 +309,10 @@ class PushConsumer:
     async def _until_idle(self, inflight: InFlight) -> None:
         """Wait until no message of a queue is in work."""
         longest_ms = self._config.consume_timeout_ms
-        await self._drain(lambda: not inflight.taken_count or self._closed, longest_ms)
+        await self._drain(lambda: self._is_idle(inflight) or self._closed, longest_ms)
+
+    def _is_idle(self, inflight: InFlight) -> bool:
+        return not inflight.taken_count and not self._dispatch.is_out(inflight)
 
     async def _drain(self, is_done: Callable[[], bool], longest_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + longest_ms

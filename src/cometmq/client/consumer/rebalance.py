@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -22,6 +22,7 @@ from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.namespace import Namespace
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue
 
@@ -43,6 +44,20 @@ def plan(current: Iterable[MessageQueue], goal: Iterable[MessageQueue]) -> Plan:
     """The way from the ``current`` queues of a topic to this member's share."""
     have, wanted = set(current), set(goal)
     return Plan(tuple(sorted(have - wanted)), tuple(sorted(wanted - have)))
+
+
+#: Is told the queues that were taken on and those that were given up, the latter once their offsets
+#: are stored.
+AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
+
+
+def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> None:
+    """Tell of a change that was carried out, in users' names; what that raises is logged."""
+    unwrap = namespace.unwrap_queue
+    try:
+        listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
+    except Exception:
+        log.exception("assignment_listener_failed added=%d", len(change.add))
 
 
 class Assignee(Protocol):

@@ -44,8 +44,11 @@ class Settler(Protocol):
         """Never give it again."""
         ...
 
-    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
-        """Give it again later; 0 leaves the delay to the broker. Does not raise ClientError."""
+    async def failed(
+        self, inflight: InFlight, message: StoredMessage, delay_level: int, pause_ms: int = 0
+    ) -> None:
+        """Give it again later; 0 leaves the delay to the broker, and the pause of a message that
+        stays here to the settings. Does not raise ClientError."""
         ...
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:
@@ -146,13 +149,14 @@ class ReceivedMessage(MessageView):
             self._outcome = Outcome.ACKNOWLEDGED
             self._settler.succeeded(self._inflight, self.stored)
 
-    async def retry(self, delay_level: int = 0) -> None:
+    async def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
         """Give it again later: after the time of ``delay_level``, or one that grows with its
         attempts when 0. After its last attempt it becomes a dead letter; a negative level makes
-        it one at once."""
+        it one at once. A message of an ordered queue keeps its place: the queue rests for
+        ``pause_ms``, or ``ordered_retry_pause_ms`` when 0."""
         if self._outcome is None:
             self._outcome = Outcome.RETRIED
-            await self._settler.failed(self._inflight, self.stored, delay_level)
+            await self._settler.failed(self._inflight, self.stored, delay_level, pause_ms)
 
     def _give_back(self) -> None:
         if self._outcome is None:

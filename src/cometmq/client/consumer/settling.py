@@ -104,7 +104,9 @@ class ConsumerSettler:
         inflight.give_back(message, failed=False)
         self._dispatch.release(inflight)
 
-    async def failed(self, inflight: InFlight, message: StoredMessage, delay_level: int) -> None:
+    async def failed(
+        self, inflight: InFlight, message: StoredMessage, delay_level: int, pause_ms: int = 0
+    ) -> None:
         self.stats.of(inflight.queue.topic).failed += 1
         try:
             if inflight.dropped:
@@ -114,7 +116,7 @@ class ConsumerSettler:
             ):
                 inflight.settle(message)
             else:
-                retry = self._retry_here(inflight, message)
+                retry = self._retry_here(inflight, message, pause_ms or self._policy.pause_ms)
                 self._session.tasks.spawn(retry, name=f"retry {message.message_id}")
         finally:
             self._dispatch.release(inflight)
@@ -142,7 +144,7 @@ class ConsumerSettler:
             return False
         return True
 
-    async def _retry_here(self, inflight: InFlight, message: StoredMessage) -> None:
-        await self._session.clock.sleep_ms(self._policy.pause_ms)
+    async def _retry_here(self, inflight: InFlight, message: StoredMessage, pause_ms: int) -> None:
+        await self._session.clock.sleep_ms(pause_ms)
         if inflight.give_back(message, failed=True):
             self._dispatch.offer(inflight)
