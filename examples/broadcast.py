@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import tempfile
-from pathlib import Path
 
 import cometmq
 
@@ -11,7 +10,7 @@ TOPIC = "cache-news"
 NEWS = (b"prices", b"images", b"stop")
 
 
-async def serve(name: str, name_server: str, offsets: Path, ready: asyncio.Semaphore) -> None:
+async def serve(name: str, name_server: str, offsets: str, ready: asyncio.Semaphore) -> None:
     # A member keeps in a file of its own how far it has read: instances need different names.
     async with cometmq.Client(name_server, instance_name=name, offsets_dir=offsets) as client:
         news = client.subscribe(TOPIC, group="servers", mode="broadcasting", start="first")
@@ -30,7 +29,7 @@ async def main(name_server: str = "127.0.0.1:9876") -> None:
         async with cometmq.Client(name_server) as client, asyncio.TaskGroup() as group:
             await cometmq.Admin(client.session).create_topic(TOPIC)
             for name in ("north", "south"):
-                group.create_task(serve(name, name_server, Path(offsets), ready))
+                group.create_task(serve(name, name_server, offsets, ready))
             for _ in range(2):
                 await ready.acquire()
             for each in NEWS:

@@ -100,7 +100,7 @@ class ClientConfig:
     #: Pause before a message whose send-back failed is given again.
     local_retry_pause_ms: int = 5_000
     #: Where broadcasting consumers keep their offsets.
-    offsets_dir: Path = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
+    offsets_dir: Path | str = field(default_factory=lambda: Path.home() / ".rocketmq_offsets")
 
     @classmethod
     def recommended(cls, name_servers: str | Iterable[str], **changes: Any) -> ClientConfig:

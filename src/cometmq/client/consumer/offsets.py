@@ -209,9 +209,9 @@ def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
     )
 
 
-def offsets_path(offsets_dir: Path, ip: str, instance_name: str, group: str) -> Path:
+def offsets_path(offsets_dir: Path | str, ip: str, instance_name: str, group: str) -> Path:
     """The file of one group; a client that starts again finds it by the same parts."""
-    return offsets_dir / f"{ip}@{instance_name}" / group / "offsets.json"
+    return Path(offsets_dir) / f"{ip}@{instance_name}" / group / "offsets.json"
 
 
 class _OffsetFile(msgspec.Struct, rename="camel", frozen=True):
