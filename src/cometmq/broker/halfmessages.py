@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
+
+import msgspec
 
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC
@@ -21,8 +22,7 @@ MAX_TRAIL: Final = 1 << 18
 _SPARE_TIMERS: Final = 1_024
 
 
-@dataclass(slots=True)
-class Half:
+class Half(msgspec.Struct, gc=False):
     """One open transaction. ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic.
 
     ``ending`` while its end is being stored; ``copied`` once its message is where consumers see it,
@@ -126,6 +126,9 @@ class OpTrail:
     def stored(self, op_offset: int, half_offset: int) -> None:
         """An op message was stored, and the index knows."""
         self.remember(op_offset, (half_offset,))
+        if op_offset == self.applied and not self._early:
+            self.applied += 1
+            return
         self._early.add(op_offset)
         while self.applied in self._early:
             self._early.discard(self.applied)
