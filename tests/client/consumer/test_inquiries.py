@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.client.consumer.inquiries import Inquiries
+from cometmq.client.consumer.polling import PullConsumer
 from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
@@ -24,6 +25,7 @@ from cometmq.protocol.consumerbodies import (
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import Header
+from tests.client.consumer.test_options import options
 from tests.client.consumer.test_push import bodies, consumer_of, fill, take
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import Answer, eventually
@@ -185,6 +187,27 @@ async def test_a_message_is_consumed_directly(
         assert result.remark == "KeyError: 'broken'"
         assert not broker.peer.received(Code.CONSUMER_SEND_MSG_BACK)
         assert consumer.positions("t") == {QUEUE: 2}
+
+
+async def test_a_consumer_that_polls_tells_of_itself_but_takes_no_orders(
+    session: Session, broker: FakeBroker
+) -> None:
+    fill(broker, *"012")
+    wanted = options(start="first", polls=True)
+    async with PullConsumer(session, wanted) as consumer:
+        assert [each.body for each in await consumer.poll(max_messages=2)] == [b"0", b"1"]
+        answer = await ask(broker, session, Code.GET_CONSUMER_STATUS_FROM_CLIENT, STATUS)
+        table = parse_json(answer.body, ClientStatusRead).message_queue_table
+        assert queue_table(table) == {KEY: 2}
+        header = h.GetConsumerRunningInfo("g", session.client_id, "true")
+        answer = await ask(broker, session, Code.GET_CONSUMER_RUNNING_INFO, header)
+        info = parse_json(answer.body, RunningInfoRead)
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+        assert queue_table(info.mq_table)[KEY].commit_offset == 2
+        assert info.jstack is not None
+        direct = h.ConsumeMessageDirectly("g", session.client_id, "ID", "broker-0")
+        answer = await ask(broker, session, Code.CONSUME_MESSAGE_DIRECTLY, direct)
+        assert answer.code == 1
 
 
 async def test_what_cannot_be_answered_is_said(session: Session, broker: FakeBroker) -> None:
