@@ -47,6 +47,13 @@ class Tools:
         where = {"namesrv": self._namesrv[1], "group": self._group[1], "topic": self._topic[1]}
         return self._driver.rows("positions", **where)
 
+    def behind(self) -> int:
+        """consumerProgress: how many messages the group has still to consume."""
+        printed = self._driver.mqadmin("consumerProgress", *self._namesrv, *self._group)
+        found = re.search(r"Diff Total: (\d+)", printed)
+        assert found is not None
+        return int(found[1])
+
     def client_ids(self) -> list[str]:
         """consumerConnection: the ids of the members."""
         printed = self._driver.mqadmin("consumerConnection", *self._namesrv, *self._group)
@@ -97,6 +104,11 @@ def test_tools_and_a_java_consumer(driver: Driver, target: Target, groups: Group
     wait_until(lambda: len(group.received(member, 7, 0)) >= 7, "all again", JAVA_RESET_S)
     again = column(group.received(member, 7, 0), "keys")[4:]
     assert {"a-0", "b-0", "b-1"} == set(again)
+    group.close()
+    # With nobody online the tool sets the offsets itself.
+    wait_until(lambda: tools.behind() == 0, "its commit", 30)
+    tools.reset("0")
+    assert tools.behind() == 3
 
 
 @pytest.fixture
