@@ -79,8 +79,7 @@ def test_a_queue_that_lacks_entries_after_a_kill(tmp_path: Path, lost: str) -> N
         queue_file(root, 2, 1).unlink()
     else:
         shutil.rmtree(root / "consumequeue" / "t" / "2")
-        noted = root / "cometmq-positions.json"
-        assert noted.exists()
+        assert (root / "cometmq-progress.json").exists()
     again = opened(root)
     assert len(assert_consistent(again)) == 200
     assert remade(again) == ([("t", 2)] if lost == "file" else [])

@@ -61,7 +61,7 @@ def test_positions_with_a_flipped_bit_are_none(
     """A position that is off by a digit would begin in the middle of nowhere."""
     root = str(tmp_path)
     path = tmp_path / "cometmq-positions.json"
-    write_positions(FILES, root, Positions("boot", True, 512, 4, 3, Checkpoint()), durable=False)
+    write_positions(FILES, root, Positions("boot", True, 512, 4, 3, Checkpoint()), durable=True)
     good = path.read_bytes()
     for at in range(len(good)):
         for bit in range(8):
@@ -94,15 +94,36 @@ def test_places() -> None:
 
 
 def test_a_checkpoint_that_was_being_changed_is_no_other_broker_s(tmp_path: Path) -> None:
+    """It is written after the positions, and a crash may come in between."""
     root = str(tmp_path)
     old, new = Checkpoint(1, 2, 3), Checkpoint(4, 5, 6)
-    positions = Positions("b", False, 5, 4, 3, old, other=new)
-    for noted in (positions, Positions("b", False, 5, 4, 3, new, other=old)):
-        write_positions(FILES, root, noted, durable=False)
-        for times in (old, new):
-            write_checkpoint(FILES, root, times, durable=False)
-            found = read_positions(FILES, root)
-            assert found is not None
-            assert (found.checkpoint, found.other) == (times, None)
-        write_checkpoint(FILES, root, Checkpoint(4, 5, 7), durable=False)
-        assert read_positions(FILES, root) is None
+    write_positions(FILES, root, Positions("b", False, 5, 4, 3, new, previous=old), durable=True)
+    for times in (old, new):
+        write_checkpoint(FILES, root, times, durable=False)
+        assert read_positions(FILES, root) is not None
+    write_checkpoint(FILES, root, Checkpoint(4, 5, 7), durable=False)
+    assert read_positions(FILES, root) is None
+
+
+def test_the_newer_of_both_notes_counts(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    progress = tmp_path / "cometmq-progress.json"
+
+    def note(number: int, *, durable: bool) -> None:
+        positions = Positions("b", False, number, 4, 3, Checkpoint(), number=number)
+        write_positions(FILES, root, positions, durable=durable)
+
+    def found() -> int:
+        positions = read_positions(FILES, root)
+        return -1 if positions is None else positions.written
+
+    note(1, durable=True)
+    note(2, durable=False)
+    old = progress.read_bytes()
+    assert found() == 2
+    progress.write_bytes(old[:-4])
+    assert found() == 1, "a power cut took a part of it"
+    note(3, durable=True)
+    assert not progress.exists()
+    progress.write_bytes(old)
+    assert found() == 3, "a power cut took the removal back"

@@ -15,6 +15,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import DiskSpace
 from cometmq.store.mapped import LogFile
+from cometmq.store.seals import Seals
 from tests.store.faults import FailingFiles
 from tests.store.stores import assert_consistent, bodies, fill, opened, put
 
@@ -186,6 +187,25 @@ async def test_no_more_files_go_while_the_last_ones_cannot(tmp_path: Path) -> No
     await store.upkeep.expiry.make_room()
     assert store.log.segments.start == 2 * LOG_BYTES
     assert len(names(tmp_path / "commitlog")) == len(store.log.segments.files)
+    store.close()
+
+
+async def test_a_file_whose_seal_cannot_be_removed_goes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forgotten, it would stay when those behind it go, and leave a gap."""
+    store = await filled(tmp_path, Disk())
+    age(store, store.log.segments.files[:2])
+
+    def fail(seals: Seals, bases: Iterable[int], *, durable: bool = True) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Seals, "forget", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            await store.upkeep.expiry.make_room()
+    await store.upkeep.expiry.make_room()
+    assert names(tmp_path / "commitlog")[0] == f"{2 * LOG_BYTES:020d}"
     store.close()
 
 

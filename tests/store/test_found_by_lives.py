@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.store.engine import MessageStore
 from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import Fault, MemoryFiles
+from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from cometmq.testing.faults.threads import SteppedThreads
 from tests.store.stores import assert_consistent, entries_of, fill, log_of, opened, put
 
@@ -33,9 +34,20 @@ class Machine:
 
     def start(self, **settings: object) -> MessageStore:
         """A new process with its store open."""
+        return opened(ROOT, self.clock, self.start_files(), **settings)
+
+    def start_until(self, step: int) -> None:
+        """A process that ends at a file operation of its start, if it comes so far."""
+        self.start_files().end_at(step, Moment.AFTER)
+        with suppress(ProcessEnded):
+            opened(ROOT, self.clock, self._files)
+        self.kill()
+
+    def start_files(self) -> MemoryFiles:
+        """What a new process sees of the disk."""
         self._threads = SteppedThreads(self.chance, split=0)
         self._files = MemoryFiles(self.disk, self.clock, self.chance, threads=self._threads)
-        return opened(ROOT, self.clock, self._files, **settings)
+        return self._files
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do background work of the store, with its threads."""
@@ -190,6 +202,36 @@ def test_a_record_whose_end_was_lost_is_none(seed: int) -> None:
     again = machine.start()
     for record in assert_consistent(again):
         assert record.properties == sent[record.body]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_start_that_was_killed_made_has_a_name(seed: int) -> None:
+    """It ended between making the first file and syncing its folder."""
+    machine = Machine(seed)
+    for step in range(12):
+        machine.start_until(step)
+    store = machine.start()
+    fill(store, 10)
+    store.flusher.sync_now()
+    machine.cut_power()
+    assert len(assert_consistent(machine.start())) == 10
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_power_cut_takes_no_older_note(seed: int) -> None:
+    """What is noted every second is never synced, so it may be a part of itself."""
+    machine = Machine(seed)
+    store = machine.start()
+    fill(store, 100)
+    machine.thorough_round(store)
+    proven = store.durable_offset
+    fill(store, 40, first=100)
+    machine.run(store.upkeep.flush_entries())
+    machine.cut_power()
+    again = machine.start()
+    assert again.report is not None
+    assert again.report.reason == "crash of the machine"
+    assert again.report.start >= proven
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -161,7 +161,7 @@ def test_what_a_failed_sync_lost_is_written_again() -> None:
         files.faults.append(Fault("datasync", errno.EIO))
         with pytest.raises(OSError, match="Input/output"):
             index.sync_files(taken)
-        index.give_back(taken, failed=True)
+        index.give_back(taken)
         index.sync_files(index.take_unsynced())
         files.disk.lose_power(Random(seed))
         assert missing(files, 6_000, 60) == []

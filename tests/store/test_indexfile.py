@@ -149,3 +149,24 @@ def test_a_torn_entry_does_not_mislead_the_search(tmp_path: Path) -> None:
     assert again.count == 3
     assert again.query(1, 9, 0, 1 << 60) == [20, 10]
     again.close()
+
+
+def test_what_is_given_up_does_not_come_back(tmp_path: Path) -> None:
+    """Behind new entries, old ones would look as if the records that stand there now had them."""
+    path = tmp_path / "i"
+    file = made(path)
+    put(file, [(number, number * 100, 1_000) for number in range(1, 41)], one_by_one=False)
+    file.recover(500)
+    assert file.count == 5
+    put(file, [(9, 510, 1_000)], one_by_one=True)
+    header = path.read_bytes()[:40]
+    file.close()
+    # The header of before, as a power cut may leave it.
+    raw = bytearray(path.read_bytes())
+    raw[36:40] = (41).to_bytes(4, "big")
+    path.write_bytes(raw)
+    again = IndexFile(PosixFiles(), str(path), SLOTS, ENTRIES)
+    again.recover(5_000)
+    assert (again.count, again.end_phys) == (6, 510)
+    assert int.from_bytes(header[36:40], "big") == 6
+    again.close()

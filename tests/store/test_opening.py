@@ -178,7 +178,8 @@ def test_checkpoint_spares_old_files(tmp_path: Path) -> None:
         clock.advance(1_000_000)
     run_round(store, thorough=True)
     root = copied(tmp_path / "s", "java")
-    (root / "cometmq-positions.json").unlink()
+    for name in ("cometmq-positions.json", "cometmq-progress.json"):
+        (root / name).unlink()
     again = opened(root)
     assert again.report is not None
     assert 0 < again.report.start < again.report.end

@@ -27,7 +27,7 @@ def test_handles_are_few_and_queues_many(tmp_path: Path) -> None:
     paths, new_directories = pool.take_unsynced()
     assert len(paths) == 40
     assert not pool.unsynced
-    pool.give_back(paths[:1], new_directories, failed=False)
+    pool.give_back(paths[:1], new_directories)
     assert pool.unsynced == set(paths[:1])
     pool.set_aside("t")
     pool.sync_paths(paths, new_directories)
@@ -64,7 +64,7 @@ def test_what_a_failed_sync_lost_is_written_again() -> None:
         files.faults.append(Fault("datasync", errno.EIO))
         with pytest.raises(OSError, match="Input/output"):
             pool.sync_paths(*taken)
-        pool.give_back(*taken, failed=True)
+        pool.give_back(*taken)
         pool.sync_paths(*pool.take_unsynced())
         files.disk.lose_power(Random(seed))
         assert QueueFiles(files, "/s/consumequeue", 200).read("/s/consumequeue/t/0", 0, 20)
@@ -126,7 +126,7 @@ def test_what_was_lost_of_very_many_files_is_written_again() -> None:
         files.faults.append(Fault("sync_filesystem", errno.EIO))
         with pytest.raises(OSError, match="Input/output"):
             pool.sync_paths(*taken)
-        pool.give_back(*taken, failed=True)
+        pool.give_back(*taken)
         pool.sync_paths(*pool.take_unsynced())
         files.disk.lose_power(Random(seed))
         again = QueueFiles(files, "/s/consumequeue", 200)
@@ -156,3 +156,13 @@ def test_many_queues_share_the_memory() -> None:
     assert (pool.kept_bytes, pool.long_bytes) == (1_280, 20_000)
     pool.share_memory(100_000)
     assert (pool.kept_bytes, pool.long_bytes) == (320, 2_684)
+
+
+def test_a_cut_before_the_first_file_leaves_nothing(tmp_path: Path) -> None:
+    """The queue begins anew, and what a former life left would look like its entries."""
+    directory = str(tmp_path / "consumequeue" / "t" / "0")
+    pool = QueueFiles(PosixFiles(), str(tmp_path / "consumequeue"), 200)
+    pool.write(directory, 200, b"x" * 400)
+    pool.cut(directory, 0, pool.bases(directory))
+    assert pool.bases(directory) == []
+    pool.close()

@@ -35,6 +35,15 @@ def test_a_full_disk_is_told_as_the_reason() -> None:
     assert not plan(ages(99), disk(76), NOW_MS, 5, CONFIG).is_forced
 
 
+def test_at_once_is_whatever_the_hour_but_not_the_age() -> None:
+    assert plan(ages(30, 11, 9, 1), disk(10), NOW_MS, 5, CONFIG, at_once=True).drop_count == 2
+
+
+def test_young_files_stay_when_nothing_goes_by_force() -> None:
+    gentle = replace(CONFIG, clean_file_forcibly_enable=False)
+    assert plan(ages(30, 11, 9, 1), disk(95), NOW_MS, 5, gentle).drop_count == 2
+
+
 def test_at_most_ten_files_a_round() -> None:
     assert plan(ages(*[99] * 30), disk(10), NOW_MS, 4, CONFIG).drop_count == 10
     assert plan(ages(*[1] * 30), disk(90), NOW_MS, 5, CONFIG).drop_count == 10

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreFull
 from cometmq.store.commitlog import NO_ROOM
+from cometmq.store.files import make_durable_directory
 from cometmq.store.scan import read_around
+from cometmq.store.segments import remove_file
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -45,7 +47,7 @@ class SetAside:
         self.kept: list[str] = []
 
     def _place(self, what: str) -> str:
-        self._files.make_directory(self.directory)
+        make_durable_directory(self._files, self.directory)
         moment = datetime.fromtimestamp(self._clock.wall_ms() // 1000, UTC)
         wanted = os.path.join(self.directory, f"{moment:%Y%m%dT%H%M%SZ}-{what}")
         path, number = wanted, 1
@@ -106,11 +108,12 @@ class SetAside:
         if file is not None and end > start:
             self.copy(file, start, end, reason)
         used = {later.base for later in segments.files if later.base > start and _is_used(later)}
-        for later in segments.detach_behind(start):
+        # The last first and each for good, so that a crash in between leaves no gap.
+        for later in reversed(segments.detach_behind(start)):
             if later.base in used:
                 self.move(later.path, f"{os.path.basename(later.path)}-whole", reason)
             else:
-                self._files.unlink(later.path)
+                remove_file(self._files, later.path)
 
 
 def written_end(file: LogFile, start: int) -> int:

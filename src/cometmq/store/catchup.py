@@ -78,6 +78,10 @@ class CatchUp:
             self._store.dispatcher.journal.remove()
             begin = max(min(self._late.values()), segments.start)
             logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
+            # They lack entries for longer than all others.
+            dispatcher = self._store.dispatcher
+            dispatcher.write(self._store.clock.wall_ms())
+            dispatcher.begin(begin)
             self._pass(Scan(segments, begin, scan.position), self._shape_late)
         return scan
 
@@ -129,6 +133,8 @@ class CatchUp:
         phys = record.physical_offset
         if phys >= self._start.proof.offset and self._lost_tail(record):
             return "the end of its properties was not written"
+        if phys >= self._start.proof.offset and "\0" in topic:
+            return "the end of its topic was not written"
         if not topic or topic in (".", "..") or not {"/", "\0", "�"}.isdisjoint(topic):
             return "" if not takes_queue_slot(record.sys_flag) else f"its topic is {topic!r}"
         if record.queue_id < 0 or record.queue_offset < 0:

@@ -8,7 +8,10 @@
 
 ``abort`` exists while a broker runs; after a clean stop it is gone. ``lock`` is held while it runs.
 
-``cometmq-positions.json`` is ours, and a Java broker passes it by:
+``cometmq-positions.json`` and ``cometmq-progress.json`` are ours, and a Java broker passes them by.
+The first is on the device before anything relies on it. The second is written much more often and
+never synced, so a power cut may leave less of it than of the first, but takes nothing from that;
+with the next note in the first it goes. The newer one counts. Both hold:
 
     boot_id      which run of the machine wrote it
     clean        everything below ``written`` is complete and nothing is behind it
@@ -22,8 +25,6 @@
     durable      the log itself is on the device up to here, whatever happened since
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
-    other        times that it may have too: it is being changed, and after a power cut each of the
-                 two files may be the old one or the new one
     index        names of the index files
     entries      after a clean stop, the sum of all queues' ends; -1 when it is not known
     file_bytes   size of a log file
@@ -31,6 +32,8 @@
                  -1 when none were
     shrunk       queues may be shorter than what consumers have read
     last_ms      store time of the last record; none may get an earlier one
+    previous     the times that the checkpoint file may have still: it is written after this
+    number       counts the notes
     crc          CRC-32 of this file's text with 0 in this place: a flipped bit in here would lead
                  a start astray
 """
@@ -79,7 +82,8 @@ class Positions(msgspec.Struct, frozen=True):
     shrunk: bool = False
     complete: int = -1
     last_ms: int = 0
-    other: Checkpoint | None = None
+    previous: Checkpoint = Checkpoint()
+    number: int = 0
     crc: int = 0
 
 
@@ -120,9 +124,16 @@ def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable
 
 
 def read_positions(files: Files, root: str) -> Positions | None:
-    """Our positions; None when there are none to believe: no file, one that is not as it was
-    written, or another broker has written to the store since."""
-    path = _positions_path(root)
+    """The newest of our positions; None when there are none to believe: no file, one that is not as
+    it was written, or another broker has written to the store since."""
+    both = _read(files, progress_path(root)), _read(files, positions_path(root))
+    found = max(filter(None, both), key=lambda each: each.number, default=None)
+    if found is None or read_checkpoint(files, root) not in (found.checkpoint, found.previous):
+        return None
+    return msgspec.structs.replace(found, crc=0)
+
+
+def _read(files: Files, path: str) -> Positions | None:
     try:
         raw = _head(files, path, _POSITIONS_LIMIT_BYTES)
         if raw is None:
@@ -134,28 +145,19 @@ def read_positions(files: Files, root: str) -> Positions | None:
         # ValueError: what msgspec raises for any text that is not the one asked for.
         logger.warning("positions_ignored path=%s reason=%r", path, str(error))
         return None
-    now = read_checkpoint(files, root)
-    if now not in (found.checkpoint, found.other):
-        return None
-    return msgspec.structs.replace(found, checkpoint=now, other=None, crc=0)
+    return found
 
 
 def write_positions(files: Files, root: str, positions: Positions, *, durable: bool) -> None:
-    """Replace our positions. Raises OSError."""
-    write_file_atomically(files, _positions_path(root), _encoded(positions), durable=durable)
-
-
-def sync_positions(files: Files, root: str) -> None:
-    """Bring the positions as they were written last to the device; a thread may do it.
+    """Note positions; ``durable`` sees to it that a crash of the machine leaves them.
 
     Raises OSError.
     """
-    handle = files.open(_positions_path(root))
-    try:
-        files.datasync(handle)
-    finally:
-        files.close(handle)
-    files.sync_directory(root)
+    path = positions_path(root) if durable else progress_path(root)
+    if durable:
+        # First: what a note takes back must not come from an older one, should this one fail.
+        files.unlink(progress_path(root))
+    write_file_atomically(files, path, _encoded(positions), durable=durable)
 
 
 def _encoded(positions: Positions) -> bytes:
@@ -165,8 +167,14 @@ def _encoded(positions: Positions) -> bytes:
     )
 
 
-def _positions_path(root: str) -> str:
+def positions_path(root: str) -> str:
+    """What is noted on the device."""
     return os.path.join(root, "cometmq-positions.json")
+
+
+def progress_path(root: str) -> str:
+    """What was noted since, for a crash of the process."""
+    return os.path.join(root, "cometmq-progress.json")
 
 
 def abort_path(root: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline
@@ -164,6 +165,8 @@ class CommitLog:
     def _refuse(self, error: OSError, reached: int) -> StoreError:
         directory = self.segments.directory
         if error.errno not in NO_ROOM:
+            with suppress(OSError):
+                self._erase(self.written, reached)
             return self.fail(f"writing to {directory} failed: {error}")
         try:
             self._erase(self.written, reached)

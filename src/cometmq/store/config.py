@@ -62,6 +62,7 @@ class StoreConfig:
     delete_when: str = "04"
     disk_max_used_space_ratio: int = 75
     disk_space_clean_forcibly_ratio: int = 85
+    clean_file_forcibly_enable: bool = True
     disk_space_warning_level_ratio: int = 90
     damage_policy: DamagePolicy = DamagePolicy.REFUSE
 

@@ -85,6 +85,24 @@ class Deletions:
             store.pool.discard(topic, former)
             self._forget(topic, former)
 
+    def drop_expired(self, topic: str) -> list[int]:
+        """Forget the queues of a topic of whose records the log has none any more; the next record
+        of each gets offset 0. Gives their numbers. Raises StoreError, OSError."""
+        store = self._store
+        store.commit()
+        expired = [
+            queue_id for queue_id in store.known.get(topic, ()) if self._is_expired(topic, queue_id)
+        ]
+        if expired:
+            store.pool.discard(topic, expired)
+            self._forget(topic, expired)
+        return expired
+
+    def _is_expired(self, topic: str, queue_id: int) -> bool:
+        queue = self._store.queue(topic, queue_id)
+        queue.correct_min(self._store.log.segments.start)
+        return 0 < queue.min_offset == queue.max_offset == queue.next_offset
+
     def _forget(self, topic: str, queue_ids: list[int]) -> None:
         store = self._store
         places = [(topic, queue_id) for queue_id in queue_ids]

@@ -33,28 +33,38 @@ class Expiry:
     and whether a full disk forces that, and gives the one up to which it may go now.
     """
 
-    __slots__ = ("_closing", "_paths", "_store", "release")
+    __slots__ = ("_closing", "_paths", "_round", "_store", "release")
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._closing: deque[LogFile] = deque()
         self._paths: deque[str] = deque()
         self.release: Callable[[int, bool], int] = lambda end, _: end
+        self._round = asyncio.Lock()
 
-    async def make_room(self) -> None:
-        """One round. Raises OSError when files cannot be removed: then no more of them go."""
-        await self._free()
-        await self.check()
-        await self._free()
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Index files that are still on the disk, like the log files that they are of."""
+        return tuple(self._paths)
 
-    async def check(self) -> None:
+    async def make_room(self, *, at_once: bool = False) -> None:
+        """One round; ``at_once`` drops what is too old whatever the hour is.
+
+        Raises OSError when files cannot be removed: then no more of them go.
+        """
+        async with self._round:
+            await self._free()
+            await self.check(at_once=at_once)
+            await self._free()
+
+    async def check(self, *, at_once: bool = False) -> None:
         """Drop what has to go, and refuse or allow writes by the room that is left; the room of
         what was dropped is there after the next :meth:`make_room`."""
         store = self._store
         space = store.files.disk_space(store.config.commit_log_directory)
         now_ms = store.clock.wall_ms()
         hour = datetime.fromtimestamp(now_ms // 1000).hour
-        decision = plan(self._ages(), space, now_ms, hour, store.config)
+        decision = plan(self._ages(), space, now_ms, hour, store.config, at_once=at_once)
         store.disk_problem = decision.refusal
         store.update_refusal()
         if decision.drop_count:
@@ -78,8 +88,8 @@ class Expiry:
         store = self._store
         for _ in range(count):
             file = store.log.segments.drop_first()
-            store.seals.forget([file.base], durable=False)
             self._closing.append(file)
+            store.seals.forget([file.base], durable=False)
         log_start = store.log.segments.start
         self._paths += store.index.drop_before(log_start)
         for number, queue in enumerate(list(store.queues.values()), 1):

@@ -188,11 +188,10 @@ class Index:
             file.unsynced = False
         return found
 
-    def give_back(self, files: list[IndexFile], *, failed: bool) -> None:
-        """These have to be synced still; ``failed`` says that the device did not take them."""
+    def give_back(self, files: list[IndexFile]) -> None:
+        """These have to be synced still."""
         for file in files:
             file.unsynced = True
-            file.failed |= failed
 
     def sync_files(self, files: list[IndexFile]) -> None:
         """Sync files and their names; a thread may do it. Raises OSError."""

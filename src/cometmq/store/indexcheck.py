@@ -26,12 +26,16 @@ if TYPE_CHECKING:
     from cometmq.store.segments import Segments
 
 
+_NOWHERE = 1 << 62
+
+
 @dataclass(slots=True)
 class IndexState:
     """What of the index can be used: entries for records from ``start`` on have to be made again.
 
     ``bad`` are the files that have to be set aside first, with the reasons. ``beyond`` are files
-    without a single entry that is believed.
+    that hold nothing which is needed: without a single entry that is believed, or old ones whose
+    removal was under way, or undone by a crash.
     """
 
     start: int
@@ -61,11 +65,10 @@ def check_index(
     lost = _first_lost(names, noted or ())
     state = IndexState(below)
     reached = segments.start
-    if noted is None and not names:
-        state.start = min(below, reached)
     for name in names:
         path = os.path.join(directory, name)
-        if reached >= below:
+        is_stray = noted is not None and name not in noted and _begin(files, path) < below
+        if reached >= below or is_stray:
             state.beyond.append(path)
             continue
         if state.bad:
@@ -79,9 +82,26 @@ def check_index(
                 reached = max(reached, check.reached)
         if problem:
             state.bad.append((path, problem))
-    if state.bad or lost:
+    nobody_knows = noted is None and reached == segments.start
+    if state.bad or lost or nobody_knows:
         state.start = min(below, reached)
     return state
+
+
+def _begin(files: Files, path: str) -> int:
+    """The physical offset of a file's first entry; a very high one when it has none."""
+    try:
+        handle = files.open(path)
+        try:
+            raw = files.pread(handle, HEADER_BYTES, 0)
+        finally:
+            files.close(handle)
+    except OSError:
+        return _NOWHERE
+    if len(raw) < HEADER_BYTES:
+        return _NOWHERE
+    _, _, begin_phys, _, _, count = HEADER.unpack(raw)
+    return int(begin_phys) if count > 1 else _NOWHERE
 
 
 def index_names(files: Files, directory: str) -> list[str]:

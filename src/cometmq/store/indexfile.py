@@ -41,6 +41,7 @@ ENTRY_BYTES = ENTRY.size
 _SLOT_TYPE: Final = "i"
 _MAX_SECONDS = 0x7FFFFFFF
 _REBUILD_ROWS = 1 << 18
+_CLEARED_BYTES = 1 << 16
 _LOAD_SLOTS = 4_096
 _WRITE_SLOTS = 1 << 15
 _RUN_ENTRIES = 64
@@ -56,6 +57,7 @@ class IndexFile:
 
     __slots__ = (
         "_closed",
+        "_failed",
         "_files",
         "_handle",
         "_pins",
@@ -65,7 +67,6 @@ class IndexFile:
         "count",
         "end_ms",
         "end_phys",
-        "failed",
         "max_entries",
         "path",
         "slot_count",
@@ -80,7 +81,7 @@ class IndexFile:
         self.slot_count = slot_count
         self.max_entries = max_entries
         self.unsynced = True
-        self.failed = False
+        self._failed = False
         self._slots: memoryview | None = None
         self._closed = False
         self._pins = 0
@@ -128,7 +129,8 @@ class IndexFile:
     def recover(self, below: int) -> None:
         """Keep the entries for records below the physical offset ``below``; compute the slots.
 
-        Entries beyond are left as they are: the next ones overwrite them.
+        Entries beyond become zeros: behind the next ones, they would look as if they belonged to
+        the records that stand there by then.
         """
         low, high = 1, self.count
         while low < high:
@@ -140,6 +142,7 @@ class IndexFile:
             else:
                 high = middle
         self.count = self._without_torn(low, below)
+        self._clear_from(self.count)
         self._slots = slots = self._empty_slots()
         self.used_slots = 0
         if self.count == 1:
@@ -156,6 +159,16 @@ class IndexFile:
             _, self.end_phys, seconds, _ = ENTRY.unpack(raw[-ENTRY_BYTES:])
             self.end_ms = self.begin_ms + seconds * 1000 + 999
         self.used_slots = used
+
+    def _clear_from(self, number: int) -> None:
+        at, end = self._entry_position(number), self._entry_position(self.max_entries)
+        while at < end:
+            size = min(_CLEARED_BYTES, end - at)
+            if self._files.pread(self._handle, size, at) == bytes(size):
+                return
+            self._files.pwrite(self._handle, bytes(size), at)
+            self.unsynced = True
+            at += size
 
     def _without_torn(self, end: int, below: int) -> int:
         """Take back an end that the search was misled to; see consumequeue.py."""
@@ -224,12 +237,13 @@ class IndexFile:
     def sync(self) -> None:
         """Return once what was written is on the device; a thread may do it. Raises OSError.
 
-        With ``failed`` set, since a sync failed before, all of it is written again first.
+        When it fails, the next one writes all of it again first.
         """
-        if self.failed:
+        again, self._failed = self._failed, True
+        if again:
             write_again(self._files, self._handle)
         self._files.datasync(self._handle)
-        self.failed = False
+        self._failed = False
 
     @property
     def has_slots(self) -> bool:

@@ -4,7 +4,7 @@
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
     index/yyyyMMddHHmmssSSS                          hash index, see indexfile.py
     checkpoint, abort, lock                          see checkpoint.py
-    cometmq-positions.json                           ours, see checkpoint.py
+    cometmq-positions.json, cometmq-progress.json    ours, see checkpoint.py
 
 A queue entry, big-endian:
 

@@ -127,7 +127,7 @@ class _Opening:
         lows = [self._rebuild.log_from, start.offset, *loading.unread]
         if self._crashed and self._positions is not None:
             # Pages that a failed sync gave up are forgotten, noted as written or not.
-            lows.append(proven_end(self._files, self._segments, self._positions))
+            lows.append(proven_end(self._segments, self._positions))
         first = passes.begin(min(lows))
         scan = passes.run(first)
         self._drop_lost(mender, scan.position if scan.position < start.offset else None)
@@ -150,7 +150,8 @@ class _Opening:
         )
         store.log.resume(scan.position)
         store.durable.position = scan.position
-        store.upkeep.resume(min(first, self._synced(start)))
+        number = self._positions.number if self._positions is not None else 0
+        store.upkeep.resume(min(first, self._synced(start)), number)
         self._report(start, first, scan, mender, passes)
         self._files.close(self._files.open(abort_path(self._root), create=True))
         self._files.sync_directory(self._root)
@@ -259,7 +260,7 @@ class _Opening:
                 "", False, low, low, self._store.pool.queue_count, self._checkpoint, self._proof,
                 file_bytes=self._segments.file_bytes,
             )  # fmt: skip
-        self._positions = changed(noted, clean=False, **changes)
+        self._positions = changed(noted, clean=False, number=noted.number + 1, **changes)
         write_positions(self._files, self._root, self._positions, durable=True)
 
     def _note_cut(self, offset: int) -> None:

@@ -186,7 +186,7 @@ class QueueFiles:
     def cut(self, directory: str, position: int, bases: list[int]) -> None:
         """Make everything from a byte position on zeros, and drop later files."""
         for base in bases:
-            if base > position and base > bases[0]:
+            if base > position:
                 self.drop(directory, base)
             elif base <= position < base + self.file_bytes:
                 path = os.path.join(directory, file_name(base))
@@ -255,18 +255,25 @@ class QueueFiles:
                 names = (file_name(base) for base in self.bases(directory))
                 self.unsynced.update(os.path.join(directory, name) for name in names)
 
-    def give_back(self, paths: list[str], directories: list[str], *, failed: bool) -> None:
-        """These have to be synced still; ``failed`` says that the device did not take them."""
-        if failed:
-            self._failed.update(paths)
+    def give_back(self, paths: list[str], directories: list[str]) -> None:
+        """These have to be synced still."""
         self.unsynced.update(paths)
         self.new_directories.update(directories)
 
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
         """Sync files and directories; a thread may do it. Raises OSError.
 
-        Through handles of their own; with very many, all of the file system at once.
+        Through handles of their own; with very many, all of the file system at once. When it fails,
+        the next sync writes them again first: whoever waited may have gone meanwhile.
         """
+        try:
+            self._sync_paths(paths, directories)
+        except OSError:
+            self._failed.update(paths)
+            raise
+        self._failed.difference_update(paths)
+
+    def _sync_paths(self, paths: list[str], directories: list[str]) -> None:
         at_once = self._doubted or len(paths) > self.sync_limit
         for path in sorted(self._failed.intersection(paths) if at_once else paths):
             try:
@@ -289,7 +296,6 @@ class QueueFiles:
             # Its topic may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 self._files.sync_directory(directory)
-        self._failed.difference_update(paths)
 
     def close(self) -> None:
         """Close every handle."""

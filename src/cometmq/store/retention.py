@@ -36,18 +36,26 @@ class Retention:
 
 
 def plan(
-    ages: Sequence[LogAge], space: DiskSpace, now_ms: int, hour: int, config: StoreConfig
+    ages: Sequence[LogAge],
+    space: DiskSpace,
+    now_ms: int,
+    hour: int,
+    config: StoreConfig,
+    *,
+    at_once: bool = False,
 ) -> Retention:
     """Decide. ``ages`` has every log file but the one being written, oldest first.
 
-    Files older than the reserved time go in the hour of ``deleteWhen`` or when the disk is fuller
-    than it should be; beyond the forced ratio the oldest go at any age.
+    Files older than the reserved time go in the hour of ``deleteWhen``, when the disk is fuller
+    than it should be, or ``at_once``; beyond the forced ratio the oldest go at any age, unless
+    ``cleanFileForciblyEnable`` is off.
     """
     used = space.used_ratio * 100
     limit_ms = now_ms - config.file_reserved_time * _HOUR_MS
     expired = sum(1 for age in ages if age.last_ms < limit_ms)
-    forced = used >= config.disk_space_clean_forcibly_ratio
-    due = hour in _hours(config.delete_when) or used >= config.disk_max_used_space_ratio
+    full = used >= config.disk_space_clean_forcibly_ratio
+    forced = full and config.clean_file_forcibly_enable
+    due = at_once or hour in _hours(config.delete_when) or used >= config.disk_max_used_space_ratio
     drop_count = min(len(ages), _MAX_DROPS) if forced else expired if due else 0
     return Retention(min(drop_count, _MAX_DROPS), _refusal(space, config), forced)
 

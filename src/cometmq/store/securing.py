@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cometmq.store.checkpoint import Positions
     from cometmq.store.engine import MessageStore
-    from cometmq.store.files import Files
     from cometmq.store.segments import Segments
 
 _COPY_BYTES = 1 << 20
@@ -27,41 +26,38 @@ def secure_log(
 
     ``cut`` says that something was behind the end.
     """
-    files, segments = store.files, store.log.segments
+    segments = store.log.segments
+    proven = min(first, proven_end(segments, positions))
     if crashed:
-        _write_again(files, segments, positions, end)
+        _write_again(segments, first if positions is None else proven_end(segments, positions), end)
     store.seals.keep(segments, end)
     if crashed or cut:
         segments.drop_after(end)
         file = segments.find(end)
         if file is not None:
             file.clear_from(end)
-    proven = min(first, proven_end(files, segments, positions))
     for file in segments.files:
         if file.end > proven:
             file.sync()
+    # Their names too: who made the last one may have ended before that.
+    store.files.sync_directory(segments.directory)
 
 
-def proven_end(files: Files, segments: Segments, positions: Positions | None) -> int:
+def proven_end(segments: Segments, positions: Positions | None) -> int:
     """Up to where the log is on the device, as far as that is known."""
     if positions is None:
         return segments.start
-    if positions.boot_id != files.boot_id():
-        # All that can be read was read from there.
-        return segments.end
     return max(segments.start, positions.durable or positions.synced)
 
 
-def _write_again(files: Files, segments: Segments, positions: Positions | None, end: int) -> None:
-    """Write once more what was never proven durable.
+def _write_again(segments: Segments, at: int, end: int) -> None:
+    """Write once more what was never proven durable, from ``at`` on.
 
     After a sync that failed, the kernel may take pages for clean that never reached the device:
     syncing them again succeeds and does nothing, until a power cut takes what recovery has shown.
-    A machine that was restarted since has read all of it from the device.
+    A machine that was restarted since has read all of it from the device; but whether it was is not
+    known for sure, for the last process may have come to note nothing.
     """
-    if positions is None or positions.boot_id != files.boot_id():
-        return
-    at = proven_end(files, segments, positions)
     while at < end:
         file = segments.find(at)
         if file is None:

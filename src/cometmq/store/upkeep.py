@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os.path
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.core.errors import StoreFull, StoreOffline
@@ -17,8 +18,8 @@ from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
+    progress_path,
     read_checkpoint,
-    sync_positions,
     write_checkpoint,
     write_positions,
 )
@@ -29,6 +30,7 @@ from cometmq.store.sealing import Reader, Sealer, sums_by_child
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import Mark
     from cometmq.store.engine import MessageStore
+    from cometmq.store.files import Files
     from cometmq.store.indexfile import IndexFile
 
 logger = logging.getLogger(__name__)
@@ -65,9 +67,11 @@ class Upkeep:
         "_checkpoint",
         "_log_synced_ms",
         "_noted",
-        "_other",
+        "_number",
+        "_previous",
         "_store",
         "_thorough_ms",
+        "_unsure",
         "expiry",
         "queues_a_round",
         "read_sums",
@@ -80,17 +84,21 @@ class Upkeep:
         self.expiry = Expiry(store)
         self.read_sums: Reader = sums_by_child
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
-        self._other: Checkpoint | None = None
+        self._previous = self._checkpoint
         self._noted = (-1, -1)
+        self._number = 0
         self._ahead_failed = False
+        self._unsure = False
         self.queues_a_round = _QUEUES_A_ROUND
         self.synced = store.log.segments.start
         self.shrunk = False
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
-    def resume(self, synced: int) -> None:
-        """Queue and index files are on the device for the log below an offset."""
+    def resume(self, synced: int, number: int) -> None:
+        """Queue and index files are on the device for the log below an offset; ``number`` is that
+        of the last note."""
         self.synced = synced
+        self._number = number
 
     def start(self, tasks: Spawner) -> None:
         """Start the rounds."""
@@ -178,41 +186,29 @@ class Upkeep:
         try:
             await self._sync_entries()
         except OSError:
-            # What the device did not take may be forgotten: a start has to make it again.
-            self._write_positions(self.synced)
+            self._distrust()
             raise
+        self._unsure = False
         self._thorough_ms = store.clock.monotonic_ms()
         if await self._log_durable(reached[0]):
-            self.synced = reached[0]
-            sure_ms = max(reached[1], self._checkpoint.log_ms)
-            await self._change_checkpoint(Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms))
+            await self._note_durably(reached)
         self._note()
-
-    async def _change_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint, once the positions that allow for it are on the device: else a
-        power cut could leave a checkpoint that looks like another broker's."""
-        files, root = self._store.files, self._store.config.store_path_root_dir
-        self._other = checkpoint
-        self._note()
-        await self._in_thread(sync_positions, files, root)
-        self._checkpoint, self._other = checkpoint, self._checkpoint
-        write_checkpoint(files, root, checkpoint, durable=False)
 
     async def _sync_entries(self) -> None:
         store = self._store
         paths, directories = store.pool.take_unsynced()
         try:
             await self._in_thread(store.pool.sync_paths, paths, directories)
-        except BaseException as error:
-            store.pool.give_back(paths, directories, failed=isinstance(error, OSError))
+        except BaseException:
+            store.pool.give_back(paths, directories)
             raise
         # Synced without its slots, a full file would count as whole at the next start.
         await self._finish_index_files()
         index_files = store.index.take_unsynced()
         try:
             await self._with_index_files(index_files, store.index.sync_files, index_files)
-        except BaseException as error:
-            store.index.give_back(index_files, failed=isinstance(error, OSError))
+        except BaseException:
+            store.index.give_back(index_files)
             raise
 
     async def _finish_index_files(self) -> None:
@@ -264,8 +260,7 @@ class Upkeep:
         for file in store.index.full_files():
             file.write_slots()
             file.release_slots()
-        self._note()
-        return True
+        return self._note()
 
     async def note_soon(self) -> None:
         """Write and note everything, after a change that a restart must not undo; when that cannot
@@ -280,18 +275,20 @@ class Upkeep:
             if dispatcher.problem is not None:
                 return
             await store.clock.sleep_ms(0)
-        if not store.index.full_files():
-            self._note()
+        self._note()
 
-    def _note(self) -> None:
+    def _note(self) -> bool:
         """Note up to where queue files, journal and index hold the log.
 
-        An older note stays when something cannot be written.
+        Gives False when something cannot be written yet: then an older note stays.
         """
+        if self._unsure:
+            return False
         store = self._store
         dispatcher, journal = store.dispatcher, store.dispatcher.journal
-        if not dispatcher.write_gathered(store.clock.wall_ms()):
-            return
+        if not dispatcher.write_gathered(store.clock.wall_ms()) or store.index.full_files():
+            # A full file counts as whole at a start, so its slots come first.
+            return False
         position, complete = dispatcher.position, dispatcher.complete[0]
         if complete == position:
             self._write_positions(position)
@@ -305,11 +302,44 @@ class Upkeep:
             if journal.start < 0:
                 journal.begin(position)
         self._noted = (position, complete)
+        return True
 
-    def _write_positions(self, written: int, complete: int = -1, *, clean: bool = False) -> None:
+    def _distrust(self) -> None:
+        """Entries that the device did not take may be forgotten: until they are written again and
+        synced, a start goes by what is surely on the device, and makes the others again."""
+        self._unsure = True
         store = self._store
-        index = tuple(os.path.basename(file.path) for file in store.index.files)
-        positions = Positions(
+        store.files.unlink(progress_path(store.config.store_path_root_dir))
+        with suppress(OSError):
+            # A start may have noted more on the device than is synced, to make it again.
+            self._write_durably(self._positions(self.synced))
+
+    async def _note_durably(self, reached: Mark) -> None:
+        """Note for a start after a crash of the machine how far all is on the device."""
+        store = self._store
+        self.synced = reached[0]
+        sure_ms = max(reached[1], self._checkpoint.log_ms)
+        self._previous = self._checkpoint
+        self._checkpoint = Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms)
+        root = store.config.store_path_root_dir
+        await self._in_thread(self._write_durably, self._positions(reached[0]))
+        await self._in_thread(_write_checkpoint, store.files, root, self._checkpoint)
+
+    def _write_durably(self, positions: Positions) -> None:
+        store = self._store
+        write_positions(store.files, store.config.store_path_root_dir, positions, durable=True)
+
+    def _write_positions(self, written: int, complete: int = -1) -> None:
+        store = self._store
+        positions = self._positions(written, complete)
+        write_positions(store.files, store.config.store_path_root_dir, positions, durable=False)
+
+    def _positions(self, written: int, complete: int = -1, *, clean: bool = False) -> Positions:
+        store = self._store
+        paths = [*self.expiry.leaving, *(file.path for file in store.index.files)]
+        index = tuple(map(os.path.basename, paths))
+        self._number += 1
+        return Positions(
             store.files.boot_id(),
             clean,
             written,
@@ -323,10 +353,9 @@ class Upkeep:
             shrunk=self.shrunk,
             complete=complete,
             last_ms=store.last_ms,
-            other=self._other,
+            previous=self._previous,
+            number=self._number,
         )
-        root = store.config.store_path_root_dir
-        write_positions(store.files, root, positions, durable=clean)
 
     def stop(self) -> None:
         """Bring everything to the device and say that the stop was clean.
@@ -348,21 +377,23 @@ class Upkeep:
             store.index.sync_files(store.index.take_unsynced())
             store.pool.sync_paths(*store.pool.take_unsynced())
         except OSError:
-            self._write_positions(self.synced)
+            self._distrust()
             raise
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
         last_ms = store.last_ms
+        self._previous = self._checkpoint
+        self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
         self.synced = reached
-        self._other = Checkpoint(last_ms, last_ms, store.index.end_ms)
-        self._write_positions(reached)
-        sync_positions(store.files, root)
-        self._checkpoint, self._other = self._other, None
-        write_checkpoint(store.files, root, self._checkpoint, durable=True)
-        self._write_positions(reached, clean=True)
+        self._write_durably(self._positions(reached, clean=True))
+        _write_checkpoint(store.files, root, self._checkpoint)
         store.dispatcher.journal.remove()
         store.files.unlink(abort_path(root))
         store.files.sync_directory(root)
+
+
+def _write_checkpoint(files: Files, root: str, checkpoint: Checkpoint) -> None:
+    write_checkpoint(files, root, checkpoint, durable=True)
 
 
 def refusal_of(store: MessageStore) -> StoreFull | None:

@@ -39,7 +39,9 @@ _UNFINISHED = ".unfinished"
 _LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
 _ENTRIES = ("consumequeue", "index", SEALS)
 #: Notes of a running broker, which the snapshot gets in its own wording; no crash left them.
-_OF_A_RUN = ("abort", "checkpoint", "cometmq-positions.json", "cometmq-entries")
+_OF_A_RUN = (
+    "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
+)  # fmt: skip
 
 
 class TargetTaken(StoreError):
@@ -240,7 +242,7 @@ class _Taking:
             noted, boot_id="", clean=False, written=reached, synced=reached, durable=end,
             complete=-1, entries=-1,
         )  # fmt: skip
-        write_positions(self._files, root, own, durable=False)
+        write_positions(self._files, root, own, durable=True)
 
 
 def restore(

@@ -4,14 +4,15 @@ Nothing is ordered without a sync. What a power cut may leave of everything sinc
 
     data         each sector of 512 bytes for itself: as the device has it, or as it was written
     size         any length that the file had since its last sync; bytes that it regains are zeros
-    names        each making, renaming and removal of a file or folder for itself, but whole
+    names        each making, renaming and removal of a file or folder for itself, but whole; with
+                 a renaming come the earlier ones of the same thing, or it would have two places
     a sync       makes a file's data and size durable, not its name; the sync of a folder makes the
                  names in it durable, not the folder's own name in the folder above it
     failed sync  some sectors reach the device, the others count as clean from then on: they read
                  as written until the kernel forgets them, and the next sync passes them over
 
 The device may also write a sector back at any moment by itself (:meth:`Disk.write_back`).
-``docs/decisions/0005-power-cut-model.md`` says why it is so.
+``docs/decisions/0015-power-cut-model.md`` says why it is so.
 """
 
 from __future__ import annotations
@@ -232,13 +233,24 @@ class Disk:
 
     def sync_names(self, folder: Folder) -> None:
         """What changed in a folder is on the device."""
+        touched = [any(each is folder for each, _, _ in change) for change in self._unsynced]
+        self._unsynced = self._apply_names(touched)
+
+    def _apply_names(self, wanted: list[bool]) -> list[Change]:
+        """Make some of the changes durable, with those that they build on; gives the others."""
+        moved: set[int] = set()
+        for number in reversed(range(len(wanted))):
+            nodes = {id(node) for _, _, node in self._unsynced[number] if node is not None}
+            wanted[number] = wanted[number] or not moved.isdisjoint(nodes)
+            if wanted[number]:
+                moved |= nodes
         kept: list[Change] = []
-        for change in self._unsynced:
-            if any(touched is folder for touched, _, _ in change):
+        for change, is_wanted in zip(self._unsynced, wanted, strict=True):
+            if is_wanted:
                 _apply(change)
             else:
                 kept.append(change)
-        self._unsynced = kept
+        return kept
 
     def sync_all(self) -> None:
         """Everything is on the device."""
@@ -278,9 +290,7 @@ class Disk:
         self.locks.clear()
         self.boots += 1
         survival = chance.choice(SURVIVAL)
-        for change in self._unsynced:
-            if chance.random() < survival:
-                _apply(change)
+        self._apply_names([chance.random() < survival for _ in self._unsynced])
         self._unsynced.clear()
         self._folders.clear()
         folders = [self.root]

@@ -184,15 +184,14 @@ class MemoryFiles:
         error = self._fault("pwrite", path) if self.faults else None
         if self.disk.full and not file.has_room_for(offset, offset + len(data)):
             error = _full(path)
-        if error is not None:
-            self._write(file, memoryview(data)[: self._chance.randrange(len(data))], offset)
-            raise error
-        if ends and self._moment is Moment.WITHIN:
-            # A kill is seen between two pages of the page cache.
+        if error is not None or (ends and self._moment is Moment.WITHIN):
+            # Both are seen between two pages of the page cache.
             room = _PAGE_BYTES - offset % _PAGE_BYTES
             ends_after = [at for at in range(room, len(data), _PAGE_BYTES)]
             data = memoryview(data)[: self._chance.choice([0, *ends_after])]
         self._write(file, data, offset)
+        if error is not None:
+            raise error
         if ends:
             self._die("pwrite", path)
 
