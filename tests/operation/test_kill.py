@@ -1,194 +1,53 @@
-"""`kill -9` in the middle of a load, twenty times over: what was acknowledged is there.
+"""`kill -9` under load, thirty times over; `python -m tests.operation.kills 500` does it deeper."""
 
-The sender never sends a message again, so a message that is there twice was stored twice, and one
-that is missing was lost by the broker. Each round kills the process while sends wait for their
-answers, starts it on the same store and ports, and checks the messages of the round: their place,
-their order, their body, their queue entry and their index entry. The last round checks all rounds.
-"""
-
-import asyncio
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from random import Random
-from typing import Final
 
 import pytest
 
-from cometmq.admin.node import NodeProcess
-from cometmq.core.clock import SystemClock
 from cometmq.message import properties
 from cometmq.message.record import Record
-from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.headers import SendMessageV2
-from cometmq.testing.cluster import ProcessCluster, Setting
-from tests.operation.raw import (
-    Lost,
-    Pending,
-    RawPeer,
-    create_topic,
-    pull_queue,
-    query_keys,
-    send_header,
-)
+from tests.operation import kills
+from tests.operation.kills import Outcome, Round, Sent, check_queues
 
-ROUNDS = 20
-QUEUES = 4
-IN_FLIGHT = 64
-#: Written right before the kill: more than the broker can answer before the signal arrives.
-BURST = 256
-TOPIC = "kill"
-SETTINGS: Final[dict[str, Setting]] = {
-    "mappedFileSizeCommitLog": 2 * 1024 * 1024,
-    "flushDiskType": "ASYNC_FLUSH",
-}
+#: A seed with SYNC_FLUSH and files of megabytes, and one with ASYNC_FLUSH and small ones.
+CAMPAIGNS = ((0, 15), (1, 15))
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A message that was written to the socket, once."""
-
-    key: str
-    queue_id: int
-    body: bytes
+@pytest.mark.parametrize(("seed", "count"), CAMPAIGNS)
+async def test_acknowledged_messages_survive_kills(tmp_path: Path, seed: int, count: int) -> None:
+    outcome = await kills.campaign(tmp_path, seed, count)
+    assert outcome.kills == count
+    assert outcome.unanswered >= count
 
 
-@dataclass(slots=True)
-class Round:
-    """What one round wrote, and what of it was acknowledged at which queue offset."""
+def test_campaigns_go_on_where_they_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[int] = []
 
-    sent: list[Sent] = field(default_factory=list)
-    acknowledged: dict[str, int] = field(default_factory=dict)
-    answers: list[tuple[Sent, Pending]] = field(default_factory=list)
-    unanswered: int = 0
+    async def campaign(directory: Path, seed: int, count: int) -> Outcome:
+        ran.append(seed)
+        if seed == 1 and len(ran) == 2:
+            raise AssertionError("lost")
+        return Outcome(count, 2, 1_000, 300)
 
-    def settle(self) -> int:
-        """Sort the ended sends into acknowledged and not; gives how many got no answer."""
-        unanswered = 0
-        for message, answer in self.answers:
-            if isinstance(answer.exception(), Lost):
-                unanswered += 1
-                continue
-            response = answer.result()
-            assert response.code == ResponseCode.SUCCESS, response.remark
-            assert int(response.ext["queueId"]) == message.queue_id
-            self.acknowledged[message.key] = int(response.ext["queueOffset"])
-        self.answers.clear()
-        return unanswered
-
-
-def messages(number: int, random: Random) -> Iterator[Sent]:
-    """Endless messages of one round, of mixed sizes, over all queues."""
-    count = 0
-    while True:
-        key = f"r{number:02d}m{count:06d}"
-        filler = random.randbytes(random.choice((32, 128, 1024, 4096)))
-        yield Sent(key, random.randrange(QUEUES), key.encode() + filler)
-        count += 1
-
-
-def write(peer: RawPeer, messages: Iterable[Sent], round_: Round, now_ms: int) -> None:
-    """Write messages in one go, without waiting for anything."""
-    sent = list(messages)
-    answers = peer.write_many(
-        RequestCode.SEND_MESSAGE_V2,
-        ((header_of(message, now_ms), message.body) for message in sent),
+    monkeypatch.setattr(kills, "campaign", campaign)
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path / prefix))
+    (tmp_path / "cometmq-kills-0-").mkdir()
+    (tmp_path / "cometmq-kills-2-").mkdir()
+    state = tmp_path / "state"
+    assert kills.main(["25", "--state", str(state), "--seconds", "-1"]) == 3
+    assert ran == []
+    assert kills.main(["25", "--state", str(state)]) == 0
+    assert kills.main(["75", "--state", str(state)]) == 1
+    assert ran == [0, 1, 2]
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed == (
+        "50 of 75 kills and 4 killed starts, 2000 sends acknowledged and 600 not, "
+        "1 campaigns failed"
     )
-    round_.sent += sent
-    round_.answers += zip(sent, answers, strict=True)
-
-
-def header_of(message: Sent, now_ms: int) -> SendMessageV2:
-    text = properties.encode_text({properties.KEYS: message.key, properties.WAIT: "true"})
-    return send_header(TOPIC, message.queue_id, text, now_ms)
-
-
-async def load_and_kill(node: NodeProcess, number: int) -> Round:
-    """Send until a random number of answers came, then kill the node with sends on their way."""
-    random = Random(number)
-    round_ = Round()
-    source = messages(number, random)
-    goal = random.randrange(100, 800)
-    now_ms = SystemClock().wall_ms()
-    peer = await RawPeer.connect(node.broker)
-    async with asyncio.timeout(60):
-        while peer.sent - peer.waiting < goal:
-            write(peer, islice(source, IN_FLIGHT - peer.waiting), round_, now_ms)
-            oldest = next(answer for _, answer in round_.answers if not answer.done())
-            await oldest
-    write(peer, islice(source, BURST), round_, now_ms)
-    node.kill()
-    async with asyncio.timeout(20):
-        await peer.closed
-    round_.unanswered = round_.settle()
-    return round_
-
-
-def check_queues(rounds: list[Round], queues: list[list[Record]]) -> None:
-    """Every acknowledged message stands once, at its offset, in the order it was sent in."""
-    stored: dict[str, tuple[int, Record]] = {}
-    for queue_id, records in enumerate(queues):
-        assert [record.queue_offset for record in records] == list(range(len(records)))
-        for record in records:
-            key = properties.decode(record.properties)[properties.KEYS]
-            assert key not in stored, f"{key} is stored twice"
-            stored[key] = (queue_id, record)
-        keys = [properties.decode(record.properties)[properties.KEYS] for record in records]
-        assert keys == sorted(keys), f"queue {queue_id} is out of order"
-    for round_ in rounds:
-        for message in round_.sent:
-            offset = round_.acknowledged.get(message.key)
-            if message.key not in stored:
-                assert offset is None, f"{message.key} was acknowledged and is lost"
-                continue
-            queue_id, record = stored[message.key]
-            assert queue_id == message.queue_id
-            assert record.body == message.body
-            assert offset is None or record.queue_offset == offset
-
-
-def check_index(round_: Round, found: dict[str, list[Record]]) -> None:
-    """The index leads from every acknowledged key to that message and nothing else."""
-    bodies = {message.key: message.body for message in round_.sent}
-    counts = Counter({key: len(found[key]) for key in round_.acknowledged})
-    assert {key: count for key, count in counts.items() if count != 1} == {}
-    for key in round_.acknowledged:
-        assert found[key][0].body == bodies[key]
-
-
-async def check(node: NodeProcess, rounds: list[Round]) -> None:
-    peer = await RawPeer.connect(node.broker)
-    queues = [await pull_queue(peer, TOPIC, queue_id) for queue_id in range(QUEUES)]
-    check_queues(rounds, queues)
-    last = rounds[-1]
-    check_index(last, await query_keys(peer, TOPIC, list(last.acknowledged)))
-    await peer.close()
-
-
-async def test_acknowledged_messages_survive_twenty_kills(tmp_path: Path) -> None:
-    node = ProcessCluster(tmp_path, **SETTINGS)
-    rounds: list[Round] = []
-    node.start()
-    try:
-        peer = await RawPeer.connect(node.broker)
-        await create_topic(peer, TOPIC, QUEUES)
-        await peer.close()
-        while sum(round_.unanswered > 0 for round_ in rounds) < ROUNDS:
-            # On a busy machine all may be answered before the signal: checked, but not counted.
-            assert len(rounds) < 2 * ROUNDS, "most kills came when no send was waiting"
-            rounds.append(await load_and_kill(node, len(rounds)))
-            node.start()
-            await check(node, rounds)
-        peer = await RawPeer.connect(node.broker)
-        for round_ in rounds:
-            check_index(round_, await query_keys(peer, TOPIC, list(round_.acknowledged)))
-        await peer.close()
-        assert node.terminate() == 0
-    finally:
-        node.kill()
-    assert all(round_.acknowledged for round_ in rounds)
+    assert kills.main(["75", "--state", str(state)]) == 1
+    assert ran == [0, 1, 2]
 
 
 @pytest.mark.parametrize("plant", ["lost", "doubled", "swapped", "damaged"])
@@ -214,5 +73,20 @@ def stored(offset: int, message: Sent) -> Record:
     text = properties.encode({properties.KEYS: message.key})
     host = bytes(8)
     return Record(
-        0, 0, message.queue_id, 0, offset, 0, 0, 0, host, 0, host, 0, 0, message.body, TOPIC, text
+        0,
+        0,
+        message.queue_id,
+        0,
+        offset,
+        0,
+        0,
+        0,
+        host,
+        0,
+        host,
+        0,
+        0,
+        message.body,
+        kills.TOPIC,
+        text,
     )
