@@ -131,30 +131,40 @@ async def queue_range(peer: RawPeer, topic: str, queue_id: int) -> tuple[int, in
     return found[0], found[1]
 
 
+async def pull_from(peer: RawPeer, topic: str, queue_id: int, offset: int) -> list[record.Record]:
+    """Some records from an offset on, bodies checked against their CRC; none at the end."""
+    header = h.PullMessage(
+        consumer_group="raw",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=_SUBSCRIPTION_IN_HEADER,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+        expression_type="TAG",
+    )
+    answer = await peer.ask(RequestCode.PULL_MESSAGE, header)
+    if answer.code == ResponseCode.PULL_NOT_FOUND:
+        return []
+    assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, offset)
+    pulled = list(record.iter_decode(answer.body))
+    assert pulled
+    assert int(answer.ext["nextBeginOffset"]) == pulled[-1].queue_offset + 1
+    return pulled
+
+
 async def pull_queue(peer: RawPeer, topic: str, queue_id: int) -> list[record.Record]:
-    """Every record that a queue holds, bodies checked against their CRC."""
+    """Every record that a queue holds."""
     records: list[record.Record] = []
     offset, end = await queue_range(peer, topic, queue_id)
     while offset < end:
-        header = h.PullMessage(
-            consumer_group="raw",
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=offset,
-            max_msg_nums=32,
-            sys_flag=_SUBSCRIPTION_IN_HEADER,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            sub_version=0,
-            subscription="*",
-            expression_type="TAG",
-        )
-        answer = await peer.ask(RequestCode.PULL_MESSAGE, header)
-        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, offset, end)
-        pulled = list(record.iter_decode(answer.body))
-        assert pulled
+        pulled = await pull_from(peer, topic, queue_id, offset)
+        assert pulled, (offset, end)
         records += pulled
-        offset = int(answer.ext["nextBeginOffset"])
+        offset = pulled[-1].queue_offset + 1
     return records
 
 

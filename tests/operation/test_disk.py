@@ -1,11 +1,12 @@
-"""A disk that fills while the broker runs, and one that is too small to start on.
+"""A disk that fills while the broker runs and is freed again; one that is too small to start on.
 
 The disk is a tmpfs of its own in a user namespace; a small process holds the namespace, so that the
 broker can be stopped and started on it.
 """
 
+import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from cometmq.core.clock import SystemClock
 from cometmq.message import properties
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from tests.operation.raw import Pending, RawPeer, create_topic, pull_queue, query_keys, send_header
+from tests.operation.raw import (
+    Pending,
+    RawPeer,
+    create_topic,
+    pull_from,
+    pull_queue,
+    query_keys,
+    send_header,
+)
 
 TOPIC = "fill"
 IN_FLIGHT = 32
@@ -152,6 +161,106 @@ async def test_a_disk_that_fills_refuses_sends_and_damages_nothing(
             asked = h.QueryConsumerOffset("readers", TOPIC, 0)
             answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
             assert int(answer.ext["offset"]) == read
+            await peer.close()
+            assert node.terminate() == 0
+        finally:
+            node.kill()
+
+
+class Load:
+    """A producer and a consumer that go on whatever they are told."""
+
+    def __init__(self, peer: RawPeer) -> None:
+        self._peer = peer
+        self.acknowledged: dict[str, int] = {}
+        self.refusals: list[str] = []
+        self.read = 0
+        self._stopping = False
+
+    async def send(self) -> None:
+        """Send until it is stopped; what is refused is not sent again."""
+        number = 0
+        while not self._stopping:
+            answers: dict[str, Pending] = {}
+            for _ in range(IN_FLIGHT):
+                key = f"k{number:06d}"
+                answers[key] = self._peer.write(RequestCode.SEND_MESSAGE_V2, header(key), body(key))
+                number += 1
+            for key, answer in answers.items():
+                response = await answer
+                if response.code == ResponseCode.SUCCESS:
+                    self.acknowledged[key] = int(response.ext["queueOffset"])
+                else:
+                    assert response.code == ResponseCode.SERVICE_NOT_AVAILABLE, response.remark
+                    self.refusals.append(response.remark or "")
+            if self.refusals:
+                await asyncio.sleep(0.02)
+
+    async def consume(self) -> None:
+        """Read on until it is stopped and has read all."""
+        while not self._stopping or self.read < len(self.acknowledged):
+            records = await pull_from(self._peer, TOPIC, 0, self.read)
+            assert [record.queue_offset for record in records] == list(
+                range(self.read, self.read + len(records))
+            )
+            self.read += len(records)
+            if not records:
+                await asyncio.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stopping = True
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = SystemClock().monotonic_ms() + 40_000
+    while not holds():
+        assert SystemClock().monotonic_ms() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+async def run(*words: str) -> None:
+    await asyncio.to_thread(subprocess.run, words, check=True)
+
+
+#: The device says no, or a broker that removes nothing says it at 90 %.
+NO_ROOM = {
+    "No space left": TO_THE_BRIM,
+    "diskSpaceWarningLevelRatio": TO_THE_BRIM | {"diskSpaceWarningLevelRatio": "90"},
+}
+
+
+@pytest.mark.parametrize("cause", NO_ROOM)
+async def test_sends_resume_by_themselves_when_the_disk_is_freed(
+    tmp_path: Path, cause: str
+) -> None:
+    disk = tmp_path / "disk"
+    ratios = NO_ROOM[cause]
+    with small_disk(disk, size_mb=128) as prefix:
+        ballast = str(disk / "ballast")
+        await run(*prefix, "fallocate", "-l", "84M", ballast)
+        node = NodeProcess(
+            disk / "store", settings=SETTINGS | ratios, prefix=prefix, log_path=tmp_path / "log"
+        )
+        node.start()
+        try:
+            peer = await RawPeer.connect(node.broker)
+            await create_topic(peer, TOPIC, 1)
+            load = Load(peer)
+            tasks = [asyncio.create_task(load.send()), asyncio.create_task(load.consume())]
+            await until(lambda: any(cause in each for each in load.refusals), "nothing is refused")
+            assert all(any(map(str.isdigit, remark)) for remark in load.refusals)
+            await until(lambda: load.read == len(load.acknowledged), "consumers stand still")
+            await run(*prefix, "rm", ballast)
+            before = len(load.acknowledged)
+            await until(lambda: len(load.acknowledged) > before + 500, "sends do not resume")
+            load.stop()
+            await asyncio.gather(*tasks)
+            await check(peer, load.acknowledged, kept=True)
+            await peer.close()
+            assert node.terminate() == 0
+            node.start()
+            peer = await RawPeer.connect(node.broker)
+            await check(peer, load.acknowledged, kept=True)
             await peer.close()
             assert node.terminate() == 0
         finally:
