@@ -16,6 +16,7 @@ from cometmq.broker.admin_broker import BrokerAdmin
 from cometmq.broker.admin_clients import ClientAdmin
 from cometmq.broker.admin_groups import GroupAdmin
 from cometmq.broker.admin_progress import ProgressAdmin
+from cometmq.broker.admin_store import StoreAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import resolve
@@ -352,6 +353,12 @@ class Broker:
     def _admin_parts(self) -> tuple[HandlerPart, ...]:
         return (
             QueryHandler(config=self.config, store=self.store),
+            StoreAdmin(
+                store=self.store,
+                offsets=self.offsets,
+                appender=self.appender,
+                clock=self._clock,
+            ),
             BrokerAdmin(
                 config=self.config,
                 store=self.store,

@@ -161,7 +161,7 @@ _IGNORED: Final = """
     checkCRCOnRecover deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
     flushConsumeQueueLeastPages destroyMapedFileIntervalForcibly redeleteHangedFileInterval
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
-    slaveTimeout haMasterAddress cleanFileForciblyEnable messageIndexSafe flushCommitLogTimed
+    slaveTimeout haMasterAddress messageIndexSafe flushCommitLogTimed
     offsetCheckInSlave transientStorePoolEnable transientStorePoolSize commitIntervalCommitLog
     fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage commitCommitLogLeastPages
     commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush isEnableBatchPush

@@ -105,6 +105,8 @@ _BROKER: Final = (
     CodeSpec(Code.DELETE_TOPIC_IN_BROKER, h.Topic, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
+    CodeSpec(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.SEND_REPLY_MESSAGE, h.SendMessage, h.SendMessageResponse, lane=Lane.TASK),
     CodeSpec(Code.SEND_REPLY_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse, lane=Lane.TASK),
 )
