@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from cometmq.filter.columns import Batch, column, digits_column, join
@@ -82,24 +83,51 @@ _REAL: Final = re.compile(
 class SqlFilter:
     """A compiled expression. Raises BadFilter when it cannot be read."""
 
-    __slots__ = ("_evaluate", "expression")
+    __slots__ = ("_conditions", "expression")
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
-        self._evaluate = _compile(parse(expression))
+        # Each has to be true, in whatever order they are looked at: the cheap ones first.
+        conditions = sorted(_conditions(parse(expression)), key=_is_dear)
+        self._conditions = tuple(map(_compile, conditions))
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
 
     def matches(self, properties: Sequence[Buffer]) -> list[bool]:
         """For each message whether it matches, by its property bytes (message/properties.py)."""
-        if not properties:
-            return []
-        return [found is True for found in self._evaluate(join(properties))]
+        found = [False] * len(properties)
+        left = [*range(len(properties))]
+        for evaluate in self._conditions:
+            if not left:
+                break
+            verdicts = [verdict is True for verdict in evaluate(join(properties))]
+            left = [*compress(left, verdicts)]
+            properties = [*compress(properties, verdicts)]
+        for number in left:
+            found[number] = True
+        return found
 
     def accepts(self, properties: Buffer) -> bool:
         """Whether a single message matches."""
         return self.matches((properties,))[0]
+
+
+def _conditions(node: Node) -> list[Node]:
+    """What has to be true of a message so that it matches: all of these."""
+    if isinstance(node, All):
+        return [each for operand in node.operands for each in _conditions(operand)]
+    return [node]
+
+
+def _is_dear(node: Node) -> bool:
+    """Whether more is to be done than to compare the text of a property."""
+    if isinstance(node, Compare):
+        return not any(
+            isinstance(side, Constant) and isinstance(side.value, str)
+            for side in (node.left, node.right)
+        )
+    return not isinstance(node, (OneOf, Search))
 
 
 class _NotComparable(Exception):
