@@ -1,6 +1,6 @@
 """Filtering stored records."""
 
-from cometmq.filter.stored import Matches, matching, stored_properties
+from cometmq.filter.stored import Matches, matching, properties_at, stored_properties
 from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack
 
 HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
@@ -39,3 +39,10 @@ def test_nothing_matches() -> None:
     assert matching([memoryview(record(b""))], lambda raws: [False] * len(raws)) == Matches(
         [], 0, 0
     )
+
+
+def test_properties_of_many_records() -> None:
+    raws = [record(b"a\x01b"), record(b"c\x01d", born=16), record(b"", stored=16, body=b"")]
+    starts = [sum(map(len, raws[:number])) for number in range(len(raws))]
+    found = properties_at(memoryview(b"".join(raws)), starts, [*map(len, raws)])
+    assert [bytes(text) for text in found] == [b"a\x01b", b"c\x01d", b""]

@@ -69,14 +69,15 @@ def properties_at(
     view: memoryview, starts: Sequence[int], sizes: Sequence[int]
 ) -> list[memoryview]:
     """The property bytes of the records that begin at ``starts``, as :func:`stored_properties`."""
-    return [
-        stored_properties(view, at, size)
-        if magic != MAGIC_V1 or sys_flag & _HOST_BITS
-        else view[at + _BODY_AT + body + 3 + view[at + _BODY_AT + body] : at + size]
-        for at, size, (magic, sys_flag, body) in zip(
-            starts, sizes, [_plain_head(view, at) for at in starts], strict=True
-        )
-    ]
+    found: list[memoryview] = []
+    for at, size in zip(starts, sizes, strict=True):
+        magic, sys_flag, body_bytes = _plain_head(view, at)
+        if magic == MAGIC_V1 and not sys_flag & _HOST_BITS:
+            topic_at = at + _BODY_AT + body_bytes
+            found.append(view[topic_at + 3 + view[topic_at] : at + size])
+        else:
+            found.append(stored_properties(view, at, size))
+    return found
 
 
 def stored_properties(view: memoryview, at: int, size: int) -> memoryview:
