@@ -264,4 +264,4 @@ async def test_who_listens_hears_of_subscriptions_and_of_their_end(tmp_path: Pat
         assert heard == [wanting("a"), wanting("a")]
         second.close()
         assert heard[2:] == ["g"]
-        assert tables.members.subscribed_since_ms("g", "t") is None
+        assert tables.members.subscribed_since("g", "t") is None

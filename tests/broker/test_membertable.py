@@ -91,8 +91,8 @@ def test_what_members_want_is_counted() -> None:
     assert list(group.variants.values()) == [2]
 
 
-def test_a_subscription_keeps_the_moment_when_it_began() -> None:
+def test_a_subscription_keeps_the_place_where_it_began() -> None:
     table: MemberTable[int] = MemberTable()
-    for at_ms, topics in ((5, ["t"]), (7, ["t", "u"]), (9, ["u"]), (11, ["t", "u"])):
-        table.add_consumer(1, consumer("g", *topics), Member("c", "JAVA", 1, 0, at_ms))
-    assert table.consumers["g"].since_ms == {"t": 11, "u": 7}
+    for at, topics in ((5, ["t"]), (7, ["t", "u"]), (9, ["u"]), (11, ["t", "u"])):
+        table.add_consumer(1, consumer("g", *topics), Member("c", "JAVA", 1, 0, at))
+    assert table.consumers["g"].since == {"t": 11, "u": 7}

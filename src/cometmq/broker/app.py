@@ -241,6 +241,7 @@ class Broker:
             tasks=self._tasks,
             files=self._files,
         )
+        self.members.log_end = lambda: self.store.written_offset
         self.members.on_subscribed.append(self.stored_filters.subscribed)
         self.members.on_group_gone.append(self.stored_filters.group_gone)
         self.checkback = CheckBack(

@@ -53,6 +53,8 @@ class Members:
         self._watched: set[Peer] = set()
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
+        #: Where the log ends; a broker sets it.
+        self.log_end: Callable[[], int] = lambda: 0
         #: How often members of a group began to disagree about its subscriptions.
         self.conflicts = 0
         #: Are told of every heartbeat of a consumer, and of groups that lost their last member.
@@ -117,7 +119,7 @@ class Members:
             language_name(request.language),
             request.version,
             self._clock.monotonic_ms(),
-            self._clock.wall_ms(),
+            self.log_end(),
         )
         for data in body.consumer_data_set:
             self._prepare_group(data)
@@ -208,11 +210,11 @@ class Members:
             name for name, group in self.table.consumers.items() if topic in group.subscriptions
         ]
 
-    def subscribed_since_ms(self, group: str, topic: str) -> int | None:
-        """Since when (wall time) consumers of a group that are online subscribe to a topic; None
-        when there are none."""
+    def subscribed_since(self, group: str, topic: str) -> int | None:
+        """Where the log ended when the consumers of a group that are online began to subscribe to
+        a topic; None when there are none."""
         known = self.table.consumers.get(group)
-        return None if known is None else known.since_ms.get(topic)
+        return None if known is None else known.since.get(topic)
 
     def facts(self) -> dict[str, str]:
         """What the broker's runtime information says of conflicting subscriptions."""

@@ -30,13 +30,14 @@ Wants = tuple[str, frozenset[tuple[str, str, str | frozenset[str]]]]
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group. ``seen_ms`` is monotonic, ``seen_wall_ms`` wall time."""
+    """One client in one group. ``seen_ms`` is monotonic; ``log_end`` is where the log ended when
+    it was seen."""
 
     client_id: str
     language: str
     version: int
     seen_ms: int
-    seen_wall_ms: int = 0
+    log_end: int = 0
 
 
 @dataclass(slots=True)
@@ -51,8 +52,8 @@ class Group(Generic[Channel]):
     members: dict[Channel, Member] = field(default_factory=dict)
     #: What each member told last.
     told: dict[Channel, ConsumerData] = field(default_factory=dict)
-    #: Since when (wall time) there is a subscription to a topic.
-    since_ms: dict[str, int] = field(default_factory=dict)
+    #: Where the log ended when a subscription to a topic began.
+    since: dict[str, int] = field(default_factory=dict)
 
     #: How many members want each thing: several keys mean that they do not agree.
     variants: Counter[Wants] = field(default_factory=Counter)
@@ -114,10 +115,8 @@ class MemberTable(Generic[Channel]):
         group.tell(channel, data)
         self._groups_of.setdefault(channel, set()).add((data.group_name, True))
         changed |= _replace_subscriptions(group, data.subscription_data_set)
-        since_ms = group.since_ms
-        group.since_ms = {
-            topic: since_ms.get(topic, member.seen_wall_ms) for topic in group.subscriptions
-        }
+        since = group.since
+        group.since = {topic: since.get(topic, member.log_end) for topic in group.subscriptions}
         return changed
 
     def add_producer(self, channel: Channel, group: str, member: Member) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from cometmq.broker.lookup import bounds, first_stored_ms, is_young
+from cometmq.broker.lookup import bounds, find_entry, is_young
 from cometmq.broker.prettyjson import EntryTexts
 from cometmq.broker.tables import TableFile
 from cometmq.core.errors import BadRequest, StoreError
@@ -246,10 +246,9 @@ class OffsetHandler:
         asked = header.set_zero_if_not_found
         if truth(asked) or (asked is None and self._config.young_queue_from_start):
             return True
-        _, end = bounds(self._store, header.topic, header.queue_id)
-        since_ms = self._members.subscribed_since_ms(header.consumer_group, header.topic)
-        first_ms = first_stored_ms(self._store, header.topic, header.queue_id)
-        return end == 0 or (since_ms is not None and first_ms >= since_ms)
+        first = find_entry(self._store, header.topic, header.queue_id, 0)
+        since = self._members.subscribed_since(header.consumer_group, header.topic)
+        return first is None or (since is not None and first[0] >= since)
 
     def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
         """Remember an offset; only for queues that exist, else any client could fill the table."""

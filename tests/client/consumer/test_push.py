@@ -451,41 +451,6 @@ async def test_a_late_settlement_of_a_queue_that_was_handed_over_counts_no_more(
             again.ack()
 
 
-async def test_an_ordered_queue_is_not_handed_over_while_its_message_is_in_work(
-    cluster: FakeCluster, broker: FakeBroker
-) -> None:
-    cluster.create("t", 2)
-    async with joined(cluster, {"client_id": "a"}, ordered=True) as one:
-        await eventually(lambda: len(one.assigned("t")) == 2)
-        fill(broker, "x", "y", queue_id=1)
-        message = await take(one)
-        async with joined(cluster, {"client_id": "b"}, ordered=True) as two:
-            await eventually(lambda: len(one.assigned("t")) == 1)
-            renewed = len(broker.peer.received(RequestCode.LOCK_BATCH_MQ))
-            await eventually(
-                lambda: len(broker.peer.received(RequestCode.LOCK_BATCH_MQ)) >= renewed + 4
-            )
-            assert two.assigned("t") == []
-            message.ack()
-            assert await bodies(two, 1) == [b"y"]
-        assert broker.offset("g", "t", 1) == 2
-
-
-async def test_the_lock_of_work_that_goes_on_after_a_close_is_left_to_expire(
-    cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cometmq.client.consumer.push._DRAIN_MS", 20)
-    cluster.create("t", 2)
-    async with open_session(cluster) as session:
-        async with consumer_of(session, ordered=True) as consumer:
-            await eventually(lambda: len(consumer.assigned("t")) == 2)
-            fill(broker, "x", queue_id=1)
-            message = await take(consumer)
-            block = message.processing()
-            await block.__aenter__()
-        assert {key.queue_id for key in broker.locks if key.topic == "t"} == {1}
-
-
 async def test_sql_is_checked_before_the_group_is_joined(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:
