@@ -173,21 +173,22 @@ class Processing:
         self._message = message
         self._attempt: ConsumeAttempt | None = None
 
-    async def __aenter__(self) -> ReceivedMessage:
+    def begin(self) -> None:
+        """The block is entered."""
         self._attempt = self._message._settler.begin(self._message)
-        return self._message
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def succeed(self) -> None:
+        """The block was left by its end."""
         message = self._message
         try:
-            if error is None:
-                message.ack()
-                return False
+            message.ack()
+        finally:
+            message._settler.end(self._attempt, message._outcome, None)
+
+    async def fail(self, error: BaseException) -> bool:
+        """The block raised; gives whether the error goes no further."""
+        message = self._message
+        try:
             if not isinstance(error, Exception):
                 message._give_back()
                 return False
@@ -203,3 +204,18 @@ class Processing:
             return True
         finally:
             message._settler.end(self._attempt, message._outcome, error)
+
+    async def __aenter__(self) -> ReceivedMessage:
+        self.begin()
+        return self._message
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is not None:
+            return await self.fail(error)
+        self.succeed()
+        return False

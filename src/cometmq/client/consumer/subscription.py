@@ -57,19 +57,25 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if self._in_a_row == _MESSAGES_A_TURN:
-            self._in_a_row = 0
-            await self._session.clock.sleep_ms(0)
-        message = self._consumer.take_now()
-        if message is not None:
-            self._in_a_row += 1
-            return message
-        self._in_a_row = 0
-        await self.start()
-        message = await self._consumer.take()
+        message = self._take_now() or await self._take()
         if message is None:
             raise StopAsyncIteration
         return message
+
+    def _take_now(self) -> ReceivedMessage | None:
+        """The next message, unless it has to be waited for, or others need the loop."""
+        if self._in_a_row == _MESSAGES_A_TURN:
+            return None
+        self._in_a_row += 1
+        return self._consumer.take_now()
+
+    async def _take(self) -> ReceivedMessage | None:
+        """The next message; None when the subscription is closed."""
+        if self._in_a_row == _MESSAGES_A_TURN:
+            await self._session.clock.sleep_ms(0)
+        self._in_a_row = 0
+        await self.start()
+        return await self._consumer.take()
 
     async def start(self) -> None:
         """Join the group now. Raises ValueError when this client is in it already."""
@@ -97,11 +103,19 @@ class Subscription:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _work(self, handler: Handler) -> None:
-        async for message in self:
-            async with message.processing():
+        # As `async for` and `async with` would, without a coroutine for each of their steps.
+        while (message := self._take_now() or await self._take()) is not None:
+            block = message.processing()
+            block.begin()
+            try:
                 result = handler(message)
                 if result is not None:
                     await result
+            except BaseException as error:
+                if not await block.fail(error):
+                    raise
+            else:
+                block.succeed()
 
     async def close(self) -> None:
         """Leave the group: give no more messages, wait up to 10 s for those in work, store
