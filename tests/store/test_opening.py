@@ -43,6 +43,12 @@ def last_log_file(root: Path, end: int) -> tuple[Path, int]:
     return path, end % 16_384
 
 
+def test_a_new_store_says_so(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert (store.report.reason, store.report.records) == ("new store", 0)
+    store.close()
+
+
 def test_clean_stop_reads_nothing_again(tmp_path: Path) -> None:
     store = opened(tmp_path / "s")
     fill(store, 200)

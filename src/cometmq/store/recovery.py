@@ -87,9 +87,8 @@ def starting_point(
     if crashed:
         return by_checkpoint(segments, checkpoint)
     end = segments.end
-    return StartingPoint(
-        end, True, False, "clean stop of another broker", Proof(end), end, end, by_queues=True
-    )
+    reason = "clean stop of another broker" if segments.files else "new store"
+    return StartingPoint(end, True, False, reason, Proof(end), end, end, by_queues=True)
 
 
 def _by_positions(
