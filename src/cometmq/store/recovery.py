@@ -87,7 +87,8 @@ def starting_point(
     if crashed:
         return by_checkpoint(segments, checkpoint)
     end = segments.end
-    reason = "clean stop of another broker" if segments.files else "new store"
+    is_new = all(first_record(file) is None for file in segments.files)
+    reason = "new store" if is_new else "clean stop of another broker"
     return StartingPoint(end, True, False, reason, Proof(end), end, end, by_queues=True)
 
 
