@@ -3,16 +3,17 @@
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
 #   make docs    the documentation, strictly        make lock    new requirements/*.lock
 #   make bench   comparison with the Java broker    make deep    the long searches
+#   make compat  the conformance suite, with real Java clients and brokers
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup demo test lint docs lock bench deep clean
+.PHONY: help setup demo test compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,6s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -25,6 +26,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python scripts/test_report.py
+
+compat: $(STAMP)
+	@$(BIN)/python scripts/test_report.py --part compat
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -43,6 +47,7 @@ bench: $(STAMP)
 
 deep: $(STAMP)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
+	$(BIN)/pytest -m "compat and deep"
 
 clean:
 	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*

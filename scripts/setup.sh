@@ -43,7 +43,7 @@ check_machine() {
     fi
     java=$(java_major || true)
     if [ -z "$java" ]; then
-        need "Java 17 or later (Spark runs on it)" "apt-get install -y openjdk-17-jre-headless"
+        need "Java 17 or later (Spark and the Java peers of the tests run on it)" "apt-get install -y openjdk-17-jre-headless"
     elif [ "$java" -lt 17 ]; then
         need "Java 17 or later (found Java $java)" "apt-get install -y openjdk-17-jre-headless"
     fi

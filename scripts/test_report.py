@@ -193,14 +193,20 @@ def run_part(part: Part, extra: Sequence[str]) -> Summary:
     return summary
 
 
-def name_compat_tests() -> Summary:
-    """Without Maven the tests against Java peers cannot run: counts them as skipped, by name."""
+def missing_java_tools() -> list[str]:
+    """What the tests against Java peers need and the machine does not have."""
+    return [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
+
+
+def name_compat_tests(missing: Sequence[str]) -> Summary:
+    """The tests against Java peers, which cannot run: counts them as skipped, by name."""
     command = [tool("pytest"), "--collect-only", "-q", "-m", marker_expression("compat")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "::" in line]
-    say("---- tests: compat NOT RUN: Maven is missing (apt-get install -y maven)")
     for name in names:
         say(f"not run: {name}")
+    say(f"---- tests: compat NOT RUN: missing {', '.join(missing)}")
+    say("     get it: apt-get install -y maven openjdk-17-jdk-headless")
     return Summary(skipped=names)
 
 
@@ -231,8 +237,8 @@ def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
     not_run = Summary()
     parts = {part.name: part for part in PARTS}
     for name in part_names:
-        if name == "compat" and shutil.which("mvn") is None:
-            not_run = name_compat_tests()
+        if name == "compat" and (missing := missing_java_tools()):
+            not_run = name_compat_tests(missing)
         else:
             summary.add(run_part(parts[name], extra))
     for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):

@@ -1,6 +1,6 @@
 """Whole sessions in the dialects of clients that are not Java's: C++, Node (ali-ons), Go.
 
-Frames are written by hand as these clients write them (protocol.md names their ways); the same
+Frames are written by hand as these clients write them, with their oddities; the same
 sessions run on both brokers.
 """
 

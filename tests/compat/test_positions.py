@@ -16,23 +16,23 @@ from tests.compat.groups import Groups
 from tests.compat.lines import proves
 
 QUEUES = range(4)
-MEMORY_RATIO = "accessMessageInMemoryMaxRatio"
+#: What lets groups begin where they want to, with the values that do and do not.
+SWITCH = ("youngQueueFromStart", "false", "true")
+MEMORY_RATIO = ("accessMessageInMemoryMaxRatio", "0", "40")
 
 
 @pytest.fixture
 def all_old(driver: Driver, target: Target) -> Iterator[None]:
-    """The Java broker holds no queue for young, so that each group begins where it wants to."""
-    if target.name == "cometmq":
-        yield
-        return
+    """The broker holds no queue for young, so that each group begins where it wants to."""
 
-    def set_ratio(value: int) -> None:
-        words = ("-n", target.namesrv, "-b", target.broker, "-k", MEMORY_RATIO, "-v", str(value))
+    def set_to(name: str, value: str) -> None:
+        words = ("-n", target.namesrv, "-b", target.broker, "-k", name, "-v", value)
         assert "success" in driver.mqadmin("updateBrokerConfig", *words)
 
-    set_ratio(0)
+    name, off, on = SWITCH if target.name == "cometmq" else MEMORY_RATIO
+    set_to(name, off)
     yield
-    set_ratio(40)
+    set_to(name, on)
 
 
 def send_to_each(driver: Driver, target: Target, topic: str, prefix: str) -> set[str]:

@@ -84,3 +84,22 @@ def test_a_command_over_its_limit_is_ended() -> None:
 def test_a_command_within_its_limit_gives_its_code(code: int) -> None:
     command = [sys.executable, "-c", f"raise SystemExit({code})"]
     assert report.run_limited(command, 60, dict(os.environ)) == code
+
+
+def test_tests_that_lack_java_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "java").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(report, "tool", lambda _: str(tmp_path / "pytest"))
+    collected = "#!/bin/sh\necho tests/compat/test_a.py::test_x\necho 1 test\n"
+    (tmp_path / "pytest").write_text(collected, encoding="utf-8")
+    (tmp_path / "pytest").chmod(0o755)
+    summary = report.run_tests(["compat"], [])
+    assert summary.skipped == ["tests/compat/test_a.py::test_x"]
+    assert not summary.ok
+    printed = capsys.readouterr().out
+    assert "not run: tests/compat/test_a.py::test_x" in printed
+    assert "missing javac, mvn" in printed
+    assert "apt-get install -y maven openjdk-17-jdk-headless" in printed
