@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from cometmq.client.consumer.allocate import ByConfig, average, circle
 from cometmq.client.consumer.options import SubscribeOptions, make_options
 from cometmq.client.namespace import Namespace
 from cometmq.core.errors import MessageIllegal, SettingsError
 from cometmq.filter.tags import tag_code
+from cometmq.message.model import MessageQueue
 from cometmq.protocol.fastjson import encode_json, parse_json
 
 
@@ -103,3 +105,18 @@ def test_a_group_whose_retry_topic_would_be_too_long() -> None:
     options(group="g" * 120)
     with pytest.raises(MessageIllegal, match="limit is 120"):
         options(group="g" * 121)
+
+
+def test_ways_to_share_are_named_or_one_s_own() -> None:
+    assert options().allocation is average
+    assert options(allocation="circle").allocation is circle
+    assert options(allocation=average).allocation is average
+    mine = ByConfig([MessageQueue("t", "broker-a", 0)])
+    found = options(allocation=mine, namespace=Namespace("ns")).allocation
+    assert found == ByConfig([MessageQueue("ns%t", "broker-a", 0)])
+
+
+def test_who_polls_needs_no_topic_and_reads_no_retries() -> None:
+    assert options(None, polls=True).topics == set()
+    assert options(polls=True).topics == {"t"}
+    assert options(polls=True).describe().consume_type == "CONSUME_ACTIVELY"

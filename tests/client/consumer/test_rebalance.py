@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cometmq.client.consumer.allocate import Group
 from cometmq.client.consumer.rebalance import Plan, Rebalancer, plan
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
@@ -152,3 +153,27 @@ async def test_rounds_repeat_when_told_when_due_and_when_unfinished(cluster: Fak
         await eventually(lambda: len(reading.queues) == 6)
         reading.queues.clear()
         await eventually(lambda: len(reading.queues) == 6)
+
+
+async def test_members_share_as_they_are_told(cluster: FakeCluster) -> None:
+    def only_the_first(group: Group) -> list[MessageQueue]:
+        return [queue for queue in group.queues if queue.queue_id == 0]
+
+    async with open_session(cluster) as session:
+        reading = Reading()
+        assert await (await rebalancer(session, reading, allocation=only_the_first)).round()
+        assert {queue.queue_id for queue in reading.assigned("t")} == {0}
+
+
+async def test_a_strategy_that_fails_leaves_everything_as_it_is(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(group: Group) -> list[MessageQueue]:
+        raise ZeroDivisionError(group.topic)
+
+    async with open_session(cluster) as session:
+        reading = Reading()
+        with caplog.at_level(logging.WARNING):
+            assert not await (await rebalancer(session, reading, allocation=fail)).round()
+        assert reading.plans == 0
+        assert "the allocation strategy failed: ZeroDivisionError('t')" in caplog.text
