@@ -1,15 +1,17 @@
 """Where recovery starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.damage import Proof
+from cometmq.store.files import PosixFiles
 from cometmq.store.recovery import StartingPoint, by_checkpoint, starting_point
 from cometmq.store.scan import first_record
-from tests.store.stores import fill, opened
+from tests.store.stores import copied, fill, opened, run_round
 
 NONE = Checkpoint()
 FILE_BYTES = 16_384
@@ -105,4 +107,57 @@ def test_the_checkpoint_of_another_broker(tmp_path: Path) -> None:
     # What it says of the queues may be a round of flushing ahead of them.
     assert by_checkpoint(segments, Checkpoint(middle_ms + 3_000, middle_ms, 0)).offset == 0
     assert by_checkpoint(segments, NONE).offset == 0
+    store.close()
+
+
+#: Of each file of a queue and of the index a start looks at both ends; so there are few.
+LONG_FILES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 18,
+    "mapped_file_size_consume_queue": 20 * 20_000,
+    "max_hash_slot_num": 1_000,
+    "max_index_num": 100_000,
+}
+
+
+class CountingFiles(PosixFiles):
+    """Counts the bytes that are read of log files."""
+
+    def __init__(self, *, same_boot: bool) -> None:
+        self.read_bytes = 0
+        self._same_boot = same_boot
+        self._logs: set[int] = set()
+
+    def boot_id(self) -> str:
+        return super().boot_id() if self._same_boot else "another"
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        handle = super().open(path, create=create)
+        (self._logs.add if "commitlog" in path else self._logs.discard)(handle)
+        return handle
+
+    def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
+        found = super().pread(handle, size_bytes, offset)
+        self.read_bytes += len(found) * (handle in self._logs)
+        return found
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
+        found = super().read_into(handle, buffer, offset)
+        self.read_bytes += found * (handle in self._logs)
+        return found
+
+
+def test_a_start_reads_what_was_not_synced_however_long_the_log_is(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s", **LONG_FILES)
+    fill(store, 20_000)
+    run_round(store, thorough=True)
+    synced = store.written_offset
+    fill(store, 400, first=20_000)
+    for same_boot in (True, False):
+        files = CountingFiles(same_boot=same_boot)
+        again = opened(copied(tmp_path / "s", "killed"), files=files, **LONG_FILES)
+        assert again.report is not None
+        assert again.report.records == 400
+        # The log file that the rest is in, and the one made ahead, are read whole.
+        assert files.read_bytes < 1_000_000 < synced / 4
+        again.close()
     store.close()

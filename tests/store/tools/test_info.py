@@ -41,7 +41,11 @@ def test_a_store_of_ours(tmp_path: Path, is_sealed: bool) -> None:
     assert times == sorted(times)
     assert all(first > 0 and last > 0 for first, last in times)
     if is_sealed:
-        assert all(row.records > 0 for row in full)
+        assert sum(row.records for row in found.log) == 2_500
+    else:
+        assert [row.records for row in full] == [-1, -1]
+    assert all(row.records > 0 for row in found.log if 0 < row.used_bytes < FILE_BYTES)
+    assert all(row.records == 0 for row in found.log if not row.used_bytes)
     assert found.warnings == []
 
 

@@ -157,7 +157,7 @@ def _show_info(found: StoreInfo) -> None:
         ("log file", "used bytes", "records", "stored from", "to", "sealed"),
         [
             (
-                row.file, row.used_bytes, row.records if row.records >= 0 else "",
+                row.file, row.used_bytes, row.records if row.records >= 0 else "?",
                 moment(row.first_stored_ms), age(row.last_stored_ms, now_ms), row.seal,
             )
             for row in found.log

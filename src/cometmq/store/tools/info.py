@@ -36,7 +36,8 @@ _HEAD_BYTES = 1 << 16
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """One log file. Times are ms, -1 when not known; ``records`` is -1 without a seal.
+    """One log file. Times are ms, -1 when not known; ``records`` is -1 for a full file without a
+    seal: counting them would mean reading it.
 
     ``seal`` is yes, no, doubted, or unreadable.
     """
@@ -146,18 +147,20 @@ def _log_rows(
     end = directory.log_start
     for number, file in enumerate(directory.log_files):
         seal, state = _seal(seals, file, warnings)
+        records = -1
         if seal is not None:
+            records = seal.summary.records
             last_ms, end = seal.summary.last_ms, file.base + file.size_bytes
         elif used and number < used[-1]:
             last_ms, end = firsts[number + 1], file.base + file.size_bytes
         elif used and number == used[-1]:
-            end, last_ms = _end_of(files, directory, file)
+            end, last_ms, records = _end_of(files, file)
         else:
-            last_ms = -1
+            last_ms, records = -1, 0
         rows.append(
             LogRow(
                 os.path.basename(file.path), max(0, end - file.base), firsts[number], last_ms,
-                -1 if seal is None else seal.summary.records, state,
+                records, state,
             )
         )  # fmt: skip
     return rows, end
@@ -189,13 +192,14 @@ def _seal(seals: Seals, file: FileFact, warnings: list[str]) -> tuple[Seal | Non
     return seal, "no" if seal is None else "yes"
 
 
-def _end_of(files: ReadOnlyFiles, directory: StoreDirectory, file: FileFact) -> tuple[int, int]:
-    """Where the records of the last file end, and when the last one was stored."""
+def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
+    """Where the records of the last file end, when the last one was stored, how many they are."""
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
-    last_ms = -1
+    last_ms, records = -1, 0
     for chunk in walk:
         last_ms = int(chunk.columns.store_ms[-1])
-    return walk.end, last_ms
+        records += len(chunk.columns)
+    return walk.end, last_ms, records
 
 
 def _topic_rows(files: ReadOnlyFiles, directory: StoreDirectory) -> list[TopicRow]:
