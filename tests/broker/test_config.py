@@ -23,6 +23,8 @@ def test_a_rocketmq_property_file_is_understood() -> None:
             "brokerRole": "ASYNC_MASTER",
             "maxMessageSize": "1024",
             "sendMessageThreadPoolNums": "16",
+            "transientStorePoolEnable": "true",
+            "enableConsumeQueueExt": "false",
         }
     )
     assert broker.broker_cluster_name == "Cluster9"
@@ -30,7 +32,10 @@ def test_a_rocketmq_property_file_is_understood() -> None:
     assert broker.listen_port == 10999
     assert broker.max_message_size == store.max_message_size == 1024
     assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
-    assert notices == ["setting sendMessageThreadPoolNums does nothing here and is ignored"]
+    assert notices == [
+        f"setting {key} does nothing here and is ignored"
+        for key in ("sendMessageThreadPoolNums", "transientStorePoolEnable")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,7 @@ def test_a_rocketmq_property_file_is_understood() -> None:
         ("brokrName", "a", "did you mean 'brokerName'"),
         ("brokerRole", "SLAVE", "not supported yet"),
         ("aclEnable", "true", "not supported yet"),
+        ("enableConsumeQueueExt", "true", "only 'false'; filters are evaluated on the message"),
         ("brokerId", "1", "only 0"),
         ("listenPort", "70000", "no port"),
         ("defaultTopicQueueNums", "0", "at least one"),

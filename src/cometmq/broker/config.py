@@ -191,6 +191,9 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "useTLS": ("false",),
     "startAcceptSendRequestTimeStamp": ("0",),
 }
+_REASONS: Final[Mapping[str, str]] = {
+    "enableConsumeQueueExt": "; filters are evaluated on the message itself, without these files",
+}
 
 
 def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str]]:
@@ -308,7 +311,8 @@ def _is_harmless(key: str, value: str) -> bool:
             if value.lower() in [text.lower() for text in accepted]:
                 return True
             allowed = " or ".join(repr(text) for text in accepted)
-            raise SettingsError(key, f"{value!r} is not supported yet: only {allowed}")
+            reason = _REASONS.get(name, "")
+            raise SettingsError(key, f"{value!r} is not supported yet: only {allowed}{reason}")
     return False
 
 
