@@ -9,7 +9,6 @@ import pytest
 
 from cometmq.client.consumer.inquiries import Inquiries
 from cometmq.client.consumer.polling import PullConsumer
-from cometmq.client.consumer.push import PushConsumer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
@@ -28,7 +27,7 @@ from cometmq.protocol.headers import Header
 from tests.client.consumer.test_options import options
 from tests.client.consumer.test_push import bodies, consumer_of, fill, take
 from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
-from tests.client.scripted import Answer, eventually
+from tests.client.scripted import eventually
 
 KEY = QueueKey("t", "broker-0", 0)
 QUEUE = MessageQueue("t", "broker-0", 0)
@@ -61,48 +60,6 @@ def reset(
     broker.members["g"][session.client_id].tell(Code.RESET_CONSUMER_CLIENT_OFFSET, header, body)
 
 
-@pytest.mark.parametrize("language", ["JAVA", "CPP"])
-async def test_a_reset_goes_back_while_messages_are_held(
-    session: Session, broker: FakeBroker, language: str
-) -> None:
-    fill(broker, *"012345")
-    async with consumer_of(session, concurrency=2) as consumer:
-        assert await bodies(consumer, 3) == [b"0", b"1", b"2"]
-        held = await take(consumer)
-        assert held.body == b"3"
-        reset(broker, session, 1, language=language)
-        await eventually(lambda: broker.offset("g", "t") == 1)
-        held.ack()  # of a queue that was reset: without effect
-        assert await bodies(consumer, 5) == [b"1", b"2", b"3", b"4", b"5"]
-        await eventually(lambda: broker.offset("g", "t") == 6)
-
-
-async def test_a_reset_goes_forward(session: Session, broker: FakeBroker) -> None:
-    fill(broker, *"012345")
-    async with consumer_of(session, concurrency=1) as consumer:
-        held = await take(consumer)
-        reset(broker, session, 4)
-        await eventually(lambda: broker.offset("g", "t") == 4)
-        held.ack()
-        assert await bodies(consumer, 2) == [b"4", b"5"]
-
-
-async def test_an_ordered_queue_is_moved_when_nothing_of_it_is_in_work(
-    session: Session, broker: FakeBroker
-) -> None:
-    fill(broker, *"0123")
-    async with consumer_of(session, ordered=True) as consumer:
-        assert await bodies(consumer, 2) == [b"0", b"1"]
-        held = await take(consumer)
-        reset(broker, session, 0)
-        await eventually(lambda: broker.offset("g", "t") == 0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(consumer.take(), 0.1)
-        held.ack()
-        assert await bodies(consumer, 4) == [b"0", b"1", b"2", b"3"]
-        await eventually(lambda: broker.offset("g", "t") == 4)
-
-
 async def test_queues_of_others_and_other_groups_are_left_alone(
     session: Session, broker: FakeBroker
 ) -> None:
@@ -121,21 +78,6 @@ async def test_queues_of_others_and_other_groups_are_left_alone(
         table = parse_json(answer.body, ClientStatusRead).message_queue_table
         assert queue_table(table) == {KEY: 2}
         assert broker.offset("g", "t", 9) is None
-
-
-async def test_a_reset_that_its_broker_does_not_store_is_stored_later(
-    session: Session, broker: FakeBroker
-) -> None:
-    fill(broker, *"012")
-    async with consumer_of(session) as consumer:
-        assert await bodies(consumer, 3) == [b"0", b"1", b"2"]
-        await eventually(lambda: broker.offset("g", "t") == 3)
-        update = broker.peer.scripts[Code.UPDATE_CONSUMER_OFFSET]
-        broker.peer.on(Code.UPDATE_CONSUMER_OFFSET, Answer(2, remark="busy"))
-        reset(broker, session, 1)
-        assert await bodies(consumer, 1) == [b"1"]
-        broker.peer.on(Code.UPDATE_CONSUMER_OFFSET, update)
-        await eventually(lambda: broker.offset("g", "t") == 2)
 
 
 STATUS = h.GetConsumerStatus("t", "g")
@@ -222,16 +164,3 @@ async def test_what_cannot_be_answered_is_said(session: Session, broker: FakeBro
         ):
             answer = await ask(broker, session, code, header)
             assert (answer.code, "<nobody> not exist" in str(answer.remark)) == (1, True)
-
-
-async def test_a_consumer_that_closes_meanwhile_keeps_the_reset(
-    session: Session, broker: FakeBroker
-) -> None:
-    fill(broker, *"012")
-    async with consumer_of(session, ordered=True) as consumer:
-        assert isinstance(consumer, PushConsumer)
-        assert await bodies(consumer, 2) == [b"0", b"1"]
-        await take(consumer)
-        reset(broker, session, 1)
-        await eventually(lambda: broker.offset("g", "t") == 1)
-    assert broker.offset("g", "t") == 1

@@ -20,6 +20,7 @@ from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.client.consumer.reading import QueueReader
 from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
+from cometmq.client.consumer.resetting import Resets
 from cometmq.client.consumer.running import Moment, running_info
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.consumer.starting import StartPositions
@@ -95,6 +96,15 @@ class PushConsumer:
         )
         self._started_ms = session.clock.wall_ms()
         self._releasing: set[MessageQueue] = set()
+        self._resets = Resets(
+            self._reader,
+            self._offsets,
+            self._releasing,
+            until_idle=self._until_idle,
+            is_closed=lambda: self._closed,
+            # A queue that moved may be somebody else's meanwhile.
+            moved=self._rebalancer.soon,
+        )
         self._loops: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -184,31 +194,7 @@ class PushConsumer:
         )
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """See inquiries.Operated. What is in work may be finished, to no effect; of an ordered
-        queue nothing is given before that."""
-        moved = [
-            self._move(self._reader.stop(queue), offset)
-            for queue, offset in offsets.items()
-            if queue.topic == topic and self._reader.find(queue) is not None
-        ]
-        await asyncio.gather(*moved)
-
-    async def _move(self, inflight: InFlight, offset: int) -> None:
-        queue = inflight.queue
-        self._releasing.add(queue)
-        try:
-            # First of all, for whatever stores offsets from here on stores this one.
-            self._offsets.update(queue, offset)
-            await self._offsets.persist([queue], unchanged_too=True)
-            if self._locks is not None:
-                await self._until_idle(inflight)
-            inflight.reset(_NOWHERE)
-            if not self._closed:
-                log.info("offset_reset group=%s queue=%s to=%d", self.group, queue, offset)
-                self._reader.start_at(queue, offset)
-        finally:
-            self._releasing.discard(queue)
-            self._rebalancer.soon()  # the queue may be somebody else's meanwhile
+        await self._resets.reset(topic, offsets)
 
     async def consume_directly(self, message: StoredMessage) -> DirectResult:
         return await self._direct.consume(self._session.namespace.unwrap_message(message))
@@ -237,8 +223,7 @@ class PushConsumer:
         member gets a locked queue only when nothing of it is in work here."""
         queue = inflight.queue
         try:
-            if self._locks is not None:
-                await self._until_idle(inflight)
+            await self._until_idle(inflight)
             is_idle = self._is_idle(inflight)
             self._finish(inflight)
             await self._offsets.persist([queue])
@@ -307,7 +292,9 @@ class PushConsumer:
         return self._locks is not None and self._locks.held(inflight.queue)
 
     async def _until_idle(self, inflight: InFlight) -> None:
-        """Wait until no message of a queue is in work."""
+        """Wait until no message of a queue is in work, where order matters."""
+        if self._locks is None:
+            return
         longest_ms = self._config.consume_timeout_ms
         await self._drain(lambda: self._is_idle(inflight) or self._closed, longest_ms)
 
