@@ -22,8 +22,9 @@ SEVERAL_ROUNDS_MS = 3_000
 
 @pytest.fixture
 async def client(target: Target) -> AsyncIterator[Client]:
-    settings = {"send_timeout_ms": 10_000, "lock_renewal_interval_ms": 1_000}
-    async with Client(target.namesrv, **settings) as client:
+    async with Client(
+        target.namesrv, send_timeout_ms=10_000, lock_renewal_interval_ms=1_000
+    ) as client:
         yield client
 
 
@@ -54,9 +55,9 @@ async def test_a_queue_in_work_is_nobody_else_s(
     rows = await asyncio.to_thread(group.received, java, 4)
     theirs = [(int(str(row["queueId"])), int(str(row["queueOffset"]))) for row in rows]
     await eventually(lambda: len(begun) == 8, deadline_s=DEADLINE_S)
-    assert sorted([*begun, *theirs]) == [(queue, at) for queue in range(4) for at in range(3)]
-    for queue in range(4):
-        offsets = [at for number, at in (*begun, *theirs) if number == queue]
+    assert sorted([*begun, *theirs]) == [(number, at) for number in range(4) for at in range(3)]
+    for number in range(4):
+        offsets = [at for queue_id, at in (*begun, *theirs) if queue_id == number]
         assert offsets == [0, 1, 2]
     await given.close()
     await running
