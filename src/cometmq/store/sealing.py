@@ -2,7 +2,7 @@
 
 A file is sealed once all of it is on the device. The child (tools/sums.py) checks every record on
 the way, so that a seal never stands for damage; the numbers behind the child are in
-docs/decisions/0010-seals.md. Seals in doubt, because another broker may have changed their file,
+docs/decisions/0018-seals.md. Seals in doubt, because another broker may have changed their file,
 are compared with what the child read: a seal that holds counts again, one whose file was cut and
 written on is made anew, and where neither explains a difference the file is damaged and its seal
 counts, so that nobody is given what it refuses.

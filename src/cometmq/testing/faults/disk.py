@@ -12,7 +12,7 @@ Nothing is ordered without a sync. What a power cut may leave of everything sinc
                  as written until the kernel forgets them, and the next sync passes them over
 
 The device may also write a sector back at any moment by itself (:meth:`Disk.write_back`).
-``docs/decisions/0015-power-cut-model.md`` says why it is so.
+``docs/decisions/0017-power-cut-model.md`` says why it is so.
 """
 
 from __future__ import annotations
