@@ -160,8 +160,9 @@ class World:
         for (topic, queue_id), commits in self.history.commits.items():
             offsets = table["offsetTable"].get(f"{topic}@{GROUP}", {})
             offset = offsets.get(queue_id, offsets.get(str(queue_id), -1))
-            if raw is not None and offset in commits.values:
-                commits.note_saved(len(commits.values) - 1 - commits.values[::-1].index(offset))
+            if raw is not None and offset in commits.values[commits.saved :]:
+                # Of equal ones the first: the file may be from before it was changed and set back.
+                commits.note_saved(commits.values.index(offset, commits.saved))
 
     # --- ends --------------------------------------------------------------------------------
 
