@@ -83,6 +83,7 @@ def check_running_info(printed: str, topic: str, offset: int) -> None:
 
 
 @proves("reset while running", "consumer status", "running info", "consume directly")
+@pytest.mark.runs("4.9.7-cometmq", "5.5.0-cometmq", "4.9.7-java")
 def test_tools_and_a_java_consumer(driver: Driver, target: Target, groups: Groups) -> None:
     topic = fresh_name("operated")
     words = ("-n", target.namesrv, "-c", target.cluster_name, "-t", topic, "-r", "1", "-w", "1")
