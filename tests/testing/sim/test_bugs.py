@@ -127,7 +127,7 @@ def dead_twice(patch: Patch) -> None:
 def failed_in_order_is_skipped(patch: Patch) -> None:
     """An ordered consumer goes on behind a message that failed."""
 
-    async def skip(self: ConsumerSettler, inflight: InFlight, message: Any) -> None:
+    async def skip(self: ConsumerSettler, inflight: InFlight, message: Any, *_: Any) -> None:
         inflight.settle(message)
         self._dispatch.offer(inflight)
 

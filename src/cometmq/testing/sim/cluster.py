@@ -43,7 +43,9 @@ class Cluster:
         self.namesrv = NameServerMachine(
             loop, self.network, settings.NAMESRV_HOST, settings.NAMESRV_PORT
         )
-        self.broker = BrokerMachine(loop, self.network, chance, chosen.broker, chosen.store)
+        self.broker = BrokerMachine(
+            loop, self.network, chance, chosen.broker, chosen.store, grain_ms=chosen.grain_ms
+        )
         self.members: dict[str, list[Consumer]] = {}
         self.producers: list[Producer] = []
         self.crashes = 0

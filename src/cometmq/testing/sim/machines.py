@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Network
 
-#: Sleeps of servers end at multiples of this: their work that comes 20 times a second and more
-#: finds nothing to do in most simulated moments.
-GRAIN_MS: Final = 200
 _NO_FILE: Final = "/nowhere/kvConfig.json"
 
 
@@ -50,7 +47,7 @@ class NameServerMachine:
         """Start a process."""
         self._starts += 1
         process = self._process = Process(f"namesrv-{self._starts}", self.host)
-        clock = SimClock(self._loop, grain_ms=GRAIN_MS)
+        clock = SimClock(self._loop)
         reserve = self._network.reserver(process)
 
         async def main() -> None:
@@ -65,7 +62,9 @@ class NameServerMachine:
 
 
 class BrokerMachine:
-    """Runs a broker on a disk of its own. ``on_end`` is told how a process ended by itself."""
+    """Runs a broker on a disk of its own. Its sleeps end at multiples of ``grain_ms``: work that
+    comes 20 times a second finds nothing to do in most simulated moments. ``on_end`` is called when
+    a process ended by itself."""
 
     def __init__(
         self,
@@ -74,10 +73,12 @@ class BrokerMachine:
         chance: Random,
         config: BrokerConfig,
         store_config: StoreConfig,
+        *,
+        grain_ms: int = 1,
     ) -> None:
         self.host = config.bind_address
         self.disk = Disk()
-        self.clock = SimClock(loop, grain_ms=GRAIN_MS)
+        self.clock = SimClock(loop, grain_ms=grain_ms)
         self.broker: Broker | None = None
         self.files: MemoryFiles | None = None
         #: What kept a process from starting or stopping.

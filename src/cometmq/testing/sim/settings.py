@@ -37,6 +37,8 @@ class Settings:
     store: StoreConfig
     weather: Weather
     queues: int
+    #: See machines.py.
+    grain_ms: int
 
     @property
     def is_synced(self) -> bool:
@@ -72,7 +74,8 @@ def choose(chance: Random) -> Settings:
         flush_consume_queue_thorough_interval=chance.choice((3_000, 60_000)),
         flush_commit_log_least_pages=chance.choice((0, 4)),
     )
-    return Settings(broker, store, chance.choice(WEATHERS), queues)
+    grain_ms = chance.choice((100, 500, 500, 1_000))
+    return Settings(broker, store, chance.choice(WEATHERS), queues, grain_ms)
 
 
 def client_config(chance: Random, client_id: str, **changes: Any) -> ClientConfig:

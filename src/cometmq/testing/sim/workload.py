@@ -14,7 +14,7 @@ LINE: Final = Group("line", ("orders",), ordered=True)
 #: The groups of a run.
 CASTS: Final = ((WORKERS,), (LINE,), (WORKERS, LINE), (WORKERS, LINE))
 
-_FAILING: Final = 0.06
+_FAILING: Final = 0.15
 _POISONOUS: Final = 0.03
 _DELAYED: Final = 0.06
 _TRANSACTIONAL: Final = 0.12
