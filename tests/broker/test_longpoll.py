@@ -33,7 +33,7 @@ class Held:
         self.longpoll = LongPoll(
             self.clock, lambda pull, final: self.served.append((pull, final)), self.turns.append
         )
-        self._peers: set[Peer] = set()
+        self._peers: dict[Peer, None] = {}
 
     def wake(self, grown: list[tuple[tuple[str, int], int]]) -> None:
         self.longpoll.wake(grown)

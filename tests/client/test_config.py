@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pathlib import Path
+
 import pytest
 
 from cometmq.client.config import ClientConfig, make_config, parse_name_servers
@@ -35,7 +37,7 @@ def test_defaults_are_upstreams() -> None:
     config = ClientConfig(("a:1",))
     assert (config.send_timeout_ms, config.send_retries) == (3_000, 2)
     assert (config.max_queue_messages, config.max_queue_bytes) == (1_000, 100 << 20)
-    assert config.offsets_dir.name == ".rocketmq_offsets"
+    assert Path(config.offsets_dir).name == ".rocketmq_offsets"
     assert not config.send_latency_fault
     assert config.send_attempt_timeout_ms == 0
 

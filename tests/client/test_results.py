@@ -31,7 +31,7 @@ def test_a_stored_message(status: SendStatus) -> None:
 
 def test_a_message_that_waits_has_a_recall_handle() -> None:
     ext = {"msgId": "ID", "queueId": "1", "queueOffset": "5", "recallHandle": "H"}
-    (result,) = read_results("h:1", SINGLE, QUEUE, answer(**ext))
+    (result,) = read_results("h:1", SINGLE, QUEUE, answer(0, **ext))
     assert result.recall_handle == "H"
 
 

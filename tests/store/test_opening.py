@@ -45,7 +45,9 @@ def last_log_file(root: Path, end: int) -> tuple[Path, int]:
 
 def test_a_new_store_says_so(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    assert (store.report.reason, store.report.records) == ("new store", 0)
+    report = store.report
+    assert report is not None
+    assert (report.reason, report.records) == ("new store", 0)
     store.close()
 
 
