@@ -1,6 +1,6 @@
 """Bugs put in on purpose: each is found, as a breach of the right invariant, within SEEDS seeds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -59,8 +59,10 @@ def retry_without_delay(patch: Patch) -> None:
     """A message that failed waits for the shortest delay there is."""
     park = DelayLevels.park
 
-    def park_shortly(self: DelayLevels, *where: Any) -> tuple[str, int, dict[str, str]]:
-        return park(self, *where[:-1], 1)
+    def park_shortly(
+        self: DelayLevels, topic: str, queue_id: int, properties: Mapping[str, str], _level: int
+    ) -> tuple[str, int, dict[str, str]]:
+        return park(self, topic, queue_id, properties, 1)
 
     patch.setattr(DelayLevels, "park", park_shortly)
 
@@ -104,7 +106,7 @@ def failure_settled(patch: Patch) -> None:
 
 def rolled_back_is_committed(patch: Patch) -> None:
     """A client answers "committed" for a transaction that was rolled back."""
-    patch.setitem(transactions._END_OF, False, TransactionType.COMMIT)  # type: ignore[arg-type]
+    patch.setitem(transactions._END_OF, False, TransactionType.COMMIT)
 
 
 def nobody_is_asked(patch: Patch) -> None:
