@@ -87,7 +87,7 @@ async def timers(
     """As many due a second, sent well before."""
     randomness = random.Random(1)
     count = rate * seconds
-    first = CLOCK.wall_ms() + LEAD_MS + count // 10
+    first = CLOCK.wall_ms() + LEAD_MS + count // 4
     first -= first % 1_000
     sent_before = set(known.acknowledged)
 
