@@ -48,6 +48,10 @@ bench: $(STAMP)
 deep: $(STAMP)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
 	$(BIN)/pytest -m "compat and deep"
+	mkdir -p build
+	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
+	$(BIN)/python -m cometmq.testing.sim 0:10000 --ledger build/sim.txt
+	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
 
 clean:
 	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*
