@@ -1,4 +1,4 @@
-"""The first seeds; `python -m tests.store.lives.seeded 0:100000` runs as many as one likes."""
+"""What the seeds find, and how a search goes on; test_first_seeds.py and its like run them."""
 
 from pathlib import Path
 
@@ -8,16 +8,8 @@ from cometmq.testing.faults.disk import File
 from cometmq.testing.faults.files import MemoryFiles
 from tests.store.lives import seeded
 
-SEEDS = 2_000
-STRETCH = 50
 #: So many are enough to find any of the plants below.
 ENOUGH = 150
-
-
-@pytest.mark.parametrize("first", range(0, SEEDS, STRETCH))
-def test_nothing_acknowledged_is_lost(first: int) -> None:
-    for seed in range(first, first + STRETCH):
-        seeded.run(seed)
 
 
 class Forgetful(MemoryFiles):
