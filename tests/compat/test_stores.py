@@ -170,6 +170,7 @@ def add_more(driver: Driver, target: Target, prefix: str) -> None:
     driver.send(target.namesrv, TOPIC, mode="batch", prefix=f"{prefix}batch-", count=8)
 
 
+@pytest.mark.deep  # test_store_moves.py crosses in every run, with more in the store
 @pytest.mark.runs("4.9.7")
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize(("first", "second"), [("cometmq", "java"), ("java", "cometmq")])
