@@ -25,6 +25,7 @@ from cometmq.broker.prettyjson import pretty
 from cometmq.broker.redelivery import (
     GATHER_BYTES,
     GATHER_COUNT,
+    REST_MS,
     Redelivery,
     real_place,
     record_in,
@@ -52,11 +53,8 @@ log = logging.getLogger(__name__)
 TICK_MS: Final = 25
 #: The same while none waits.
 IDLE_MS: Final = 250
-_RECORDS_A_LOOK: Final = 16
 #: How long a stop waits for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
-#: After a refused delivery the level rests for this long.
-REST_MS: Final = 1_000
 
 
 class DelayLevels:
@@ -283,7 +281,7 @@ class DelayDelivery:
                 self._rest(level, error)
                 return at
             at += 1
-            if not at % _RECORDS_A_LOOK and redelivery.is_over:
+            if not redelivery.goes_on():
                 break
         return at
 

@@ -28,10 +28,14 @@ log = logging.getLogger(__name__)
 
 #: A turn appends for so long at most.
 TURN_NS: Final = 2_000_000
+#: After a refused delivery whoever wanted it rests for so long.
+REST_MS: Final = 1_000
 #: Records read together: not more, and not more bytes unless the first alone has them.
 GATHER_COUNT: Final = 256
 GATHER_BYTES: Final = 1 << 20
 
+#: Records between two looks at the clock.
+_RECORDS_A_LOOK: Final = 16
 _NOWHERE: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
@@ -43,17 +47,23 @@ class Redelivery:
         self._appender = appender
         self._clock = clock
         self._until_ns = 0
-        self._appended = 0
+        self._appended = self._passed = 0
 
     def begin(self) -> None:
         """A turn begins."""
-        self._appended = 0
+        self._appended = self._passed = 0
         self._until_ns = self._clock.monotonic_ns() + TURN_NS
 
     @property
     def is_over(self) -> bool:
         """Whether this turn has lasted long enough."""
         return self._clock.monotonic_ns() > self._until_ns
+
+    def goes_on(self) -> bool:
+        """Count a record that was appended or passed over; whether this turn may take another.
+        Only every so many of them are worth a look at the clock."""
+        self._passed += 1
+        return self._passed % _RECORDS_A_LOOK != 0 or not self.is_over
 
     def stored(self) -> asyncio.Future[None]:
         """Done when what was appended in this turn is as safe as the flush policy promises, at

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.redelivery import REST_MS
 from cometmq.broker.timers import delivery
-from cometmq.broker.timers.delivery import REST_MS, RETRY_HELD_MS
+from cometmq.broker.timers.delivery import RETRY_HELD_MS
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreFull
 from cometmq.message import properties as props

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.redelivery import (
     GATHER_BYTES,
     GATHER_COUNT,
+    REST_MS,
     Redelivery,
     real_place,
     record_in,
@@ -38,13 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: After a refused delivery the store is left alone for so long.
-REST_MS: Final = 1_000
 #: Damaged records are tried again so often; an operator may have brought the file back.
 RETRY_HELD_MS: Final = 60_000
 #: More damaged records than this are given up.
 MAX_HELD: Final = 10_000
-_RECORDS_A_LOOK: Final = 16
 _PART_BYTES: Final = 1_024 * ROW_BYTES
 _DEQUEUED: Final = props.TIMER_DEQUEUE_MS.encode()
 
@@ -133,7 +131,7 @@ class TimerDelivery:
             except StoreError as error:
                 return at, error
             at += 1
-            if not at % _RECORDS_A_LOOK and redelivery.is_over:
+            if not redelivery.goes_on():
                 break
         return at, None
 
