@@ -42,12 +42,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     refused TEXT,
     body BYTEA NOT NULL
 );
-CREATE INDEX IF NOT EXISTS {index}_waiting ON {table} (id)
-    WHERE published_ms IS NULL AND refused IS NULL;
-CREATE INDEX IF NOT EXISTS {index}_refused ON {table} (topic, order_key, id)
-    WHERE refused IS NOT NULL;
-CREATE INDEX IF NOT EXISTS {index}_published ON {table} (published_ms)
-    WHERE published_ms IS NOT NULL;
 """
 #: The server ends the transaction of a relay that does not come back to it for so long.
 _IDLE_TIMEOUT_MS: Final = 60_000
@@ -90,8 +84,7 @@ class PostgresOutbox(Outbox):
             with self._driver.connect(self.conninfo) as own:
                 self.create(own)
         else:
-            index = self.table.rpartition(".")[2]
-            connection.execute(_CREATE.format(table=self.table, index=index))
+            connection.execute(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> PostgresSource:
         # Nothing is prepared and nothing set for the session: a pool may give each transaction

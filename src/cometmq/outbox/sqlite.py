@@ -33,12 +33,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     refused TEXT,
     body BLOB NOT NULL
 );
-CREATE INDEX IF NOT EXISTS {table}_waiting ON {table} (id)
-    WHERE published_ms IS NULL AND refused IS NULL;
-CREATE INDEX IF NOT EXISTS {table}_refused ON {table} (topic, order_key, id)
-    WHERE refused IS NOT NULL;
-CREATE INDEX IF NOT EXISTS {table}_published ON {table} (published_ms)
-    WHERE published_ms IS NOT NULL;
 """
 #: How long a statement waits for the application's transactions.
 _BUSY_TIMEOUT_S: Final = 30.0
@@ -73,7 +67,7 @@ class SqliteOutbox(Outbox):
             with closing(_connect(self.path)) as own:
                 self.create(own)
         else:
-            connection.executescript(_CREATE.format(table=self.table))
+            connection.executescript(_CREATE.format(table=self.table) + self.statements.indexes())
 
     def open(self) -> SqliteSource:
         return SqliteSource(self.path, self.statements)

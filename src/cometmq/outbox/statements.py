@@ -17,6 +17,14 @@ Value = str | int | bytes | None
 Statement = tuple[str, tuple[Value, ...]]
 
 _WAITS: Final = "published_ms IS NULL AND refused IS NULL"
+_INDEXES: Final = f"""
+CREATE INDEX IF NOT EXISTS {{name}}_waiting ON {{table}} (id)
+    WHERE {_WAITS};
+CREATE INDEX IF NOT EXISTS {{name}}_refused ON {{table}} (topic, order_key, id)
+    WHERE refused IS NOT NULL;
+CREATE INDEX IF NOT EXISTS {{name}}_published ON {{table}} (published_ms)
+    WHERE published_ms IS NOT NULL;
+"""
 _BEHIND_A_REFUSED: Final = (
     "EXISTS (SELECT 1 FROM {table} AS held WHERE held.refused IS NOT NULL"
     " AND held.topic = waiting.topic AND held.order_key = waiting.order_key"
@@ -30,6 +38,10 @@ class Statements:
 
     table: str
     mark: str
+
+    def indexes(self) -> str:
+        """What makes the table's indexes where they are missing; they stand in its schema."""
+        return _INDEXES.format(table=self.table, name=self.table.rpartition(".")[2])
 
     def waiting(self, wanted: Wanted) -> Statement:
         """The oldest rows that may be sent: id, topic, order key, size of the body."""
