@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from cometmq.admin.api import Admin
 from cometmq.admin.consumers import held
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.core.errors import BrokerRefused
 from cometmq.testing.cluster import Cluster
-from tests.client.scripted import eventually
+from tests.client.remembering import Consumer
 from tests.client.shared_broker import fresh_topic
 
 
@@ -28,47 +26,18 @@ def admin(client: Client) -> Admin:
     return Admin(client.session)
 
 
-class Consumer:
-    """A member of a group of its own that remembers what it got."""
-
-    def __init__(self, client: Client, topic: str) -> None:
-        self.group = f"g-{topic}"
-        self.client_id = client.client_id
-        self.seen: list[bytes] = []
-        self.fails = False
-        self._subscription = client.subscribe(topic, group=self.group, start="first")
-        self._running: asyncio.Task[None]
-
-    async def _handle(self, message: ReceivedMessage) -> None:
-        self.seen.append(message.body)
-        if self.fails:
-            raise ValueError("as asked")
-
-    async def __aenter__(self) -> Consumer:
-        self._running = asyncio.create_task(self._subscription.run(self._handle))
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._subscription.close()
-        await self._running
-
-    async def got(self, count: int) -> list[bytes]:
-        await eventually(lambda: len(self.seen) >= count, f"{count} messages", deadline_s=30)
-        return sorted(self.seen)
-
-
 async def test_a_running_group_is_reset(client: Client, admin: Admin) -> None:
     topic = await fresh_topic(client, queues=2)
     sent = [await client.send(topic, b"%d" % at) for at in range(6)]
     async with Consumer(client, topic) as consumer:
-        first = await consumer.got(6)
+        first = list(await consumer.got(6, deadline_s=30))
         moved = await admin.consumers.reset(consumer.group, topic, 0)
         assert moved == {each.queue: 0 for each in sent}
-        assert await consumer.got(12) == sorted(first * 2)
+        assert sorted(await consumer.got(12, deadline_s=30)) == sorted(first * 2)
         end = await admin.consumers.reset(consumer.group, topic)
         assert sorted(end.values()) == [3, 3]
         await client.send(topic, b"new")
-        assert (await consumer.got(13))[-1] == b"new"
+        assert sorted(await consumer.got(13, deadline_s=30))[-1] == b"new"
         assert len(consumer.seen) == 13
 
 
@@ -88,7 +57,7 @@ async def test_what_members_say_of_themselves(client: Client, admin: Admin) -> N
     topic = await fresh_topic(client, queues=1)
     sent = await client.send(topic, b"body")
     async with Consumer(client, topic) as consumer:
-        await consumer.got(1)
+        await consumer.got(1, deadline_s=30)
         where = await admin.consumers.positions(consumer.group, topic)
         assert where == {client.client_id: {sent.queue: 1}}
         assert await admin.consumers.positions(consumer.group, topic, "nobody") == {}
@@ -106,7 +75,7 @@ async def test_a_message_is_consumed_directly(client: Client, admin: Admin) -> N
     topic = await fresh_topic(client, queues=1)
     sent = await client.send(topic, b"body")
     async with Consumer(client, topic) as consumer:
-        await consumer.got(1)
+        await consumer.got(1, deadline_s=30)
         ask = admin.consumers.consume_directly
         result = await ask(consumer.group, client.client_id, sent.offset_id)
         assert (result.consume_result, result.order) == ("CR_SUCCESS", False)

@@ -13,8 +13,7 @@ import pytest
 
 from cometmq.admin.api import Admin
 from cometmq.client.client import Client
-from cometmq.client.consumer.received import ReceivedMessage
-from tests.client.scripted import eventually
+from tests.client.remembering import Consumer
 from tests.client.shared_broker import fresh_name, fresh_topic
 from tests.compat.anchor import VERSION, wait_until
 from tests.compat.conftest import Target
@@ -126,34 +125,6 @@ async def client(target: Target) -> AsyncIterator[Client]:
         yield client
 
 
-class Consumer:
-    """Our member of a group of its own, and what it got."""
-
-    def __init__(self, client: Client, topic: str, *, ordered: bool = False) -> None:
-        self.group = f"g-{topic}"
-        self.seen: list[bytes] = []
-        self.fails = False
-        self._given = client.subscribe(topic, group=self.group, start="first", ordered=ordered)
-        self._running: asyncio.Task[None]
-
-    async def _handle(self, message: ReceivedMessage) -> None:
-        self.seen.append(message.body)
-        if self.fails:
-            raise ValueError("as asked")
-
-    async def __aenter__(self) -> Consumer:
-        self._running = asyncio.create_task(self._given.run(self._handle))
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._given.close()
-        await self._running
-
-    async def got(self, count: int) -> list[bytes]:
-        await eventually(lambda: len(self.seen) >= count, f"{count} messages", deadline_s=60)
-        return self.seen
-
-
 @proves("reset while running", "consumer status", "running info", "consume directly")
 async def test_tools_and_our_consumer(client: Client, driver: Driver, target: Target) -> None:
     topic = await fresh_topic(client, queues=1)
@@ -161,7 +132,7 @@ async def test_tools_and_our_consumer(client: Client, driver: Driver, target: Ta
     for body in (b"1", b"2"):
         await client.send(topic, body)
     async with Consumer(client, topic, ordered=True) as consumer:
-        assert await consumer.got(3) == [b"0", b"1", b"2"]
+        assert await consumer.got(3, deadline_s=60) == [b"0", b"1", b"2"]
         tools = Tools(driver, target, consumer.group, topic)
         in_thread = asyncio.to_thread
         assert await in_thread(tools.client_ids) == [client.client_id]
@@ -170,13 +141,13 @@ async def test_tools_and_our_consumer(client: Client, driver: Driver, target: Ta
         check_running_info(await in_thread(tools.running_info, client.client_id), topic, 3)
         consumed = partial(tools.consume, client.client_id, first.offset_id)
         assert await in_thread(consumed) == "CR_SUCCESS"
-        assert (await consumer.got(4))[3:] == [b"0"]
+        assert (await consumer.got(4, deadline_s=60))[3:] == [b"0"]
         admin = Admin(client.session)
         async with asyncio.timeout(30):
             while (await admin.group_offsets(consumer.group, topic))[first.queue] != 3:
                 await asyncio.sleep(0.05)
         assert await in_thread(tools.reset, "0") == {0: 0}
-        assert (await consumer.got(7))[4:] == [b"0", b"1", b"2"]
+        assert (await consumer.got(7, deadline_s=60))[4:] == [b"0", b"1", b"2"]
         consumer.fails = True
         assert await in_thread(consumed) == "CR_THROW_EXCEPTION"
 
@@ -222,6 +193,6 @@ async def test_traces_that_we_wrote(client: Client, driver: Driver, target: Targ
     topic = await fresh_topic(client, queues=1)
     sent = await client.send(topic, b"traced", tag="a", keys=["k"])
     async with Consumer(client, topic) as consumer:
-        await consumer.got(1)
+        await consumer.got(1, deadline_s=60)
         groups = {"Pub": client.config.producer_group, "Sub": consumer.group}
         await asyncio.to_thread(check_traced, driver, target, sent.message_id, groups)
