@@ -12,7 +12,7 @@ compile() { # output, inputs...
         --output-file "requirements/$output.lock" "$@" >/dev/null
 }
 
-compile all pyproject.toml --all-extras --group dev --group docs ${UPGRADE:+--upgrade}
+compile all pyproject.toml --all-extras --group dev --group docs --group examples ${UPGRADE:+--upgrade}
 compile build requirements/build.in ${UPGRADE:+--upgrade}
 compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
 

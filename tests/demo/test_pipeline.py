@@ -11,7 +11,7 @@ from pyarrow import parquet
 from cometmq.demo import pipeline
 from cometmq.demo.board import Board
 from cometmq.demo.pipeline import PipelineFailed, SparkPipeline, read_tables
-from cometmq.spark.snapshots import Manifest, SnapshotTable
+from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
 from tests.demo.worlds import small_world
 
 DONE = (

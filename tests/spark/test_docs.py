@@ -2,7 +2,7 @@
 
 import re
 
-from cometmq.spark.options import KNOWN
+from cometmq.spark.read.options import KNOWN
 from cometmq.spark.schema import COLUMNS
 from tests.architecture.rules import ROOT
 

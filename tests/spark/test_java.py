@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark import cluster, wire
-from cometmq.spark.options import Kind, Point
-from cometmq.spark.positions import resolve
-from cometmq.spark.pull import QueuePuller
+from cometmq.spark.brokers import cluster, wire
+from cometmq.spark.read.options import Kind, Point
+from cometmq.spark.read.positions import resolve
+from cometmq.spark.read.pull import QueuePuller
 from cometmq.testing.cluster import Cluster
 from tests.compat.anchor import JavaCluster, fetch_jars
-from tests.spark.test_stream import bodies, expected, stream, to_parquet
-from tests.spark.topics import fill, fill_all, make_topic, options
+from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
+from tests.spark.topics import access, fill, fill_all, make_topic, options
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
 
@@ -37,10 +37,10 @@ def queues(java: Cluster) -> list[MessageQueue]:
 
 
 def test_offsets(java: Cluster, queues: list[MessageQueue]) -> None:
-    read = options(java.namesrv, "SparkOnJava")
-    assert cluster.queues(read) == queues
-    assert set(cluster.latest(read, queues).values()) == {50}
-    assert set(cluster.earliest(read, queues).values()) == {0}
+    reached = access(java.namesrv)
+    assert cluster.queues(["SparkOnJava"], reached) == queues
+    assert set(cluster.latest(queues, reached).values()) == {50}
+    assert set(cluster.earliest(queues, reached).values()) == {0}
 
 
 def test_times_are_exact_though_the_broker_only_comes_near(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from cometmq.client.blocking import Client
 from cometmq.testing.cluster import Cluster
 from tests.architecture.rules import ROOT
-from tests.spark.test_stream import bodies, expected, stream, to_parquet
+from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
 from tests.spark.topics import fill_all, make_topic
 
 pytestmark = pytest.mark.spark

@@ -5,12 +5,18 @@ from collections.abc import Iterable, Sequence
 from cometmq.admin.api import Admin
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.options import ReadOptions, parse
+from cometmq.spark.brokers.access import Access
+from cometmq.spark.read.options import ReadOptions, parse
 
 
 def options(namesrv: str, topic: str, **extra: str) -> ReadOptions:
     """The options of a read of one topic."""
     return parse({"nameservers": namesrv, "topic": topic, **extra})
+
+
+def access(namesrv: str) -> Access:
+    """How a cluster is reached."""
+    return Access(tuple(namesrv.split(";")), 10_000)
 
 
 def make_topic(client: Client, topic: str, queues: int = 4) -> list[MessageQueue]:

@@ -19,7 +19,7 @@ from cometmq.core.errors import CometError
 from cometmq.demo.result import Report
 from cometmq.demo.tables import TABLES, Row
 from cometmq.net.tasks import Tasks
-from cometmq.spark.snapshots import SnapshotTable
+from cometmq.spark.tables.snapshots import SnapshotTable
 
 if TYPE_CHECKING:
     from cometmq.demo.board import Board

@@ -1,1 +1,1 @@
-"""The Spark data source `rocketmq`: batch and streaming reads, Arrow batches, exact offsets."""
+"""RocketMQ and Spark: the data source `rocketmq`, tables, and jobs. source.py is its door."""

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.reader import TopicReader
-    from cometmq.spark.stream import TopicStreamReader
+    from cometmq.spark.read.batch import TopicReader
+    from cometmq.spark.read.stream import TopicStreamReader
 
 
 class TopicSource(DataSource):
@@ -35,16 +35,16 @@ class TopicSource(DataSource):
 
     def reader(self, schema: StructType) -> TopicReader:
         """For a batch read. Raises BadOption, BadSchema."""
-        from cometmq.spark.options import parse
-        from cometmq.spark.reader import TopicReader
+        from cometmq.spark.read.batch import TopicReader
+        from cometmq.spark.read.options import parse
         from cometmq.spark.schema import selected
 
         return TopicReader(parse(self.options), selected(schema))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """For a stream. Raises BadOption, BadSchema."""
-        from cometmq.spark.options import for_stream, parse
+        from cometmq.spark.read.options import for_stream, parse
+        from cometmq.spark.read.stream import TopicStreamReader
         from cometmq.spark.schema import selected
-        from cometmq.spark.stream import TopicStreamReader
 
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, newest, parsed
 from cometmq.spark.jobs.report import ChangeReport, make_report
-from cometmq.spark.snapshots import Manifest, SnapshotTable
+from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

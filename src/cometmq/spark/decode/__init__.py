@@ -1,0 +1,1 @@
+"""Stored records to Arrow columns."""

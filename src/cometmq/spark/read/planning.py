@@ -1,0 +1,144 @@
+"""Which messages a batch takes and how its tasks share them. Pure: offsets in, ranges out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.read.offsets import Offsets
+
+TASK_ROWS_MIN: Final = 20_000
+"""Ranges are put together in one task up to this many messages: a task costs more to start."""
+
+TASK_ROWS_MAX: Final = 250_000
+"""Longer ranges are cut, so that one full queue does not keep one core busy alone."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """The messages ``start <= offset < stop`` of a queue. ``is_new`` marks a queue that the query
+    met on its way: it starts at 0, wherever its oldest message is."""
+
+    queue: MessageQueue
+    start: int
+    stop: int
+    is_new: bool = False
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """What lies between two points, queue by queue; queues that only ``end`` has are new."""
+    found = [
+        Range(queue, start.get(queue, 0), stop, queue not in start) for queue, stop in end.items()
+    ]
+    return sorted(found_range for found_range in found if found_range.stop > found_range.start)
+
+
+def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
+    """Queues that end before they start: their newest messages are gone."""
+    return sorted(queue for queue, offset in start.items() if end.get(queue, offset) < offset)
+
+
+def advance(start: Offsets, latest: Offsets) -> dict[MessageQueue, int]:
+    """The furthest point after ``start``.
+
+    A queue whose broker is away keeps its offset; a new queue counts once it holds a message.
+    """
+    known = {queue: offset for queue, offset in latest.items() if queue in start or offset > 0}
+    return {**start, **known}
+
+
+def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
+    """``end`` drawn in, so that about ``rows_max`` messages lie between.
+
+    Every queue with messages gives at least one, so that none starves: with more such queues than
+    ``rows_max`` that many are taken. The rest is shared in proportion to what each has.
+    """
+    todo = ranges(start, end)
+    total = sum(map(len, todo))
+    if total <= rows_max:
+        return dict(end)
+    spare = max(rows_max - len(todo), 0)
+    waiting = total - len(todo)
+    parts = [divmod((len(part) - 1) * spare, waiting) if waiting else (0, 0) for part in todo]
+    left = spare - sum(whole for whole, _ in parts)
+    order = sorted(range(len(todo)), key=lambda at: (-parts[at][1], at))
+    extra = set(order[:left])
+    capped = dict(end)
+    for at, part in enumerate(todo):
+        capped[part.queue] = part.start + 1 + parts[at][0] + (at in extra)
+    return capped
+
+
+def tasks(
+    todo: Iterable[Range],
+    *,
+    tasks_min: int = 1,
+    rows_max: int = TASK_ROWS_MAX,
+    rows_min: int = TASK_ROWS_MIN,
+) -> list[tuple[Range, ...]]:
+    """Share ranges among tasks: long ones are cut, short ones put together.
+
+    ``tasks_min`` is how many tasks are wanted at least, where there are that many messages.
+    """
+    whole = list(todo)
+    total = sum(map(len, whole))
+    if total == 0:
+        return []
+    most = min(rows_max, max(1, -(-total // tasks_min)))
+    pieces = [piece for part in whole for piece in split(part, most)]
+    return join(pieces, min(rows_min, most))
+
+
+def split(part: Range, rows_max: int) -> list[Range]:
+    """Even pieces of at most ``rows_max`` messages."""
+    count = -(-len(part) // rows_max)
+    borders = [part.start + len(part) * at // count for at in range(count + 1)]
+    return [
+        Range(part.queue, borders[at], borders[at + 1], part.is_new and at == 0)
+        for at in range(count)
+    ]
+
+
+def join(pieces: Sequence[Range], rows_max: int) -> list[tuple[Range, ...]]:
+    """Neighbours put together while they have at most ``rows_max`` messages."""
+    found: list[tuple[Range, ...]] = []
+    rows = 0
+    for piece in pieces:
+        if found and rows + len(piece) <= rows_max:
+            found[-1] += (piece,)
+            rows += len(piece)
+        else:
+            found.append((piece,))
+            rows = len(piece)
+    return found
+
+
+def first_at_or_after(
+    store_ms: Callable[[int], int], low: int, high: int, hint: int, moment_ms: int
+) -> int:
+    """The first offset in ``low..high`` whose store time is ``moment_ms`` or later; ``high`` when
+    all are earlier.
+
+    ``store_ms`` gives the time of an offset in ``low <= offset < high``; times never fall.
+    ``hint`` is a guess: the search gallops away from it, so a good one costs three calls.
+    """
+    before, after = low - 1, high  # before is too early, after is not
+    step = 1
+    at = min(max(hint, low), high - 1)
+    while after - before > 1:
+        if store_ms(at) < moment_ms:
+            before = at
+            at = at + step
+        else:
+            after = at
+            at = at - step
+        step *= 2
+        if not before < at < after:
+            at = (before + after) // 2
+    return after

@@ -1,0 +1,1 @@
+"""Tables that micro-batches are written to, each batch once."""

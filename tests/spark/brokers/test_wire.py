@@ -1,0 +1,121 @@
+"""The blocking connection: kept, replaced once when it died, and never waited on for ever."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cometmq.core.errors import BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import Request, Response
+from cometmq.protocol.headers import TopicQueue
+from cometmq.spark.brokers import wire
+from tests.spark.scripted import Answer, ScriptedPeer
+
+CODE = int(RequestCode.GET_MAX_OFFSET)
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left() -> Iterator[None]:
+    yield
+    wire.close_all()
+
+
+def queue(at: int) -> TopicQueue:
+    return TopicQueue(topic="T", queue_id=at)
+
+
+def echo(request: Request[Any]) -> Answer:
+    return 0, {"offset": str(request.header.queue_id)}, b""
+
+
+def test_answers_come_in_the_order_of_their_requests() -> None:
+    with ScriptedPeer(echo) as peer:
+        answers = wire.call_many(peer.address, [(CODE, queue(at)) for at in range(200)], 5_000)
+    assert [answer.ext["offset"] for answer in answers] == [str(at) for at in range(200)]
+
+
+def test_no_requests_need_no_connection() -> None:
+    assert wire.call_many("127.0.0.1:1", [], 100) == []
+
+
+def test_a_connection_is_kept() -> None:
+    with ScriptedPeer(echo) as peer:
+        for at in range(5):
+            wire.call(peer.address, CODE, queue(at), 5_000)
+        assert peer.connections == 1
+
+
+def test_another_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedPeer(echo) as peer:
+        wire.call(peer.address, CODE, queue(0), 5_000)
+        pid = os.getpid()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: pid + 1)
+            wire.call(peer.address, CODE, queue(0), 5_000)
+            wire.close_all()
+        assert peer.connections == 2
+
+
+def test_a_dead_connection_is_replaced() -> None:
+    with ScriptedPeer(echo) as peer:
+        wire.call(peer.address, CODE, queue(0), 5_000)
+        peer.drop_connections()
+        assert wire.call(peer.address, CODE, queue(7), 5_000).ext == {"offset": "7"}
+        assert peer.connections == 2
+
+
+def test_a_peer_that_always_hangs_up_is_not_connected() -> None:
+    with ScriptedPeer(lambda _: None) as peer, pytest.raises(NotConnected, match="closed"):
+        wire.call(peer.address, CODE, queue(0), 5_000)
+
+
+def test_nobody_there() -> None:
+    with ScriptedPeer(echo) as peer:
+        address = peer.address
+    with pytest.raises(NotConnected, match=address):
+        wire.call(address, CODE, queue(0), 5_000)
+
+
+def test_silence_ends_with_the_deadline() -> None:
+    import threading
+
+    done = threading.Event()
+
+    def silent(_: Request[Any]) -> Answer:
+        done.wait(10)
+        return 0, {}, b""
+
+    with ScriptedPeer(silent) as peer:
+        with pytest.raises(RequestTimedOut) as caught:
+            wire.call(peer.address, CODE, queue(0), 50)
+        done.set()
+    assert caught.value.request_code == CODE
+
+
+def test_bytes_that_are_no_frame_end_the_connection() -> None:
+    import socket
+    import threading
+
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        opened, _ = listener.accept()
+        with opened:
+            opened.recv(1000)
+            opened.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with pytest.raises(NotConnected):
+        wire.call(f"127.0.0.1:{listener.getsockname()[1]}", CODE, queue(0), 5_000)
+    thread.join()
+    listener.close()
+
+
+def test_a_refusal_carries_code_and_remark() -> None:
+    answer = Response(17, 0, "no topic", {}, b"")
+    with pytest.raises(BrokerRefused, match="no topic"):
+        wire.checked("a:1", CODE, answer)
+    assert wire.checked("a:1", CODE, Response(0, 0, None, {}, b"x")).body == b"x"

@@ -1,0 +1,104 @@
+"""Options: each is read once, and a bad one is named."""
+
+import pytest
+
+from cometmq.message.model import MessageQueue
+from cometmq.spark.read.options import BadOption, Kind, Point, for_stream, moment_ms, parse
+
+BASE = {"nameservers": "127.0.0.1:9876", "topic": "T"}
+
+
+def test_two_options_are_enough() -> None:
+    options = parse(BASE)
+    assert options.access.nameservers == ("127.0.0.1:9876",)
+    assert options.topics == ("T",)
+    assert options.starting is None
+    assert options.ending is None
+    assert options.max_offsets_per_trigger is None
+    assert options.fail_on_data_loss
+    assert options.tag_filter.matches_all
+
+
+def test_names_are_known_in_any_case_and_by_their_alias() -> None:
+    options = parse(
+        {"namesrv": "a:1;b:2", "TOPIC": "x, y,x", "maxoffsetspertrigger": "5", "filter": "a || b"}
+    )
+    assert options.access.nameservers == ("a:1", "b:2")
+    assert options.topics == ("x", "y")
+    assert options.max_offsets_per_trigger == 5
+    assert options.tag_filter.tags == {"a", "b"}
+
+
+def test_offsets_by_queue() -> None:
+    text = '{"T": {"broker-a": {"0": 12, "1": -2}, "broker-b": {"0": -1}}}'
+    queues = {
+        MessageQueue("T", "broker-a", 0): 12,
+        MessageQueue("T", "broker-a", 1): -2,
+        MessageQueue("T", "broker-b", 0): -1,
+    }
+    options = parse({**BASE, "startingOffsets": text, "endingOffsets": text})
+    assert options.starting == Point(Kind.OFFSETS, queues, otherwise=Kind.EARLIEST)
+    assert options.ending == Point(Kind.OFFSETS, queues, otherwise=Kind.LATEST)
+
+
+def test_offsets_by_name_and_time() -> None:
+    options = parse({**BASE, "startingOffsets": "Latest", "endingTimestamp": "1700000000123"})
+    assert options.starting == Point(Kind.LATEST)
+    assert options.ending == Point(Kind.TIME, moment_ms=1_700_000_000_123)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("1970-01-01T00:00:01.5Z", 1500),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-02", 86_400_000),
+    ],
+)
+def test_moments(text: str, expected: int) -> None:
+    assert moment_ms(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "option"),
+    [
+        ({"nameservers": "127.0.0.1"}, "nameservers"),
+        ({"nameservers": ";"}, "nameservers"),
+        ({"nameservers": "h:0"}, "nameservers"),
+        ({"topic": " , "}, "topic"),
+        ({"startingOffsets": "first"}, "startingOffsets"),
+        ({"startingOffsets": '{"T": {"b": {"x": 1}}}'}, "startingOffsets"),
+        ({"endingOffsets": '{"T": {"b": {"0": -3}}}'}, "endingOffsets"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({"startingTimestamp": "1", "startingOffsets": "latest"}, "startingTimestamp"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"minPartitions": "many"}, "minPartitions"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss"),
+        ({"filter": "||"}, "filter"),
+    ],
+)
+def test_a_bad_value_names_its_option(extra: dict[str, str], option: str) -> None:
+    with pytest.raises(BadOption, match=f"option '{option}'") as caught:
+        parse({**BASE, **extra})
+    assert caught.value.option == option
+
+
+@pytest.mark.parametrize("missing", ["nameservers", "topic"])
+def test_a_missing_option_is_named(missing: str) -> None:
+    with pytest.raises(BadOption, match=f"'{missing}': is required"):
+        parse({key: value for key, value in BASE.items() if key != missing})
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(BadOption, match="did you mean 'startingOffsets'"):
+        parse({**BASE, "startingOffset": "latest"})
+    with pytest.raises(BadOption, match="known are nameservers"):
+        parse({**BASE, "xyz": "1"})
+
+
+@pytest.mark.parametrize("ending", [{"endingOffsets": "latest"}, {"endingTimestamp": "5"}])
+def test_a_stream_has_no_end(ending: dict[str, str]) -> None:
+    with pytest.raises(BadOption, match=next(iter(ending))):
+        for_stream(parse({**BASE, **ending}))
+    assert for_stream(parse(BASE)) == parse(BASE)

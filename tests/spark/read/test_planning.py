@@ -1,0 +1,122 @@
+"""Ranges, caps, tasks and the search by time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.message.model import MessageQueue
+from cometmq.spark.read.planning import (
+    Range,
+    advance,
+    backward,
+    cap,
+    first_at_or_after,
+    join,
+    ranges,
+    split,
+    tasks,
+)
+
+QUEUES = [MessageQueue("T", f"broker-{name}", at) for name in "ab" for at in range(3)]
+A, B, C = QUEUES[:3]
+VECTORS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10_000))
+
+
+def test_ranges_are_sorted_and_not_empty() -> None:
+    found = ranges({A: 5, B: 7}, {C: 3, B: 7, A: 9})
+    assert found == [Range(A, 5, 9), Range(C, 0, 3, is_new=True)]
+
+
+def test_a_queue_that_lost_its_end_is_named_and_gives_nothing() -> None:
+    assert backward({A: 5, B: 7}, {A: 4, B: 7}) == [A]
+    assert ranges({A: 5}, {A: 4}) == []
+
+
+def test_a_queue_whose_broker_is_away_stays_where_it_was() -> None:
+    assert advance({A: 5, B: 7}, {B: 9}) == {A: 5, B: 9}
+
+
+def test_a_new_queue_counts_with_its_first_message() -> None:
+    assert advance({A: 5}, {A: 5, B: 0}) == {A: 5}
+    assert advance({A: 5}, {A: 5, B: 1}) == {A: 5, B: 1}
+
+
+@given(VECTORS, VECTORS, st.integers(1, 5_000))
+def test_a_cap_takes_from_every_queue_and_adds_up(
+    start: dict[MessageQueue, int], end: dict[MessageQueue, int], rows_max: int
+) -> None:
+    whole, capped = ranges(start, end), cap(start, end, rows_max)
+    taken = ranges(start, capped)
+    total = sum(map(len, whole))
+    assert [part.queue for part in taken] == [part.queue for part in whole]
+    assert sum(map(len, taken)) == min(total, max(rows_max, len(whole)))
+    assert all(0 < len(some) <= len(part) for some, part in zip(taken, whole, strict=True))
+    assert {queue: capped[queue] for queue in capped if queue not in {p.queue for p in whole}} == {
+        queue: end[queue] for queue in end if queue not in {p.queue for p in whole}
+    }
+
+
+def test_a_cap_is_shared_in_proportion() -> None:
+    assert cap({A: 0, B: 0}, {A: 900, B: 100}, 100) == {A: 89, B: 11}
+    assert cap({}, {A: 1_000_000, B: 1, C: 1}, 100) == {A: 98, B: 1, C: 1}
+
+
+@given(VECTORS, VECTORS, st.integers(1, 9), st.integers(1, 3_000), st.integers(1, 3_000))
+def test_tasks_hold_every_message_once(
+    start: dict[MessageQueue, int],
+    end: dict[MessageQueue, int],
+    tasks_min: int,
+    rows_max: int,
+    rows_min: int,
+) -> None:
+    todo = ranges(start, end)
+    found = tasks(todo, tasks_min=tasks_min, rows_max=rows_max, rows_min=rows_min)
+    pieces = [piece for task in found for piece in task]
+    places = [(piece.queue, at) for piece in pieces for at in range(piece.start, piece.stop)]
+    assert places == [(part.queue, at) for part in todo for at in range(part.start, part.stop)]
+    assert all(task for task in found)
+    assert all(sum(map(len, task)) <= max(rows_max, rows_min) for task in found)
+    assert len(found) >= min(tasks_min, len(places)) or not places
+
+
+def test_small_queues_share_a_task_and_long_ones_are_cut() -> None:
+    small = [Range(queue, 0, 100) for queue in QUEUES]
+    assert tasks(small) == [tuple(small)]
+    found = tasks([Range(A, 0, 1_000_000)])
+    assert [len(task[0]) for task in found] == [250_000] * 4
+    assert len(tasks(small, tasks_min=6)) == 6
+
+
+def test_only_the_first_piece_of_a_new_queue_is_new() -> None:
+    pieces = split(Range(A, 0, 10, is_new=True), 4)
+    assert [(piece.start, piece.stop, piece.is_new) for piece in pieces] == [
+        (0, 3, True),
+        (3, 6, False),
+        (6, 10, False),
+    ]
+    assert join([], 10) == []
+
+
+@given(st.lists(st.integers(0, 30), min_size=1).map(sorted), st.integers(-1, 31), st.data())
+def test_search_by_time_finds_the_first(times: list[int], moment: int, data: st.DataObject) -> None:
+    low = data.draw(st.integers(0, 5))
+    hint = data.draw(st.integers(-3, len(times) + 8))
+    asked: list[int] = []
+
+    def store_ms(offset: int) -> int:
+        asked.append(offset)
+        return times[offset - low]
+
+    found = first_at_or_after(store_ms, low, low + len(times), hint, moment)
+    assert found == low + sum(time < moment for time in times)
+    assert len(asked) == len(set(asked))
+
+
+def test_a_good_hint_costs_few_looks() -> None:
+    asked: list[int] = []
+
+    def store_ms(offset: int) -> int:
+        asked.append(offset)
+        return offset * 10
+
+    assert first_at_or_after(store_ms, 0, 1_000_000, 500_000, 5_000_000) == 500_000
+    assert len(asked) <= 3
