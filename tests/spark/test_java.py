@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import cluster, wire
-from cometmq.spark.read.options import Kind, Point
+from cometmq.spark.read.points import Kind, Point
 from cometmq.spark.read.positions import resolve
 from cometmq.spark.read.pull import QueuePuller
 from cometmq.testing.cluster import Cluster

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cometmq.message.model import MessageQueue
-from cometmq.spark.read.options import BadOption, Kind, Point, for_stream, moment_ms, parse
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.options import for_stream, parse
 
 BASE = {"nameservers": "127.0.0.1:9876", "topic": "T"}
 
@@ -27,37 +27,6 @@ def test_names_are_known_in_any_case_and_by_their_alias() -> None:
     assert options.topics == ("x", "y")
     assert options.max_offsets_per_trigger == 5
     assert options.tag_filter.tags == {"a", "b"}
-
-
-def test_offsets_by_queue() -> None:
-    text = '{"T": {"broker-a": {"0": 12, "1": -2}, "broker-b": {"0": -1}}}'
-    queues = {
-        MessageQueue("T", "broker-a", 0): 12,
-        MessageQueue("T", "broker-a", 1): -2,
-        MessageQueue("T", "broker-b", 0): -1,
-    }
-    options = parse({**BASE, "startingOffsets": text, "endingOffsets": text})
-    assert options.starting == Point(Kind.OFFSETS, queues, otherwise=Kind.EARLIEST)
-    assert options.ending == Point(Kind.OFFSETS, queues, otherwise=Kind.LATEST)
-
-
-def test_offsets_by_name_and_time() -> None:
-    options = parse({**BASE, "startingOffsets": "Latest", "endingTimestamp": "1700000000123"})
-    assert options.starting == Point(Kind.LATEST)
-    assert options.ending == Point(Kind.TIME, moment_ms=1_700_000_000_123)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", 0),
-        ("1970-01-01T00:00:01.5Z", 1500),
-        ("1970-01-01T01:00:00+01:00", 0),
-        ("1970-01-02", 86_400_000),
-    ],
-)
-def test_moments(text: str, expected: int) -> None:
-    assert moment_ms(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import wire
-from cometmq.spark.read.options import BadOption, Kind, Point
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.points import Kind, Point
 from cometmq.spark.read.positions import resolve
 from cometmq.spark.read.pull import QueuePuller
 from cometmq.testing.cluster import Cluster

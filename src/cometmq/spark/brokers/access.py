@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cometmq.spark.options import Given, get, positive, required
+
+OPTIONS: Final = ("nameservers", "requestTimeoutMs")
+ALIASES: Final = {"namesrv": "nameservers", "namesrvaddr": "nameservers"}
+
 _PORT_MAX: Final = 65_535
 
 
@@ -14,6 +19,14 @@ class Access:
 
     nameservers: tuple[str, ...]
     request_timeout_ms: int
+
+
+def parse(given: Given) -> Access:
+    """Read the options that say how a cluster is reached. Raises BadOption."""
+    return Access(
+        nameservers=required(given, "nameservers", addresses),
+        request_timeout_ms=get(given, "requestTimeoutMs", positive, 10_000),
+    )
 
 
 def addresses(text: str) -> tuple[str, ...]:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.brokers import cluster
-from cometmq.spark.read.options import Kind, Point, ReadOptions
 from cometmq.spark.read.partition import QueueRanges, ranges_of
 from cometmq.spark.read.planning import ranges, tasks
+from cometmq.spark.read.points import Kind, Point
 from cometmq.spark.read.positions import resolve
 from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from cometmq.spark.read.options import ReadOptions
 
 
 class TopicReader(DataSourceReader):

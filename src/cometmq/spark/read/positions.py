@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cometmq.spark.brokers import cluster
+from cometmq.spark.options import BadOption
 from cometmq.spark.read.offsets import key_of
-from cometmq.spark.read.options import (
+from cometmq.spark.read.planning import first_at_or_after
+from cometmq.spark.read.points import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    BadOption,
     Kind,
     Point,
-    ReadOptions,
 )
-from cometmq.spark.read.planning import first_at_or_after
 from cometmq.spark.read.pull import QueuePuller
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
+    from cometmq.spark.read.options import ReadOptions
 
 Vector = dict["MessageQueue", int]
 

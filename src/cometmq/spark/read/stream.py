@@ -24,9 +24,9 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.spark.brokers import cluster
 from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
-from cometmq.spark.read.options import Kind, Point, ReadOptions
 from cometmq.spark.read.partition import QueueRanges, ranges_of
 from cometmq.spark.read.planning import advance, backward, cap, ranges, tasks
+from cometmq.spark.read.points import Kind, Point
 from cometmq.spark.read.positions import resolve
 from cometmq.spark.read.rows import batches, report_loss
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.model import MessageQueue
+    from cometmq.spark.read.options import ReadOptions
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,121 @@
+"""Option texts as Spark hands them over: looked up by name in any case, read, and refused by name.
+
+Spark gives all options as text and their names in any case. An unknown option is an error, because
+a misspelt limit would otherwise be none. Every door (source, sink, stores, jobs) lists the names
+that it knows and reads them here, so that all of them complain alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TypeVar
+
+from cometmq.core.errors import CometError
+
+T = TypeVar("T")
+
+Given = Mapping[str, str]
+"""Option texts by their canonical names."""
+
+
+class BadOption(CometError, ValueError):
+    """``option`` is missing, unknown, or has a value that cannot be used."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        self.option = option
+        self.problem = problem
+        super().__init__(f"option {option!r}: {problem}")
+
+
+def by_name(
+    options: Mapping[str, str], known: Sequence[str], aliases: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Options by their canonical names, given in any case or by an alias (in lower case).
+
+    Raises BadOption for a name that is not ``known``, and says which is near.
+    """
+    names = {name.lower(): name for name in known} | dict(aliases or {})
+    given: dict[str, str] = {}
+    for key, value in options.items():
+        name = names.get(key.lower())
+        if name is None:
+            near = get_close_matches(key.lower(), names, n=1)
+            hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+            raise BadOption(key, f"no such option; {hint}")
+        given[name] = value
+    return given
+
+
+def get(given: Given, name: str, read: Callable[[str], T], default: T) -> T:
+    """The value of an option, or its default. Raises BadOption where ``read`` raises ValueError."""
+    text = given.get(name)
+    return default if text is None else parsed(name, text, read)
+
+
+def required(given: Given, name: str, read: Callable[[str], T]) -> T:
+    """The value of an option that must be there. Raises BadOption."""
+    if name not in given:
+        raise BadOption(name, "is required")
+    return parsed(name, given[name], read)
+
+
+def parsed(name: str, text: str, read: Callable[[str], T]) -> T:
+    """``text`` read; a ValueError becomes a BadOption that names the option."""
+    try:
+        return read(text.strip())
+    except ValueError as error:
+        raise BadOption(name, str(error)) from None
+
+
+def only_one(given: Given, names: Sequence[str]) -> str | None:
+    """Which of options that exclude one another is given, if any. Raises BadOption for two."""
+    found = [name for name in names if name in given]
+    if len(found) > 1:
+        raise BadOption(found[1], f"cannot be given together with {found[0]}")
+    return found[0] if found else None
+
+
+# ------------------------------------------------------------- readers: text in, ValueError out
+
+
+def some_text(text: str) -> str:
+    """Any text that is not empty."""
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names separated by commas, each once, in their order."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not found:
+        raise ValueError("names nothing")
+    return found
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number <= 0:
+        raise ValueError(f"{text!r} is no positive number")
+    return number
+
+
+def boolean(text: str) -> bool:
+    """``true`` or ``false`` in any case."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader of one of some words, in any case; gives it as written here."""
+    lowered = {word.lower(): word for word in words}
+
+    def read(text: str) -> str:
+        if text.lower() not in lowered:
+            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+        return lowered[text.lower()]
+
+    return read
