@@ -21,6 +21,7 @@ MESSAGES = st.lists(
         tag=st.sampled_from(["", "k", "l"]),
         delay_level=st.sampled_from([0, 0, 0, 1]),
         wait_store=st.booleans(),
+        born_ms=st.sampled_from([0, 0, 1]),
         properties=st.dictionaries(st.text("abcü", min_size=1), st.text("xyzü", min_size=1)),
     ),
     max_size=40,
@@ -37,7 +38,7 @@ def test_batches_hold_every_message_once_within_the_limits(
     for positions, key in plan:
         part = [messages[at] for at in positions]
         assert {message.tag for message in part} == {key}
-        assert len({(message.topic, message.wait_store) for message in part}) == 1
+        assert len({(message.topic, message.wait_store, message.born_ms) for message in part}) == 1
         if len(part) > 1:
             packed = PACKER.batch(part, ["K" * 56] * len(part), 0)
             assert len(packed.body) <= limit

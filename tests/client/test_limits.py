@@ -31,6 +31,8 @@ from cometmq.message.names import FORBIDDEN_TO_SEND
         (Message("t", b"", delay_level=-1), "negative"),
         (Message("t", b"", delay_ms=-1), "the delay of -1 ms is negative"),
         (Message("t", b"", deliver_at_ms=-1), "the moment of -1 ms is negative"),
+        (Message("t", b"", born_ms=-1), "birth, -1 ms, is negative"),
+        (Message("t", b"", born_ms=1 << 63), "too late"),
         (Message("t", b"", delay_ms=5, deliver_at_ms=5), "one of delay level, delay and moment"),
         (Message("t", b"", delay_level=5, delay_ms=5), "not 5, 5 ms and 0"),
         (Message("t", b"", keys=("a b",)), "blank"),
@@ -84,6 +86,7 @@ def test_the_brokers_own_topics_take_no_messages(topic: str) -> None:
         (Message("t", b"", delay_level=1), "a delayed message"),
         (Message("t", b"", delay_ms=1), "a delayed message"),
         (Message("t", b"", deliver_at_ms=1), "a delayed message"),
+        (Message("t", b"", born_ms=1), "messages born at different times"),
     ],
 )
 def test_messages_that_cannot_be_one_batch(second: Message, problem: str) -> None:

@@ -103,6 +103,12 @@ def test_a_batch_is_held_to_the_limits_too(messages: list[Message], problem: str
         packer(max_message_bytes=200).batch(messages, ["1", "2"], 5)
 
 
+def test_messages_may_say_when_they_were_born() -> None:
+    born = Message("t", b"", born_ms=99)
+    assert single(born).header("g", QUEUE, 4).born_timestamp == 99
+    assert packer().batch([born, born], ["1", "2"], 5).header("g", QUEUE, 4).born_timestamp == 99
+
+
 def test_names_of_a_namespace() -> None:
     message = Message("t", b"")
     one = packer("ns").single(message, "K", 5)

@@ -93,6 +93,8 @@ async def test_the_result_is_there_once_the_message_is_sent(cluster: Cluster) ->
     async with Client(cluster.namesrv) as client:
         with pytest.raises(RuntimeError, match="async with"):
             _ = client.transaction("t", b"x").result
+        with pytest.raises(MessageIllegal, match="leave born_ms 0"):
+            await client.transaction(Message("t", b"x", born_ms=5)).__aenter__()
         with pytest.raises(MessageIllegal, match="cannot be delayed"):
             async with client.transaction(Message("t", b"x", delay_level=1)):
                 raise AssertionError("the block ran")

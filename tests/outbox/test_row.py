@@ -23,6 +23,7 @@ MESSAGES = st.builds(
     keys=st.lists(TEXT, max_size=3).map(tuple),
     delay_level=st.integers(0, 18),
     deliver_at_ms=st.sampled_from([0, 1_800_000_000_000]),
+    born_ms=st.sampled_from([0, 1_357_035_420_000]),
     wait_store=st.booleans(),
     properties=st.dictionaries(TEXT, TEXT, max_size=3),
 )

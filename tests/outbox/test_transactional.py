@@ -101,6 +101,7 @@ def test_what_can_be_a_half_message() -> None:
     assert not may_be_half(Row(1, "t", "key", "{}", b"", 0))
     assert not may_be_half(Row(1, "t", None, '{"delay_level": 3}', b"", 0))
     assert not may_be_half(Row(1, "t", None, "{", b"", 0))
+    assert not may_be_half(Row(1, "t", None, '{"born_ms": 3}', b"", 0))
 
 
 async def test_a_row_that_can_never_be_sent_is_refused(eager: Cluster, shop: Shop) -> None:

@@ -21,8 +21,8 @@ def plan_batches(
 ) -> list[tuple[list[int], str | None]]:
     """Which messages may leave together: positions in ``messages``, and their order key.
 
-    One topic, one ``wait_store`` and one order key a batch, at most ``max_batch_bytes`` each; what
-    may be in no batch goes alone. Messages of one topic and key keep their order.
+    One topic, one ``wait_store``, one time of birth and one order key a batch, at most
+    ``max_batch_bytes`` each; what may be in no batch goes alone. Messages of one topic and key keep their order.
     """
     plan: list[tuple[list[int], str | None]] = []
     open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}
@@ -32,7 +32,7 @@ def plan_batches(
         size = _estimate_bytes(message)
         alone = goes_alone(message)
         positions, filled = open_batches.get(group, ([], 0))
-        fits = positions and messages[positions[0]].wait_store == message.wait_store
+        fits = positions and _alike(messages[positions[0]], message)
         if alone or not fits or filled + size > max_batch_bytes:
             positions, filled = [], 0
             plan.append((positions, key))
@@ -42,6 +42,11 @@ def plan_batches(
         else:
             open_batches[group] = (positions, filled + size)
     return plan
+
+
+def _alike(first: Message, message: Message) -> bool:
+    """Whether what a batch says once is the same for both."""
+    return first.wait_store == message.wait_store and first.born_ms == message.born_ms
 
 
 def _estimate_bytes(message: Message) -> int:

@@ -13,6 +13,8 @@ from cometmq.message import names, properties
 if TYPE_CHECKING:
     from cometmq.message.model import Message
 
+#: A time on the wire has 63 bits.
+_LATEST_MS: Final = (1 << 63) - 1
 _LEGAL: Final = "letters without accents, digits and the signs %|_-"
 
 
@@ -59,10 +61,10 @@ def check_message(message: Message, max_message_bytes: int) -> None:
             f"the body has {len(message.body)} bytes; the limit is {max_message_bytes} "
             "(max_message_bytes of the client, maxMessageSize of the broker)"
         )
-    if message.delay_level < 0:
-        raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
     if message.is_delayed:
         _check_delay(message)
+    if message.born_ms:
+        _check_birth(message.born_ms)
     for key in message.keys:
         if key.split() != [key]:
             raise MessageIllegal(f"key {key!r} is empty or holds a blank, which parts keys")
@@ -76,7 +78,16 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         _check_property("tag", message.tag)
 
 
+def _check_birth(born_ms: int) -> None:
+    if not 0 <= born_ms <= _LATEST_MS:
+        raise MessageIllegal(
+            f"the moment of birth, {born_ms} ms, is negative or too late; 0 means when it is sent"
+        )
+
+
 def _check_delay(message: Message) -> None:
+    if message.delay_level < 0:
+        raise MessageIllegal(f"delay level {message.delay_level} is negative; 0 means at once")
     for what, value in (("delay", message.delay_ms), ("moment", message.deliver_at_ms)):
         if value < 0:
             raise MessageIllegal(f"the {what} of {value} ms is negative; 0 means at once")
@@ -122,6 +133,8 @@ def check_batch(messages: Sequence[Message]) -> None:
             problem = f"topics {first.topic!r} and {message.topic!r}"
         elif message.wait_store != first.wait_store:
             problem = "messages that wait to be stored and others that do not"
+        elif message.born_ms != first.born_ms:
+            problem = "messages born at different times, for it has one time for all"
         elif goes_alone(message):
             what = "a delayed message" if message.is_delayed else "a message for a retry topic"
             problem = f"{what}, which must go alone"

@@ -107,7 +107,8 @@ class Packer:
         return topic
 
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
-        """A request for one message. Raises MessageIllegal."""
+        """A request for one message, born at ``born_ms`` unless it says otherwise. Raises
+        MessageIllegal."""
         topic = self.check(message)
         body, sys_flag = self._maybe_compress(message.body)
         return Packed(
@@ -117,7 +118,7 @@ class Packer:
             check_property_size(properties.encode_text(self._pairs(message, unique_key))),
             sys_flag,
             message.flag,
-            born_ms,
+            message.born_ms or born_ms,
             (message,),
             (unique_key,),
         )
@@ -125,7 +126,8 @@ class Packer:
     def batch(
         self, messages: Sequence[Message], unique_keys: Sequence[str], born_ms: int
     ) -> Packed:
-        """A request for several messages, at least one. Raises MessageIllegal."""
+        """A request for several messages, at least one, born at ``born_ms`` unless they say
+        otherwise. Raises MessageIllegal."""
         check_batch(messages)
         entries: list[tuple[int, bytes, bytes]] = []
         topic = ""
@@ -149,7 +151,7 @@ class Packer:
             properties.encode_text(shared),
             0,
             0,
-            born_ms,
+            messages[0].born_ms or born_ms,
             tuple(messages),
             tuple(unique_keys),
         )

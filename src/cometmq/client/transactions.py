@@ -101,6 +101,9 @@ class Transaction:
         """
         if self._message.is_delayed:
             raise MessageIllegal("a transactional message cannot be delayed: its commit decides")
+        if self._message.born_ms:
+            # Brokers count from it when to ask for a half message, and when to give it up.
+            raise MessageIllegal("a transactional message is born when it is sent: leave born_ms 0")
         sent = await self._producer.send_prepared(
             self._message,
             order_key=self._order_key,

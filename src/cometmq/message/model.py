@@ -34,6 +34,8 @@ class Message(msgspec.Struct, frozen=True):
 
     ``message_id`` is what it is known by to brokers and consumers, its unique key; the client makes
     one where it is empty. Give one to a message that may be sent again by another process.
+
+    ``born_ms`` is when what it tells of happened (since the epoch); with 0 that is when it is sent.
     """
 
     topic: str
@@ -47,6 +49,7 @@ class Message(msgspec.Struct, frozen=True):
     message_id: str = ""
     delay_ms: int = 0
     deliver_at_ms: int = 0
+    born_ms: int = 0
 
     @property
     def is_delayed(self) -> bool:

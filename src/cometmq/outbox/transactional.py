@@ -44,11 +44,12 @@ _CONCURRENCY: Final = 64
 
 def may_be_half(row: Row) -> bool:
     """Whether a row can be a transactional message: commits have no order among each other, and a
-    transactional message no delay."""
+    transactional message no delay and no time of birth of its own."""
     try:
-        return row.order_key is None and not goes_alone(row.message())
+        message = row.message()
     except MessageIllegal:
         return False
+    return row.order_key is None and not goes_alone(message) and not message.born_ms
 
 
 class Halves:
