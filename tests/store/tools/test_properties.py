@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record, decode_one
+from cometmq.message.walk import find_places
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.tools import properties
 from cometmq.store.tools.properties import PADDING_BYTES, Derived, Topics, derive
 from cometmq.store.tools.records import read_columns
-from cometmq.store.tools.walk import find_places
 from tests.message.strategies import property_maps, records
 from tests.store.tools.logs import PLAIN, packed
 

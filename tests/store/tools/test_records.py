@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cometmq.message.record import BadRecord, Record, decode_one
+from cometmq.message.walk import find_places
 from cometmq.store.tools.records import Columns, read_columns, text_code, text_codes
-from cometmq.store.tools.walk import find_places
 from tests.message.strategies import records
 from tests.store.tools.logs import PLAIN, as_v2, packed
 

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cometmq.store.tools.walk import Ints
+    from cometmq.message.walk import Ints
 
 _ALL = (1 << 64) - 1
 _FACTORS = (

@@ -28,9 +28,9 @@ from cometmq.store.tools.properties import Topics, derive
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
+    from cometmq.message.walk import Ints
     from cometmq.store.config import StoreConfig
     from cometmq.store.tools.logfile import Chunk
-    from cometmq.store.tools.walk import Ints
 
 
 class BodyForm(Enum):

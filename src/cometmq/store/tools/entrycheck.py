@@ -21,12 +21,12 @@ from cometmq.store.tools.queues import Run, read_entries, written_entries
 from cometmq.store.tools.records import text_code
 
 if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.directory import FileFact, QueueFact
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
     from cometmq.store.tools.properties import Derived
-    from cometmq.store.tools.walk import Ints
 
 #: A record takes more than 2^6 bytes, so that two of them never begin in one granule.
 _GRANULE_SHIFT = 6

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from cometmq.message.walk import Ints, numbers
 from cometmq.store.indexfile import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, file_bytes
 from cometmq.store.tools.digest import Digest, add_parts, mix_keys
-from cometmq.store.tools.walk import Ints, numbers
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig

@@ -10,11 +10,11 @@ import numpy as np
 from cometmq.store.tools.indexes import IndexFact, IndexRun, read_index
 
 if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk
     from cometmq.store.tools.properties import Derived
-    from cometmq.store.tools.walk import Ints
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _TOLD = 20

@@ -14,10 +14,10 @@ from zlib import crc32
 import numpy as np
 
 from cometmq.message.record import BLANK_BYTES, CRC_MASK, FIXED_BYTES, MAGIC_BLANK
+from cometmq.message.walk import Bytes, find_places, is_blank, next_record, problem_at
 from cometmq.store.seals import BLOCK_BYTES, sums_of
 from cometmq.store.tools.properties import PADDING_BYTES
 from cometmq.store.tools.records import Columns, read_columns
-from cometmq.store.tools.walk import Bytes, find_places, is_blank, next_record, problem_at
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files

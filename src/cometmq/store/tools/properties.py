@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
+from cometmq.message.walk import Bytes, Ints, window
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.tools.records import Columns, text_codes
-from cometmq.store.tools.walk import Bytes, Ints, window
 
 #: Room behind a buffer, so that the last record's properties can be read in whole words.
 PADDING_BYTES = 8

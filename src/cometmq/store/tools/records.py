@@ -11,7 +11,7 @@ import numpy as np
 
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2
-from cometmq.store.tools.walk import Bytes, Ints, numbers, window
+from cometmq.message.walk import Bytes, Ints, numbers, window
 
 _HEAD = np.dtype(
     [

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cometmq.message.flags import BORN_HOST_V6
+from cometmq.message.walk import Ints, numbers, window
 from cometmq.store.seals import BLOCK_BYTES, Seal, sums_of
 from cometmq.store.tools.indexes import PIECE_ENTRIES, IndexFact, IndexRun, read_index
-from cometmq.store.tools.walk import Ints, numbers, window
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles

@@ -25,8 +25,8 @@ from cometmq.store.tools.logfile import Chunk, LogWalk
 from cometmq.store.tools.properties import Derived, Topics, derive
 
 if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
     from cometmq.store.files import Files
-    from cometmq.store.tools.walk import Ints
 
 _LOWEST_PRIORITY = 19
 

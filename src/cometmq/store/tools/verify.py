@@ -26,8 +26,8 @@ from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
 from cometmq.store.tools.queues import QueueSpan, Run, survey
 
 if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
     from cometmq.store.config import StoreConfig
-    from cometmq.store.tools.walk import Ints
 
 Progress = Callable[[int], None]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from cometmq.message import walk
 from cometmq.message.record import BLANK, MAGIC_BLANK, MAGIC_V1, Record
-from cometmq.store.tools import walk
-from cometmq.store.tools.walk import find_places, is_blank, next_record, problem_at
+from cometmq.message.walk import find_places, is_blank, next_record, problem_at, window
 from tests.store.tools.logs import PLAIN, packed
 
 BASE = 1 << 33
@@ -79,7 +79,7 @@ def test_why_no_record_begins(field: int, problem: str) -> None:
 
 
 def test_a_body_that_looks_like_a_record_misleads_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "_SEED_BYTES", 512)
+    monkeypatch.setattr(walk, "_SEED_BYTES_MIN", 512)
     inner = bytes(100)
     records: list[Record] = []
     for number in range(200):
@@ -112,5 +112,22 @@ def test_a_blank_says_how_much_room_is_left() -> None:
 
 
 def test_a_window_of_too_few_bytes_is_empty() -> None:
-    assert len(walk.window(np.zeros(3, np.uint8), ">u4")) == 0
-    assert walk.window(np.arange(5, dtype=np.uint8), ">u2").tolist() == [0x1, 0x102, 0x203, 0x304]
+    assert len(window(np.zeros(3, np.uint8), ">u4")) == 0
+    assert window(np.arange(5, dtype=np.uint8), ">u2").tolist() == [0x1, 0x102, 0x203, 0x304]
+
+
+def test_records_that_carry_offsets_of_other_places() -> None:
+    data, starts = log_of(2_000)
+    found = find_places(data, None)
+    assert found.starts.tolist() == starts
+    assert find_places(data, BASE + 1, 0).starts.tolist() == starts
+    assert not problem_at(data, 0, None)
+
+
+def test_records_inside_of_bodies_are_none() -> None:
+    inner, _ = log_of(40)
+    outer = [replace(PLAIN, body=inner) for _ in range(40)]
+    data = packed(outer, BASE)
+    found = find_places(data, None)
+    assert len(found.starts) == 40
+    assert found.stop == len(data)
