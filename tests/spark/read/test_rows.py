@@ -11,9 +11,10 @@ from cometmq.filter.tags import parse
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import wire
 from cometmq.spark.read import pull
+from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import DataLoss, accepted, batches
+from cometmq.spark.read.rows import accepted, batches
 from cometmq.testing.cluster import Cluster
 from tests.spark.records import plain_record
 from tests.spark.scripted import Script, ScriptedCluster, holder, pull_answer

@@ -14,10 +14,10 @@ from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected
 from cometmq.spark.brokers import wire
 from cometmq.spark.read import stream as stream_module
+from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import from_json
 from cometmq.spark.read.options import parse
 from cometmq.spark.read.partition import ranges_of
-from cometmq.spark.read.rows import DataLoss
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import delete_topic, fill_all, make_topic, options

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 from cometmq.filter.tags import TagFilter
 from cometmq.filter.tags import parse as parse_tags
 from cometmq.spark.brokers import access
-from cometmq.spark.options import BadOption, boolean, by_name, get, names, positive, required
+from cometmq.spark.options import (
+    BadOption,
+    boolean,
+    by_name,
+    get,
+    names,
+    positive,
+    required,
+    some_text,
+)
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 from cometmq.spark.read.points import Kind, Point, point
 
@@ -30,6 +39,7 @@ KNOWN: Final = (
     "minPartitions",
     "maxRowsPerPartition",
     "failOnDataLoss",
+    "dataLossReport",
     "filter",
 )
 
@@ -47,13 +57,14 @@ class ReadOptions:
     min_partitions: int
     max_rows_per_partition: int
     fail_on_data_loss: bool
+    data_loss_report: str | None
     tag_filter: TagFilter
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
     """Read the options of ``spark.read`` or ``spark.readStream``. Raises BadOption."""
     given = by_name(options, KNOWN, access.ALIASES)
-    return ReadOptions(
+    read = ReadOptions(
         access=access.parse(given),
         topics=required(given, "topic", names),
         starting=point(given, "starting", Kind.EARLIEST),
@@ -62,8 +73,12 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         min_partitions=get(given, "minPartitions", positive, 1),
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
+        data_loss_report=get(given, "dataLossReport", some_text, None),
         tag_filter=get(given, "filter", parse_tags, parse_tags(None)),
     )
+    if read.fail_on_data_loss and read.data_loss_report is not None:
+        raise BadOption("dataLossReport", "needs failOnDataLoss=false: the first loss is an error")
+    return read
 
 
 def for_stream(options: ReadOptions) -> ReadOptions:

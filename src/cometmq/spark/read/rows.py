@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cometmq.core.errors import CometError
 from cometmq.spark.decode.records import Block
+from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.pull import QueuePuller
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.filter.tags import TagFilter
-    from cometmq.message.model import MessageQueue
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
     from cometmq.spark.read.pull import Span
 
-log = logging.getLogger(__name__)
-
 BATCH_ROWS: Final = 20_000
-
-
-class DataLoss(CometError):
-    """Messages ``start <= offset < stop`` of ``queue`` should be read and are gone."""
-
-    def __init__(self, queue: MessageQueue, start: int, stop: int) -> None:
-        self.queue = queue
-        self.start = start
-        self.stop = stop
-        super().__init__(
-            f"offsets {start} to {stop - 1} of queue {queue.queue_id} of topic {queue.topic!r} on "
-            f"broker {queue.broker_name!r} are gone (deleted after the broker's retention time, or "
-            "the topic was made anew); set option failOnDataLoss to false to go on without them"
-        )
-
-
-def report_loss(queue: MessageQueue, start: int, stop: int, options: ReadOptions) -> None:
-    """Raise DataLoss, or log it where the user chose to go on."""
-    if options.fail_on_data_loss:
-        raise DataLoss(queue, start, stop)
-    log.warning("data_loss queue=%s start=%d stop=%d", queue, start, stop)
 
 
 def batches(

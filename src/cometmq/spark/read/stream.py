@@ -23,12 +23,13 @@ from pyspark.sql.streaming.datasource import (
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.spark.brokers import cluster
+from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
 from cometmq.spark.read.partition import QueueRanges, ranges_of
 from cometmq.spark.read.planning import advance, backward, cap, ranges, tasks
 from cometmq.spark.read.points import Kind, Point
 from cometmq.spark.read.positions import resolve
-from cometmq.spark.read.rows import batches, report_loss
+from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
