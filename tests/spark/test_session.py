@@ -5,7 +5,7 @@ import sys
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark.session import SETTINGS, local_session
+from cometmq.spark.session import SETTINGS, local_session, session_on
 
 pytestmark = pytest.mark.spark
 
@@ -20,3 +20,5 @@ def test_settings(spark: SparkSession) -> None:
 
 def test_a_running_session_is_given_again(spark: SparkSession) -> None:
     assert local_session("other").sparkContext is spark.sparkContext
+    assert session_on("local[3]", "other", {}).sparkContext is spark.sparkContext
+    assert session_on("spark://127.0.0.1:1", "other", {}).sparkContext is spark.sparkContext

@@ -9,7 +9,17 @@ from typing import Final
 import typer
 
 from cometmq.cli import logs, servers
-from cometmq.cli.commands import bench, demo, group, message, outbox, store, storerepair, topic
+from cometmq.cli.commands import (
+    bench,
+    demo,
+    group,
+    message,
+    outbox,
+    spark,
+    store,
+    storerepair,
+    topic,
+)
 from cometmq.core.errors import CometError, SettingsError
 
 FAILED: Final = 1
@@ -28,6 +38,7 @@ app.add_typer(group.app, name="group")
 store.app.command("repair")(storerepair.repair)
 app.add_typer(store.app, name="store")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(spark.app, name="spark")
 app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)

@@ -47,6 +47,21 @@ def local_session(
     own = {"spark.driver.memory": memory, "spark.sql.shuffle.partitions": str(cores)}
     for key, value in {**LOCAL, **SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(key, value)
+    return _quiet(builder)
+
+
+def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session on any master: ``local[4]``, ``spark://host:7077``, ``yarn``. ``settings`` go over
+    ours; a session that runs already in this process is given again."""
+    if master.startswith("local"):
+        return local_session(name, settings={"spark.master": master, **settings})
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(key, value)
+    return _quiet(builder)
+
+
+def _quiet(builder: SparkSession.Builder) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, newest, parsed
+from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
 from cometmq.spark.jobs.report import ChangeReport, make_report
+from cometmq.spark.jobs.words import Word
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
 
 if TYPE_CHECKING:
@@ -41,14 +43,16 @@ class SyncOptions:
     counts by; ``read_options`` are further options of the source.
     """
 
-    nameservers: str
-    topic: str
-    directory: Path
-    buckets: int = 8
-    max_offsets_per_trigger: int = 100_000
-    trigger_ms: int = 1_000
-    group_by: str = "country"
-    read_options: dict[str, str] = field(default_factory=dict)
+    nameservers: Annotated[str, Word("Name servers, several parted by ';'.")]
+    topic: Annotated[str, Word("The topic of changes.", positional=True)]
+    directory: Annotated[Path, Word("Where the copy lies.", positional=True)]
+    buckets: Annotated[int, Word("Parts of the copy; those that a batch touches are merged.")] = 8
+    max_offsets_per_trigger: Annotated[int, Word("Messages in a micro-batch.")] = 100_000
+    trigger_ms: Annotated[int, Word("Between micro-batches, where the topic is followed.")] = 1_000
+    group_by: Annotated[str, Word("The field of a row that the report counts by.")] = "country"
+    read_options: Annotated[dict[str, str], Word("KEY=VALUE, an option of the source.")] = field(
+        default_factory=dict
+    )
 
     @property
     def table(self) -> SnapshotTable:
@@ -72,15 +76,19 @@ class SyncResult:
     report: ChangeReport
 
 
+Options = SyncOptions
+Report = SyncResult
+
+
 def start(spark: SparkSession, options: SyncOptions) -> StreamingQuery:
     """Follow the topic until the query is stopped."""
     trigger = f"{options.trigger_ms} milliseconds"
     return _writer(spark, options).trigger(processingTime=trigger).start()
 
 
-def catch_up(spark: SparkSession, options: SyncOptions) -> None:
+def catch_up(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> None:
     """Apply what the topic holds now, and return. Raises StreamingQueryException."""
-    _writer(spark, options).trigger(availableNow=True).start().awaitTermination()
+    drained(_writer(spark, options).trigger(availableNow=True).start(), "sync", progress)
 
 
 def drain(query: StreamingQuery) -> None:
@@ -90,10 +98,11 @@ def drain(query: StreamingQuery) -> None:
     query.stop()
 
 
-def run(spark: SparkSession, options: SyncOptions) -> SyncResult:
+def run(spark: SparkSession, options: SyncOptions, progress: Progress = silent) -> SyncResult:
     """Apply what the topic holds now, then count and report."""
-    catch_up(spark, options)
-    return finish(spark, options)
+    catch_up(spark, options, progress)
+    with tasks_told(spark, "report", progress):
+        return finish(spark, options)
 
 
 def finish(spark: SparkSession, options: SyncOptions) -> SyncResult:

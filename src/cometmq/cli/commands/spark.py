@@ -1,0 +1,216 @@
+"""``cometmq spark JOB``: a job of cometmq.spark.jobs on a Spark session of its own.
+
+Nothing of Spark is imported before a job is to run, so other commands do not pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cometmq.cli import render
+from cometmq.cli.commands import jobwords
+from cometmq.cli.connect import AsJson  # noqa: TC001 - typer reads it
+from cometmq.cli.servers import parse_settings
+from cometmq.core.errors import CometError, SettingsError
+from cometmq.spark.jobs.registry import JOBS, Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAILED: Final = 1
+REFUSED: Final = 2
+INTERRUPTED: Final = 130
+
+Master = Annotated[
+    str, typer.Option(metavar="URL", help="Where Spark runs: local[N], spark://..., yarn, k8s://")
+]
+Memory = Annotated[str, typer.Option(help="The driver's memory.")]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")
+]
+
+app = typer.Typer(
+    help="Jobs on Spark: archive, search, check, replay and measure topics and stores.",
+    no_args_is_help=True,
+)
+
+
+def run(
+    job: Job,
+    options: Any,
+    *,
+    master: str,
+    memory: str,
+    conf: list[str],
+    as_json: bool,
+) -> None:
+    """Run a job and print its report; the exit code is 0 only when all is well."""
+    with _explained(job.name):
+        spark = _session(job.name, master, memory, parse_settings(conf))
+        try:
+            with _bar(shown=not as_json) as progress:
+                report = job.load().run(spark, options, progress)
+        finally:
+            _stop(spark)
+    if as_json:
+        render.print_json(json_lines(report))
+    else:
+        print_report(report)
+    if not getattr(report, "ok", True):
+        raise typer.Exit(FAILED)
+
+
+def what_is_missing() -> str:
+    """What this machine lacks for Spark, and how to get it; empty when nothing is."""
+    absent = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
+    if absent:
+        return f"{', '.join(absent)} not installed: pip install 'cometmq[spark]'"
+    java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
+    if shutil.which("java") is None and not java.is_file():
+        return "Java is missing, on which Spark runs: apt-get install -y openjdk-17-jre-headless"
+    return ""
+
+
+def json_lines(report: Any) -> list[Any]:
+    """What --json prints of a report, a line each: the rows of the field that it calls its
+    ``LINES``, else all of it."""
+    lines = getattr(report, "LINES", "")
+    return list(getattr(report, lines)) if lines else [report]
+
+
+def print_report(report: Any) -> None:
+    """Print a report: what is one value in a table of its own, then each list of values."""
+    found = {each.name: getattr(report, each.name) for each in fields(report)}
+    found = {name: value for name, value in found.items() if value not in (None, (), [], {})}
+    tables = {name: value for name, value in found.items() if isinstance(value, tuple | list)}
+    plain = [(name.replace("_", " "), _text(v)) for name, v in found.items() if name not in tables]
+    for name, rows in tables.items():
+        typer.echo(f"{name.replace('_', ' ')}:")
+        if is_dataclass(rows[0]):
+            render.print_rows(rows)
+        else:
+            for row in rows:
+                typer.echo(f"  {row}")
+    if plain:
+        render.print_table(("", ""), plain)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_text(each)}" for key, each in value.items())
+    if is_dataclass(value):
+        return _text({each.name: getattr(value, each.name) for each in fields(value)})
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _session(name: str, master: str, memory: str, conf: dict[str, str]) -> SparkSession:
+    from cometmq.spark.session import session_on
+
+    return session_on(master, f"cometmq-{name}", {"spark.driver.memory": memory, **conf})
+
+
+def _stop(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.stop()
+    spark.stop()
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar a stage on standard error, where that is a terminal."""
+    console = render.console(stderr=True)
+    if not (shown and console.is_terminal):
+        from cometmq.spark.jobs.progress import silent
+
+        yield silent
+        return
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        stages = {}
+
+        def tell(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bar.add_task(stage, total=None)
+            bar.update(stages[stage], completed=done, total=total or None)
+
+        yield tell
+
+
+@contextmanager
+def _explained(job: str) -> Iterator[None]:
+    """Turn what a job fails by into one line and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"cometmq spark {job}: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        code = _code_of(error)
+        if code is None:
+            raise
+        typer.echo(f"cometmq spark {job}: {_line_of(error)}", err=True)
+        raise typer.Exit(code) from None
+
+
+def _code_of(error: Exception) -> int | None:
+    """The exit code for an error; None for a bug."""
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, SettingsError) or (
+        isinstance(error, CometError) and isinstance(error, ValueError)
+    ):
+        return REFUSED
+    return FAILED if isinstance(error, CometError | PySparkException | OSError) else None
+
+
+def _line_of(error: Exception) -> str:
+    from cometmq.spark.jobs.failures import cause_of
+
+    return cause_of(error)
+
+
+def _add(job: Job) -> None:
+    """Add a job's command. Its options are known only once its module is imported, so the words
+    are passed on to an application made then."""
+    words = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(job.name, help=job.summary, context_settings=words, add_help_option=False)
+    def call(context: typer.Context) -> None:
+        missing = what_is_missing()
+        if missing:
+            typer.echo(f"cometmq spark {job.name}: {missing}", err=True)
+            raise typer.Exit(REFUSED)
+        of_job(job)(args=list(context.args), prog_name=f"cometmq spark {job.name}")
+
+
+def of_job(job: Job) -> typer.Typer:
+    """The command line of one job."""
+
+    def extra(
+        options: Any,
+        *,
+        master: Master = "local[*]",
+        memory: Memory = "1g",
+        conf: Conf = None,
+        as_json: AsJson = False,
+    ) -> None:
+        run(job, options, master=master, memory=memory, conf=conf or [], as_json=as_json)
+
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(help=job.summary)(jobwords.command(job.load().Options, extra))
+    return one
+
+
+for _job in JOBS:
+    _add(_job)

@@ -1,0 +1,101 @@
+"""How far a job has come: what jobs tell whoever started them, and where they learn it.
+
+Spark says how many tasks of a batch are done, and a stream how far its offsets have come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, what of it is done, and its total (0 while that is not known)."""
+
+POLL_S: Final = 0.3
+_STREAM_POLL_S: Final = 1
+
+_numbers: Final = itertools.count(1)
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+@contextmanager
+def tasks_told(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
+    """Tell how many tasks are done of what Spark does for this thread in the block."""
+    if progress is silent:
+        yield
+        return
+    context = spark.sparkContext
+    group = f"cometmq-{stage}-{next(_numbers)}"
+    done = Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_S):
+            progress(stage, *_tasks(context.statusTracker(), group))
+
+    context.setJobGroup(group, stage)
+    watcher = Thread(target=watch, name=f"progress of {stage}", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        # None takes a property away again.
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    finished = max(_tasks(context.statusTracker(), group)[1], 1)
+    progress(stage, finished, finished)
+
+
+def _tasks(tracker: Any, group: str) -> tuple[int, int]:
+    """How many tasks of a group's jobs are done, of how many."""
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage_id in info.stageIds if info else ():
+            stage = tracker.getStageInfo(stage_id)
+            if stage:
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+    return done, total
+
+
+def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
+    """Wait for the end of a query that has one (trigger availableNow), and tell how far it is.
+
+    Raises StreamingQueryException when it failed.
+    """
+    first: Mapping[str, int] | None = None
+    while not query.awaitTermination(_STREAM_POLL_S):
+        for told in query.recentProgress[-1:]:
+            source = told["sources"][0]
+            if first is None:
+                first = offsets_in(source["startOffset"])
+            progress(stage, *advance(first, source))
+
+
+def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, int]:
+    """Messages from the offsets ``first`` to where a query is, and to what the brokers hold."""
+    here, end = offsets_in(source["endOffset"]), offsets_in(source.get("latestOffset"))
+    done = sum(at - first.get(queue, 0) for queue, at in here.items())
+    total = sum(max(at, here.get(queue, 0)) - first.get(queue, 0) for queue, at in end.items())
+    return done, max(done, total)
+
+
+def offsets_in(offset: Any) -> dict[str, int]:
+    """The offset of every queue in the source's offset, which Spark gives as text or as an object;
+    none where it gives nothing."""
+    found = msgspec.json.decode(offset) if isinstance(offset, str) else offset
+    queues = found.get("q") if isinstance(found, Mapping) else None
+    return {str(queue): int(at) for queue, at in (queues or {}).items()}

@@ -1,0 +1,46 @@
+"""The jobs there are. A job is a module of this package with three names:
+
+    Options     a frozen dataclass: everything that the job needs to know (see words.py)
+    Report      a frozen dataclass: what happened. A field ``ok`` that is false means that the job
+                found what it looks for to be wrong
+    run         ``run(spark, options, progress=silent) -> Report``
+
+Modules are imported when they are asked for: the names alone cost nothing, and need no Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from cometmq.spark.jobs.progress import Progress
+
+
+class JobModule(Protocol):
+    """What a job's module has."""
+
+    Options: type[Any]
+    Report: type[Any]
+
+    def run(self, spark: SparkSession, options: Any, progress: Progress = ...) -> Any:
+        """Do it. Raises CometError, and what Spark raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's name, which is its module's, and what it does."""
+
+    name: str
+    summary: str
+
+    def load(self) -> JobModule:
+        """Import the job."""
+        return cast("JobModule", import_module(f"{__package__}.{self.name}"))
+
+
+JOBS: Final = (Job("sync", "Keep tables in step with a topic of their changes."),)
+BY_NAME: Final = {job.name: job for job in JOBS}

@@ -1,0 +1,143 @@
+"""``cometmq spark JOB``: the frame around a job."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from cometmq.cli.commands import spark as command
+from cometmq.cli.main import main
+from cometmq.core.errors import CometError, SettingsError
+from cometmq.spark.jobs.registry import JOBS, Job
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Report:
+    messages: int = 1234
+    by_tag: tuple[Row, ...] = (Row("a", 1), Row("b", 2))
+    notes: tuple[str, ...] = ("a note",)
+    lags: dict[str, int] | None = None
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class Lines(Report):
+    LINES: ClassVar[str] = "by_tag"
+
+
+@dataclass(frozen=True)
+class Options:
+    fail: str = ""
+
+
+def test_help_lists_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert [job.name for job in JOBS if job.name not in shown] == []
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_job_tells_its_options(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", job.name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--master" in shown
+    assert "--json" in shown
+
+
+def test_without_pyspark_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "pyspark" else 1)
+    assert main(["spark", "sync", "--help"]) == 2
+    assert "pip install 'cometmq[spark]'" in capsys.readouterr().err
+
+
+def test_without_java_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["spark", "sync"]) == 2
+    assert "openjdk" in capsys.readouterr().err
+
+
+def test_bad_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["spark", "sync", "--nonsense"]) == 2
+    assert main(["spark", "nonsense"]) == 2
+    assert "nonsense" in capsys.readouterr().err
+
+
+def test_a_report_is_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_report(Report(lags={"p50": 1200}))
+    shown = capsys.readouterr().out
+    assert "by tag:" in shown
+    assert "1,234" in shown
+    assert "a note" in shown
+    assert "p50=1,200" in shown
+    assert command.json_lines(Report()) == [Report()]
+    assert command.json_lines(Lines()) == [Row("a", 1), Row("b", 2)]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that fails as its option says, without a session."""
+    errors = {
+        "it": CometError("no"),
+        "words": SettingsError("x", "bad"),
+        "os": OSError("io"),
+        "cut": KeyboardInterrupt(),
+        "sql": AnalysisException("[UNRESOLVED_COLUMN] x\n\nJVM stacktrace:\na.b"),
+        "bug": KeyError("bug"),
+    }
+
+    def run(_: None, options: Options, progress: Any) -> Report:
+        progress("work", 1, 2)
+        if options.fail in errors:
+            raise errors[options.fail]
+        return Report(ok=options.fail != "found")
+
+    module = ModuleType("cometmq.spark.jobs.fake")
+    module.Options, module.Report, module.run = Options, Report, run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(command, "_session", lambda *_: None)
+    monkeypatch.setattr(command, "_stop", lambda _: None)
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("fail", "code", "told"),
+    [
+        ("", 0, ""),
+        ("found", 1, ""),
+        ("it", 1, "cometmq spark fake: no"),
+        ("words", 2, "cometmq spark fake: setting 'x': bad"),
+        ("os", 1, "cometmq spark fake: io"),
+        ("cut", 130, "cometmq spark fake: interrupted"),
+        ("sql", 1, "cometmq spark fake: [UNRESOLVED_COLUMN"),
+    ],
+)
+def test_exit_codes(fail: str, code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        command.of_job(Job("fake", "Fails."))(args=["--fail", fail, "--json"])
+    shown = capsys.readouterr()
+    assert done.value.code == code
+    assert shown.err.startswith(told)
+    if not told:
+        assert json.loads(shown.out)["messages"] == 1234
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(KeyError, match="bug"):
+        command.of_job(Job("fake", "Fails."))(args=["--fail", "bug"])
