@@ -4,16 +4,17 @@
 #   make docs    the documentation, strictly        make lock    new requirements/*.lock
 #   make bench   comparison with the Java broker    make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
+#   make flights a year of flights through a broker and Spark
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup demo test compat lint docs lock bench deep clean
+.PHONY: help setup demo flights test compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -23,6 +24,9 @@ $(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requi
 
 demo: $(STAMP)
 	@$(BIN)/cometmq demo
+
+flights: $(STAMP)
+	@$(BIN)/python -m examples.flights $(FLIGHTS)
 
 test: $(STAMP)
 	@$(BIN)/python scripts/test_report.py

@@ -22,7 +22,8 @@ def plan_batches(
     """Which messages may leave together: positions in ``messages``, and their order key.
 
     One topic, one ``wait_store``, one time of birth and one order key a batch, at most
-    ``max_batch_bytes`` each; what may be in no batch goes alone. Messages of one topic and key keep their order.
+    ``max_batch_bytes`` each; what may be in no batch goes alone. Messages of one topic and key keep
+    their order.
     """
     plan: list[tuple[list[int], str | None]] = []
     open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}

@@ -1,0 +1,1 @@
+"""Programs of examples/, and what they promise."""

@@ -1,0 +1,1 @@
+"""The flights, and what becomes of them."""

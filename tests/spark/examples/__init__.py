@@ -1,0 +1,1 @@
+"""Programs of examples/ that use Spark, each on a small scale."""
