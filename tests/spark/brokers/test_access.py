@@ -2,7 +2,9 @@
 
 import pytest
 
-from cometmq.spark.brokers.access import addresses
+from cometmq.protocol.acl import Account
+from cometmq.spark.brokers.access import ReadFrom, addresses, parse
+from cometmq.spark.options import BadOption
 
 
 def test_addresses_are_separated_by_semicolons_or_commas() -> None:
@@ -13,3 +15,19 @@ def test_addresses_are_separated_by_semicolons_or_commas() -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"no address|host:port"):
         addresses(text)
+
+
+def test_accounts_come_whole_and_their_secret_stays_one() -> None:
+    found = parse({"nameservers": "a:1", "accessKey": "who", "secretKey": "hush hush"})
+    assert found.account == Account("who", "hush hush")
+    assert "hush" not in repr(found)
+    for given, missing in (({"accessKey": "x"}, "secretKey"), ({"secretKey": "x"}, "accessKey")):
+        with pytest.raises(BadOption, match=f"'{missing}': has to be given with"):
+            parse({"nameservers": "a:1", **given})
+
+
+def test_who_is_read_from() -> None:
+    assert parse({"nameservers": "a:1"}).read_from is ReadFrom.MASTER
+    assert parse({"nameservers": "a:1", "readFrom": "Slave"}).read_from is ReadFrom.SLAVE
+    with pytest.raises(BadOption, match="none of master, slave"):
+        parse({"nameservers": "a:1", "readFrom": "both"})

@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 from cometmq.core.errors import BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.protocol.acl import Account, signature
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import Request, Response
+from cometmq.protocol.frame import Head, Request, Response, decode_head
+from cometmq.protocol.framer import Framer
 from cometmq.protocol.headers import TopicQueue
 from cometmq.spark.brokers import wire
+from cometmq.spark.brokers.access import Access
 from tests.spark.scripted import Answer, ScriptedPeer
 
 CODE = int(RequestCode.GET_MAX_OFFSET)
+ACCESS = Access((), 5_000)
 
 
 @pytest.fixture(autouse=True)
@@ -32,50 +36,50 @@ def echo(request: Request[Any]) -> Answer:
 
 def test_answers_come_in_the_order_of_their_requests() -> None:
     with ScriptedPeer(echo) as peer:
-        answers = wire.call_many(peer.address, [(CODE, queue(at)) for at in range(200)], 5_000)
+        answers = wire.call_many(peer.address, [(CODE, queue(at)) for at in range(200)], ACCESS)
     assert [answer.ext["offset"] for answer in answers] == [str(at) for at in range(200)]
 
 
 def test_no_requests_need_no_connection() -> None:
-    assert wire.call_many("127.0.0.1:1", [], 100) == []
+    assert wire.call_many("127.0.0.1:1", [], ACCESS) == []
 
 
 def test_a_connection_is_kept() -> None:
     with ScriptedPeer(echo) as peer:
         for at in range(5):
-            wire.call(peer.address, CODE, queue(at), 5_000)
+            wire.call(peer.address, CODE, queue(at), ACCESS)
         assert peer.connections == 1
 
 
 def test_another_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedPeer(echo) as peer:
-        wire.call(peer.address, CODE, queue(0), 5_000)
+        wire.call(peer.address, CODE, queue(0), ACCESS)
         pid = os.getpid()
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: pid + 1)
-            wire.call(peer.address, CODE, queue(0), 5_000)
+            wire.call(peer.address, CODE, queue(0), ACCESS)
             wire.close_all()
         assert peer.connections == 2
 
 
 def test_a_dead_connection_is_replaced() -> None:
     with ScriptedPeer(echo) as peer:
-        wire.call(peer.address, CODE, queue(0), 5_000)
+        wire.call(peer.address, CODE, queue(0), ACCESS)
         peer.drop_connections()
-        assert wire.call(peer.address, CODE, queue(7), 5_000).ext == {"offset": "7"}
+        assert wire.call(peer.address, CODE, queue(7), ACCESS).ext == {"offset": "7"}
         assert peer.connections == 2
 
 
 def test_a_peer_that_always_hangs_up_is_not_connected() -> None:
     with ScriptedPeer(lambda _: None) as peer, pytest.raises(NotConnected, match="closed"):
-        wire.call(peer.address, CODE, queue(0), 5_000)
+        wire.call(peer.address, CODE, queue(0), ACCESS)
 
 
 def test_nobody_there() -> None:
     with ScriptedPeer(echo) as peer:
         address = peer.address
     with pytest.raises(NotConnected, match=address):
-        wire.call(address, CODE, queue(0), 5_000)
+        wire.call(address, CODE, queue(0), ACCESS)
 
 
 def test_silence_ends_with_the_deadline() -> None:
@@ -89,7 +93,7 @@ def test_silence_ends_with_the_deadline() -> None:
 
     with ScriptedPeer(silent) as peer:
         with pytest.raises(RequestTimedOut) as caught:
-            wire.call(peer.address, CODE, queue(0), 50)
+            wire.call(peer.address, CODE, queue(0), Access((), 50))
         done.set()
     assert caught.value.request_code == CODE
 
@@ -109,7 +113,7 @@ def test_bytes_that_are_no_frame_end_the_connection() -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     with pytest.raises(NotConnected):
-        wire.call(f"127.0.0.1:{listener.getsockname()[1]}", CODE, queue(0), 5_000)
+        wire.call(f"127.0.0.1:{listener.getsockname()[1]}", CODE, queue(0), ACCESS)
     thread.join()
     listener.close()
 
@@ -119,3 +123,40 @@ def test_a_refusal_carries_code_and_remark() -> None:
     with pytest.raises(BrokerRefused, match="no topic"):
         wire.checked("a:1", CODE, answer)
     assert wire.checked("a:1", CODE, Response(0, 0, None, {}, b"x")).body == b"x"
+
+
+def test_requests_are_signed() -> None:
+    import socket
+    import threading
+
+    heads: list[Head] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        opened, _ = listener.accept()
+        framer = Framer()
+        with opened:
+            framer.feed(opened.recv(65_536))
+        heads.extend(decode_head(codec, header) for codec, header, _ in framer.take(9))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    reached = Access((), 5_000, account=Account("who", "hush hush"))
+    with listener, pytest.raises(NotConnected):
+        wire.Wire(f"127.0.0.1:{listener.getsockname()[1]}", reached).exchange(
+            [(CODE, queue(3)), (CODE, None)], 5_000
+        )
+    thread.join()
+    assert [head.ext.keys() for head in heads] == [
+        {"topic", "queueId", "AccessKey", "Signature"},
+        {"AccessKey", "Signature"},
+    ]
+    for head in heads:
+        assert head.ext["AccessKey"] == "who"
+        assert head.ext["Signature"] == signature("hush hush", head.ext)
+
+
+def test_a_denial_names_the_options() -> None:
+    for answer in (Response(16, 0, "no", {}, b""), Response(1, 0, "x.AclException: y", {}, b"")):
+        with pytest.raises(BrokerRefused, match="accessKey and secretKey say who asks"):
+            wire.checked("a:1", CODE, answer)

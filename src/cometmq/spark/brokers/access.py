@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
-from cometmq.spark.options import Given, get, positive, required
+from cometmq.protocol.acl import Account
+from cometmq.spark.brokers import tls
+from cometmq.spark.options import BadOption, Given, get, one_of, positive, required, some_text
 
-OPTIONS: Final = ("nameservers", "requestTimeoutMs")
+if TYPE_CHECKING:
+    from cometmq.spark.brokers.tls import Tls
+
+OPTIONS: Final = (
+    *("nameservers", "requestTimeoutMs", "readFrom"),
+    *("accessKey", "secretKey"),
+    *tls.OPTIONS,
+)
 ALIASES: Final = {"namesrv": "nameservers", "namesrvaddr": "nameservers"}
 
 _PORT_MAX: Final = 65_535
+
+
+class ReadFrom(Enum):
+    """Which broker of a name is asked for messages first."""
+
+    MASTER = "master"
+    SLAVE = "slave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +36,9 @@ class Access:
 
     nameservers: tuple[str, ...]
     request_timeout_ms: int
+    account: Account | None = None
+    tls: Tls | None = None
+    read_from: ReadFrom = ReadFrom.MASTER
 
 
 def parse(given: Given) -> Access:
@@ -26,7 +46,20 @@ def parse(given: Given) -> Access:
     return Access(
         nameservers=required(given, "nameservers", addresses),
         request_timeout_ms=get(given, "requestTimeoutMs", positive, 10_000),
+        account=_account(given),
+        tls=tls.parse(given),
+        read_from=ReadFrom(get(given, "readFrom", one_of("master", "slave"), "master")),
     )
+
+
+def _account(given: Given) -> Account | None:
+    for name, other in (("accessKey", "secretKey"), ("secretKey", "accessKey")):
+        if name in given and other not in given:
+            raise BadOption(other, f"has to be given with {name}")
+    if "accessKey" not in given:
+        return None
+    # Nothing that a reader of options says of a value may quote the secret one.
+    return Account(given["accessKey"].strip(), required(given, "secretKey", some_text))
 
 
 def addresses(text: str) -> tuple[str, ...]:

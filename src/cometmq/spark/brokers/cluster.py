@@ -54,7 +54,7 @@ def _ask_route(topic: str, access: Access) -> TopicRoute:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     for address in access.nameservers:
         try:
-            answer = call(address, code, h.Topic(topic=topic), access.request_timeout_ms)
+            answer = call(address, code, h.Topic(topic=topic), access)
         except (NotConnected, RequestTimedOut) as error:
             problems.append(str(error))
             continue
@@ -141,7 +141,7 @@ def _ask_broker(
     failure: ClientError | None = None
     for address in addresses(queue, access):
         try:
-            return address, call_many(address, calls, access.request_timeout_ms)
+            return address, call_many(address, calls, access)
         except (NotConnected, RequestTimedOut) as error:
             log.warning("broker_unreachable address=%s error=%r", address, str(error))
             failure = error

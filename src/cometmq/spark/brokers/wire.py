@@ -14,16 +14,27 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import BrokerRefused, NotConnected, ProtocolError, RequestTimedOut
+from cometmq.protocol.acl import signed
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Connection
+from cometmq.protocol.fields import to_ext
+from cometmq.spark.brokers import tls
 
 if TYPE_CHECKING:
+    from cometmq.protocol.acl import Account
     from cometmq.protocol.frame import Response
     from cometmq.protocol.headers import Header
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.brokers.tls import Tls
 
 READ_BYTES: Final = 1 << 18
 IN_FLIGHT_MAX: Final = 64
 """Requests sent ahead of their answers: few enough that neither side's buffers fill."""
+
+GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
+"""The consumer group of everything that reads: brokers make it by themselves and do not list it."""
+
+_OF_ACL: Final = "AclException"
 
 Call = tuple[int, "Header | None"]
 """A request's code and header."""
@@ -34,18 +45,12 @@ _clock: Final = SystemClock()
 class Wire:
     """One connection; used by one thread at a time. Raises NotConnected when it cannot be made."""
 
-    def __init__(self, address: str, connect_timeout_ms: int) -> None:
+    def __init__(self, address: str, access: Access) -> None:
         self.address = address
         self.broken = False
-        host, _, port = address.rpartition(":")
+        self._account = access.account
         self._connection: Connection[int] = Connection()
-        try:
-            self._socket = socket.create_connection(
-                (host.strip("[]"), int(port)), connect_timeout_ms / 1000
-            )
-        except OSError as error:
-            raise NotConnected(address, str(error)) from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _connect(address, access)
 
     def close(self) -> None:
         """Close the socket."""
@@ -76,10 +81,15 @@ class Wire:
         self._wait_until(deadline_ms)
         self._socket.sendall(
             b"".join(
-                self._connection.encode_request(code, header, first + at, deadline_ms)[1]
+                self._connection.encode_request(
+                    code, header, first + at, deadline_ms, extra=self._proof(header)
+                )[1]
                 for at, (code, header) in enumerate(calls)
             )
         )
+
+    def _proof(self, header: Header | None) -> dict[str, str] | None:
+        return None if self._account is None else signed(self._account, to_ext(header))
 
     def _receive(self, answers: dict[int, Response], deadline_ms: int) -> None:
         self._wait_until(deadline_ms)
@@ -100,10 +110,30 @@ class Wire:
         self._socket.settimeout(left_ms / 1000)
 
 
-_wires: Final[dict[tuple[str, int], Wire]] = {}
+def _connect(address: str, access: Access) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    # Files that cannot be read are the user's to mend: no other attempt would help.
+    context = None if access.tls is None else tls.context(access.tls)
+    try:
+        made = socket.create_connection((host, int(port)), access.request_timeout_ms / 1000)
+    except OSError as error:
+        raise NotConnected(address, str(error)) from None
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if context is None:
+        return made
+    try:
+        return context.wrap_socket(made, server_hostname=host)
+    except (OSError, ValueError) as error:
+        made.close()
+        raise NotConnected(address, f"TLS handshake failed: {error}") from None
 
 
-def call_many(address: str, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
+Key = tuple[str, int, "Account | None", "Tls | None"]
+_wires: Final[dict[Key, Wire]] = {}
+
+
+def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Response]:
     """The answers of ``address``, whatever their codes, in the order of the calls.
 
     A kept connection that turns out to be dead is replaced once. Raises NotConnected and
@@ -111,26 +141,37 @@ def call_many(address: str, calls: Sequence[Call], timeout_ms: int) -> list[Resp
     """
     if not calls:
         return []
-    key = (address, os.getpid())
+    key = (address, os.getpid(), access.account, access.tls)
     kept = _wires.pop(key, None)
     if kept is not None:
         try:
-            return _exchange(key, kept, calls, timeout_ms)
+            return _exchange(key, kept, calls, access.request_timeout_ms)
         except NotConnected:
             pass  # the server went away since the last call: it may be back
-    return _exchange(key, Wire(address, timeout_ms), calls, timeout_ms)
+    return _exchange(key, Wire(address, access), calls, access.request_timeout_ms)
 
 
-def call(address: str, code: int, header: Header | None, timeout_ms: int) -> Response:
+def call(address: str, code: int, header: Header | None, access: Access) -> Response:
     """One answer of ``address``, whatever its code."""
-    return call_many(address, [(code, header)], timeout_ms)[0]
+    return call_many(address, [(code, header)], access)[0]
 
 
 def checked(address: str, code: int, response: Response) -> Response:
     """``response``, unless it says that the request failed: then BrokerRefused is raised."""
     if response.code != ResponseCode.SUCCESS:
-        raise BrokerRefused(address, code, response.code, response.remark or "no remark")
+        raise refusal(address, code, response)
     return response
+
+
+def refusal(address: str, code: int, response: Response) -> BrokerRefused:
+    """The error for an answer that is none; where access was denied it names the options."""
+    remark = response.remark or "no remark"
+    if response.code == ResponseCode.NO_PERMISSION or _OF_ACL in remark:
+        remark += (
+            "; options accessKey and secretKey say who asks, and that account needs the right to "
+            f"read the topic and the right of the group {GROUP}"
+        )
+    return BrokerRefused(address, code, response.code, remark)
 
 
 def close_all() -> None:
@@ -139,9 +180,7 @@ def close_all() -> None:
         _wires.pop(key).close()
 
 
-def _exchange(
-    key: tuple[str, int], wire: Wire, calls: Sequence[Call], timeout_ms: int
-) -> list[Response]:
+def _exchange(key: Key, wire: Wire, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
     # Kept only once it has answered: a failure half way leaves answers that nobody waits for.
     found = wire.exchange(calls, timeout_ms)
     _wires[key] = wire

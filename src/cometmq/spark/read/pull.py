@@ -14,19 +14,13 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from cometmq.core.errors import (
-    BrokerRefused,
-    ClientError,
-    NotConnected,
-    RequestTimedOut,
-    RouteNotFound,
-)
+from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.message.record import decode_one
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark.brokers import cluster
-from cometmq.spark.brokers.wire import call, call_many
+from cometmq.spark.brokers.wire import GROUP, call, call_many, refusal
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
@@ -35,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
 PULL_ROWS: Final = 1024
 """Messages asked for at once; brokers give fewer (32 of them unless configured otherwise)."""
 
@@ -141,7 +134,7 @@ class QueuePuller:
         self._window = min(self._window * 2, WINDOW_MAX)
         calls = [(_PULL, header) for header in headers]
         try:
-            answers = call_many(self._address, calls, self._options.access.request_timeout_ms)
+            answers = call_many(self._address, calls, self._options.access)
         except (NotConnected, RequestTimedOut):
             answers = []  # the careful way of _next finds out what is wrong
         found: list[Span] = []
@@ -220,13 +213,13 @@ class QueuePuller:
     def _try(self, address: str, header: PullMessage) -> Response | ClientError:
         """The broker's answer, or the failure that another try may mend; others are raised."""
         try:
-            answer = call(address, _PULL, header, self._options.access.request_timeout_ms)
+            answer = call(address, _PULL, header, self._options.access)
         except (NotConnected, RequestTimedOut) as error:
             log.warning("pull_failed queue=%s error=%r", self._queue, str(error))
             return error
         if answer.code in _WITH_OFFSETS:
             return answer
-        refused = BrokerRefused(address, _PULL, answer.code, answer.remark or "no remark")
+        refused = refusal(address, _PULL, answer)
         if answer.code == ResponseCode.SYSTEM_BUSY:
             return refused
         raise refused

@@ -1,0 +1,61 @@
+"""Encrypted connections: what the user names as files, as a context of this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark.options import BadOption, Given, boolean, get, some_text
+
+if TYPE_CHECKING:
+    import ssl
+
+OPTIONS: Final = ("useTls", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsCheckHostname")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM, on every machine that reads. Without ``ca_file`` the system's authorities are
+    trusted; ``cert_file`` and ``key_file`` are shown to servers that ask who we are."""
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    check_hostname: bool = True
+
+
+def parse(given: Given) -> Tls | None:
+    """Read the options of encryption; None without it. Raises BadOption."""
+    if not get(given, "useTls", boolean, False):
+        for name in OPTIONS[1:]:
+            if name in given:
+                raise BadOption(name, "means nothing unless useTls is true")
+        return None
+    found = Tls(
+        ca_file=get(given, "tlsCaFile", some_text, None),
+        cert_file=get(given, "tlsCertFile", some_text, None),
+        key_file=get(given, "tlsKeyFile", some_text, None),
+        check_hostname=get(given, "tlsCheckHostname", boolean, True),
+    )
+    if found.key_file is not None and found.cert_file is None:
+        raise BadOption("tlsKeyFile", "is the key of tlsCertFile, which is not given")
+    return found
+
+
+@lru_cache(maxsize=16)
+def context(tls: Tls) -> ssl.SSLContext:
+    """The context of this process. Raises BadOption when a file cannot be used."""
+    import ssl
+
+    try:
+        made = ssl.create_default_context(cafile=tls.ca_file)
+    except OSError as error:
+        raise BadOption("tlsCaFile", f"{tls.ca_file}: {error}") from None
+    made.check_hostname = tls.check_hostname
+    if tls.cert_file is not None:
+        try:
+            made.load_cert_chain(tls.cert_file, tls.key_file)
+        except OSError as error:
+            raise BadOption("tlsCertFile", f"{tls.cert_file}: {error}") from None
+    return made
