@@ -1,5 +1,6 @@
 """The year of flights: all of them, when they left, in order."""
 
+import importlib.metadata
 import itertools
 
 import pytest
@@ -64,6 +65,6 @@ def test_only_two_days_are_read_ahead() -> None:
 
 
 def test_without_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.importlib.metadata, "files", lambda name: None)
+    monkeypatch.setattr(importlib.metadata, "files", lambda name: None)
     with pytest.raises(NoFlights, match="pip install"):
         data.data_file()
