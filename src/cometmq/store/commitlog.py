@@ -90,6 +90,29 @@ class CommitLog:
         self._runs.append((self.position, self.parts))
         return self.position
 
+    def extend(self, data: memoryview) -> None:
+        """Take whole records and blanks as another log has them, to be written at its end."""
+        while data:
+            piece = data[: self.limit - self.position]
+            data = data[len(piece) :]
+            self.parts.append(piece)
+            self.position += len(piece)
+            if self.position == self.limit:
+                self.limit += self.segments.file_bytes
+                self.parts = []
+                self._runs.append((self.position, self.parts))
+
+    def restart_at(self, offset: int) -> None:
+        """Let a log without a record begin at ``offset``, where one of its files would begin.
+
+        Raises OSError when a file that was made for its first records cannot be removed.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.exception() is None:
+            self.segments.add(ahead.result())
+        self.segments.restart_at(offset)
+        self.resume(offset)
+
     def reserve(self, size_bytes: int) -> int:
         """Keep room at the end of the current file for what :meth:`fill` writes; gives its offset.
 

@@ -109,6 +109,8 @@ class MessageStore:
         flush_thread = files.threads(1, "cometmq-flush")
         self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
+        #: Called when more of the log was written, or became durable.
+        self.on_progress: list[Callable[[], None]] = []
         self.put_failures = 0
         self.last_ms = 0
         self.queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -338,6 +340,8 @@ class MessageStore:
             self.refusal = error
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
+        for call in self.on_progress:
+            call()
 
     def sync(self) -> None:
         """Make what is written durable; parked tokens come back through ``on_durable``."""
@@ -350,6 +354,8 @@ class MessageStore:
         tokens = self.durable.advance(offset)
         if tokens:
             self.on_durable(tokens)
+        for call in self.on_progress:
+            call()
 
     def _sync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it could not write, so a second try proves nothing.

@@ -127,8 +127,8 @@ class Segments:
 
     @property
     def end(self) -> int:
-        """End of the last file; 0 with none."""
-        return self.files[-1].end if self.files else 0
+        """End of the last file; with none, where the first one would begin."""
+        return self.files[-1].end if self.files else self._first
 
     def find(self, offset: int) -> LogFile | None:
         """The file that holds ``offset``; None when no file does."""
@@ -145,7 +145,7 @@ class Segments:
 
     def add(self, file: LogFile) -> None:
         """Put a file behind the last one."""
-        assert not self.files or file.base == self.end
+        assert file.base == self.end or not self.files
         if not self.files:
             self._first = file.base
         self.files.append(file)
@@ -163,6 +163,11 @@ class Segments:
         """Remove the files that begin behind ``offset``, last first. Raises OSError."""
         for file in reversed(self.detach_behind(offset)):
             remove_file(self._files, file.path)
+
+    def restart_at(self, offset: int) -> None:
+        """Begin at ``offset``, without the files there are. Raises OSError."""
+        self.drop_after(-1)
+        self._first = offset
 
     def drop_first(self) -> LogFile:
         """Let go of the oldest file. It is returned closed, and its name is the caller's to

@@ -1,0 +1,280 @@
+"""A master's end of replication: takes slaves' connections and pushes the log to them.
+
+What was written lately leaves with the turn that wrote it; what is not in memory is read by a
+thread, one piece at a time for each slave. With SYNC_FLUSH only what the device has is sent: a
+slave must not have what a power cut may take from its master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import StoreError
+from cometmq.replication.rate import Rate
+from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
+from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
+from cometmq.store.loading import load_ranges
+from cometmq.store.resident import bytes_at_once
+
+if TYPE_CHECKING:
+    import socket
+
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+_TICK_MS: Final = 1_000
+#: What a connection holds that its slave has not taken; over it no more of the log is given to it.
+_BUFFER_BYTES: Final = 1 << 20
+#: More slaves than this is a mistake, or something that connects again and again.
+_SLAVES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """``copies`` is in how many logs a message has to be before it counts as replicated, this one
+    among them. ``whole_history`` gives a slave that has nothing all of the log, not the last file
+    alone. ``rate_bytes_per_s`` bounds what is sent to each slave; 0 does not."""
+
+    copies: int = 1
+    transfer_bytes: int = 256 << 10
+    fall_behind_max_bytes: int = FALL_BEHIND_MAX_BYTES
+    whole_history: bool = True
+    rate_bytes_per_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveState:
+    """A connected slave, for people: ``behind_bytes`` is what it lacks."""
+
+    address: str
+    acked: int
+    behind_bytes: int
+
+
+class Master:
+    """Serves the slaves of one store. ``on_reached`` is told up to where enough logs hold it."""
+
+    def __init__(
+        self, store: MessageStore, settings: MasterSettings, *, clock: Clock, tasks: Tasks
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.clock = clock
+        self.tasks = tasks
+        self.on_reached: Callable[[int], None] = lambda offset: None
+        self._slaves: dict[_Slave, None] = {}
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Take connections on a bound socket."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Slave(self), sock=listener)
+        self.store.on_progress.append(self.progressed)
+        self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
+
+    async def close(self) -> None:
+        """End all connections; what slaves were not sent yet they get at the next start."""
+        if self._server is None:
+            return
+        self.store.on_progress.remove(self.progressed)
+        self._server.close()
+        for slave in list(self._slaves):
+            slave.abort()
+
+    @property
+    def end(self) -> int:
+        """End of what may be sent."""
+        store = self.store
+        return store.durable_offset if store.waits_for_sync else store.written_offset
+
+    @property
+    def reached(self) -> int:
+        """Up to where enough logs hold this one."""
+        return reached([slave.link for slave in self._slaves], self.settings.copies, self.end)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether enough slaves are connected, and near enough, to wait for."""
+        settings = self.settings
+        links = [slave.link for slave in self._slaves]
+        return are_enough(links, settings.copies, self.end, settings.fall_behind_max_bytes)
+
+    def slaves(self) -> list[SlaveState]:
+        """The slaves that are connected and have said what they have."""
+        end = self.end
+        return [
+            SlaveState(slave.address, slave.link.acked, end - slave.link.acked)
+            for slave in self._slaves
+            if slave.link.is_known
+        ]
+
+    def progressed(self) -> None:
+        """The log grew, or more of it is on the device."""
+        for slave in list(self._slaves):
+            slave.push()
+
+    def bounds(self) -> Bounds:
+        """The part of the log that a slave may ask for."""
+        return Bounds(self.store.log.segments.start, self.end)
+
+    def begin(self) -> int:
+        """Where a slave that has nothing begins."""
+        segments = self.store.log.segments
+        if self.settings.whole_history or not segments.files:
+            return segments.start
+        end = max(self.end - 1, segments.start)
+        return end - (end - segments.start) % segments.file_bytes
+
+    def joined(self, slave: _Slave) -> bool:
+        """Take a connection; False when there are too many."""
+        if len(self._slaves) >= _SLAVES_MAX:
+            return False
+        self._slaves[slave] = None
+        return True
+
+    def left(self, slave: _Slave) -> None:
+        """A connection is gone."""
+        self._slaves.pop(slave, None)
+
+    def acknowledged(self) -> None:
+        """A slave has more than before."""
+        self.on_reached(self.reached)
+
+    async def _tick(self) -> None:
+        while True:
+            await self.clock.sleep_ms(_TICK_MS)
+            now_ms = self.clock.monotonic_ms()
+            for slave in list(self._slaves):
+                slave.tick(now_ms)
+
+
+class _Slave(asyncio.Protocol):
+    """One slave's connection."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self.link = SlaveLink(master.clock.monotonic_ms())
+        self.address = ""
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._loading = False
+        self._rate = Rate(master.settings.rate_bytes_per_s)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if not self._master.joined(self):
+            log.warning("slave_refused address=%s reason=%r", self.address, "too many slaves")
+            transport.abort()
+            return
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None and self.link.is_known:
+            log.warning(
+                "slave_gone address=%s acked=%d reason=%r", self.address, self.link.acked, str(exc)
+            )
+        self._transport = None
+        self._master.left(self)
+
+    def data_received(self, data: bytes) -> None:
+        master, link = self._master, self.link
+        was_known = link.is_known
+        try:
+            has_more = link.receive_data(
+                data, master.bounds(), master.begin(), master.clock.monotonic_ms()
+            )
+        except BadPeer as error:
+            log.warning("slave_refused address=%s reason=%r", self.address, error.problem)
+            self.abort()
+            return
+        if link.is_known and not was_known:
+            log.info("slave_joined address=%s from=%d", self.address, link.sent)
+        if has_more:
+            master.acknowledged()
+        self.push()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.push()
+
+    def tick(self, now_ms: int) -> None:
+        """Say that the master lives, or find that the slave does not."""
+        if self.link.is_silent(now_ms):
+            log.warning("slave_silent address=%s acked=%d", self.address, self.link.acked)
+            self.abort()
+        elif self._transport is not None and (beat := self.link.heartbeat(now_ms)) is not None:
+            self._transport.write(beat)
+
+    def push(self) -> None:
+        """Send what the slave lacks, as far as its connection takes it and no wait is needed."""
+        link, master = self.link, self._master
+        if not link.is_known or self._loading:
+            return
+        while self._transport is not None and not self._paused and link.sent < (end := master.end):
+            wait_ms = self._rate.wait_ms(master.clock.monotonic_ms())
+            if wait_ms:
+                self._later(self._after(wait_ms))
+                return
+            start, stop = link.sent, min(end, link.sent + master.settings.transfer_bytes)
+            segments = master.store.log.segments
+            file = segments.find(start)
+            if file is None:
+                log.warning("slave_lost address=%s offset=%d", self.address, start)
+                self.abort()
+                return
+            stop = min(stop, file.end)
+            view = bytes_at_once(master.store.log, file, start, stop)
+            if view is None:
+                self._later(self._load(start, stop - start))
+                return
+            self._send(view)
+
+    def _send(self, view: memoryview) -> None:
+        if self._transport is None:
+            return
+        now_ms = self._master.clock.monotonic_ms()
+        self._rate.spend(len(view), now_ms)
+        head = self.link.header(len(view), now_ms)
+        # A copy: what waits for the slave must not hold a view of a file that may go.
+        self._transport.write(b"".join((head, view)))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        self._loading = True
+        self._master.tasks.spawn(self._then_push(work), name="replication read")
+
+    async def _then_push(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            log.error("slave_lost address=%s reason=%r", self.address, str(error))
+            self.abort()
+        finally:
+            self._loading = False
+        self.push()
+
+    async def _after(self, wait_ms: int) -> None:
+        await self._master.clock.sleep_ms(wait_ms)
+
+    async def _load(self, start: int, size_bytes: int) -> None:
+        pieces = await load_ranges(self._master.store.log, [(start, size_bytes)])
+        if pieces and self.link.sent == start:
+            self._send(pieces[0].sound())
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()

@@ -1,0 +1,249 @@
+"""A slave's end of replication: connects to the master, copies its log, says what it has.
+
+Bytes that came are written in the turn in which they came, and reported once they are as safe as
+the flush policy promises: written, or with SYNC_FLUSH on the device. A connection that ends, for
+whatever reason, is made again; what was not whole comes again.
+
+    connect -> report a little less than there is -> compare what comes with it -> copy the rest
+            -> the logs differ: nothing is copied; LogsDiffer says from where on
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import CometError, StoreError
+from cometmq.replication.prefix import Overlap, first_difference
+from cometmq.replication.transfer import BadPeer, MasterLink
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.engine import MessageStore
+    from cometmq.store.replica import Replica
+
+log = logging.getLogger(__name__)
+
+#: Between two attempts to reach the master.
+RETRY_MS: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 3_000
+_TICK_MS: Final = 1_000
+#: Messages that wait for dispatch; over the first no more is read, under the second it goes on.
+_BACKLOG_HIGH: Final = 65_536
+_BACKLOG_LOW: Final = 16_384
+
+
+class LogsDiffer(CometError):
+    """The master's log is not this one continued: they differ from ``offset`` on, and this one
+    goes on to ``end``."""
+
+    def __init__(self, master: str, offset: int, end: int) -> None:
+        self.master = master
+        self.offset = offset
+        self.end = end
+        super().__init__(
+            f"the log of the master {master} differs from this one at offset {offset}, and "
+            f"{end - offset} bytes here are not in it: nothing is copied; compare the two, then "
+            "cut this log off there or promote this broker"
+        )
+
+
+class Slave:
+    """Copies a master's log into a store. ``master`` gives the address to connect to, "" while it
+    is not known. ``on_change`` is called when :attr:`is_connected` changes."""
+
+    def __init__(
+        self, store: MessageStore, replica: Replica, *, clock: Clock, master: Callable[[], str]
+    ) -> None:
+        self.store = store
+        self.replica = replica
+        self.clock = clock
+        self._master = master
+        self._connection: _Connection | None = None
+        self.on_change: list[Callable[[], None]] = []
+        self.problem: CometError | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a master is there and has sent something."""
+        return self._connection is not None and self._connection.link.heard
+
+    @property
+    def kept_offset(self) -> int:
+        """The end of what is as safe as the flush policy promises."""
+        store = self.store
+        return store.durable_offset if store.waits_for_sync else store.written_offset
+
+    async def run_forever(self) -> None:
+        """Stay connected to the master."""
+        self.store.on_progress.append(self._progressed)
+        self.store.listeners.append(lambda _: self._progressed())
+        overlap: Overlap | None = None
+        while True:
+            address = self._master()
+            if address:
+                overlap = overlap or Overlap(
+                    self.store.log.segments.start, self.store.written_offset
+                )
+                again = await self._follow(address, overlap)
+                if again and overlap.retry():
+                    continue
+                overlap = None
+            await self.clock.sleep_ms(RETRY_MS)
+
+    async def _follow(self, address: str, overlap: Overlap) -> bool:
+        """Copy until the connection ends; True when the logs part before what was asked for."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self, address, overlap)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                await loop.create_connection(lambda: connection, host.strip("[]"), int(port))
+        except (OSError, TimeoutError) as error:
+            log.warning("master_unreachable address=%s reason=%r", address, str(error))
+            return False
+        self._connection = connection
+        try:
+            await connection.over
+        finally:
+            self._connection = None
+            connection.abort()
+            self.replica.drop_rest()
+            self._changed()
+        return connection.parted_before
+
+    def _progressed(self) -> None:
+        if self._connection is not None:
+            self._connection.progressed()
+
+    def _changed(self) -> None:
+        for call in self.on_change:
+            call()
+
+    def changed(self) -> None:
+        """The connection is in use from now on."""
+        self._changed()
+
+    def stopped(self, problem: CometError) -> None:
+        """Copying cannot go on for now; the same reason is logged once."""
+        if str(problem) != str(self.problem):
+            log.error("replication_stopped master=%s reason=%r", self._master(), str(problem))
+        self.problem = problem
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to the master. ``over`` is done when it has ended."""
+
+    def __init__(self, slave: Slave, address: str, overlap: Overlap) -> None:
+        self._slave = slave
+        self._address = address
+        self._overlap = overlap
+        self.link = MasterLink(overlap.begin, slave.clock.monotonic_ms())
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.parted_before = False
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        log.info("master_connected address=%s from=%d", self._address, self.link.received)
+        self._tick()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            log.warning("master_gone address=%s reason=%r", self._address, str(exc or "closed"))
+        self._end()
+
+    def data_received(self, data: bytes) -> None:
+        heard = self.link.heard
+        try:
+            for offset, piece in self.link.receive_data(
+                memoryview(data), self._slave.clock.monotonic_ms()
+            ):
+                self._take(offset, piece)
+        except (BadPeer, StoreError, LogsDiffer, OSError) as error:
+            self._refuse(error)
+            return
+        if not heard:
+            self._slave.changed()
+        self.progressed()
+
+    def _take(self, offset: int, piece: memoryview) -> None:
+        slave, end = self._slave, self._overlap.end
+        if offset < end:
+            known = piece[: end - offset]
+            self._compare(offset, known)
+            offset, piece = offset + len(known), piece[len(known) :]
+        if not piece:
+            return
+        slave.problem = None
+        if slave.replica.received != offset:
+            slave.replica.begin(offset)
+        slave.replica.take(piece)
+        if slave.store.waits_for_sync:
+            slave.store.sync()
+
+    def _compare(self, offset: int, theirs: memoryview) -> None:
+        """The master's log must be ours as far as ours goes."""
+        segments = self._slave.store.log.segments
+        while theirs:
+            file = segments.find(offset)
+            assert file is not None
+            ours = bytearray(min(len(theirs), file.end - offset))
+            file.read_into(ours, offset)
+            at = first_difference(memoryview(ours), theirs[: len(ours)])
+            if at >= 0:
+                self.parted_before = self._overlap.parted_before(offset + at)
+                raise LogsDiffer(self._address, offset + at, self._overlap.end)
+            offset, theirs = offset + len(ours), theirs[len(ours) :]
+
+    def _refuse(self, error: Exception) -> None:
+        if not self.parted_before:
+            self._slave.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
+        self.abort()
+
+    def progressed(self) -> None:
+        """More was written, synced or dispatched: report it, and read on if that was held back."""
+        transport, slave = self._transport, self._slave
+        if transport is None:
+            return
+        has = min(slave.kept_offset, self.link.received)
+        report = self.link.report(max(has, self._overlap.begin), slave.clock.monotonic_ms())
+        if report is not None:
+            transport.write(report)
+        waiting = slave.store.backlog.messages
+        if self._paused and waiting < _BACKLOG_LOW:
+            self._paused = False
+            transport.resume_reading()
+        elif not self._paused and waiting > _BACKLOG_HIGH:
+            self._paused = True
+            transport.pause_reading()
+
+    def _tick(self) -> None:
+        if self.over.done():
+            return
+        if self.link.is_silent(self._slave.clock.monotonic_ms()) and not self._paused:
+            log.warning("master_silent address=%s", self._address)
+            self.abort()
+            return
+        self.progressed()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_TICK_MS / 1000, self._tick)
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.over.done():
+            self.over.set_result(None)

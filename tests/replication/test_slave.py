@@ -1,0 +1,138 @@
+"""Slaves that copy a master over real sockets: late, killed, ahead, apart."""
+
+import asyncio
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from cometmq.replication import slave as slave_module
+from cometmq.replication.master import MasterSettings
+from cometmq.replication.slave import LogsDiffer
+from cometmq.store.config import FlushDiskType
+from tests.replication.pairs import assert_same, pair, until, until_copied
+from tests.store.faults import FailingFiles
+from tests.store.stores import copied, fill
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow on one another."""
+    monkeypatch.setattr(slave_module, "RETRY_MS", 10)
+
+
+async def test_a_log_is_copied_while_it_grows(tmp_path: Path) -> None:
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        fill(master.store, 100)
+        slave = made.slave(master)
+        for turn in range(20):
+            fill(master.store, 20, first=100 + 20 * turn)
+            await asyncio.sleep(0)
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+        assert slave.slave is not None
+        assert slave.slave.is_connected
+        assert master.master is not None
+        await until(lambda: master.master.reached == master.store.written_offset)  # type: ignore[union-attr]
+
+
+async def test_what_a_sync_slave_reports_is_on_its_device(tmp_path: Path) -> None:
+    async with pair(tmp_path) as made:
+        master = await made.master(settings=MasterSettings(copies=2))
+        slave = made.slave(master, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        acked: list[tuple[int, int]] = []
+        assert master.master is not None
+        master.master.on_reached = lambda offset: acked.append((offset, slave.store.durable_offset))
+        for turn in range(10):
+            fill(master.store, 10, first=10 * turn)
+            await asyncio.sleep(0.001)
+        await until(lambda: bool(acked) and acked[-1][0] == master.store.written_offset)
+        assert all(offset <= durable for offset, durable in acked)
+        assert_same(master.store, slave.store)
+
+
+async def test_a_slave_goes_on_after_breaks_on_both_sides(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        addresses = [master.address]
+        slave = made.slave(lambda: addresses[-1])
+        for turn in range(12):
+            fill(master.store, 40, first=40 * turn)
+            await asyncio.sleep(chance.random() * 0.02)
+            if turn % 3 == 1:
+                await made.close(master)
+                master = await made.master()
+                addresses.append(master.address)
+            elif turn % 3 == 2:
+                await made.close(slave)
+                slave = made.slave(lambda: addresses[-1])
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
+
+
+async def test_a_slave_that_is_ahead_waits_and_says_so_once_the_logs_part(tmp_path: Path) -> None:
+    """The master lost its tail in a power cut, and went on."""
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        slave = made.slave(lambda: master.address)
+        fill(master.store, 50)
+        await until_copied(master, slave)
+        common = slave.store.written_offset
+        await made.close(slave)
+        await made.close(master)
+        ahead = made.open("slave")
+        fill(ahead.store, 20, first=1_000)
+        end = ahead.store.written_offset
+        await made.close(ahead)
+        master = await made.master()
+        slave = made.slave(lambda: master.address)
+        fill(master.store, 100, first=50)
+        assert slave.slave is not None
+        await until(lambda: isinstance(slave.slave.problem, LogsDiffer))  # type: ignore[union-attr]
+        problem = slave.slave.problem
+        assert isinstance(problem, LogsDiffer)
+        assert common <= problem.offset < common + 100
+        assert problem.end == slave.store.written_offset == end
+
+
+async def test_logs_that_part_long_ago_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.replication.prefix.OVERLAP_BYTES", 100)
+    async with pair(tmp_path) as made:
+        other = made.open("slave")
+        fill(other.store, 10)
+        common = other.store.written_offset
+        await made.close(other)
+        copied(tmp_path / "slave", "master")
+        other = made.open("slave")
+        fill(other.store, 300, first=500)
+        await made.close(other)
+        master = await made.master()
+        fill(master.store, 400, first=900)
+        slave = made.slave(master)
+        assert slave.slave is not None
+        await until(lambda: isinstance(slave.slave.problem, LogsDiffer))  # type: ignore[union-attr]
+        problem = slave.slave.problem
+        assert isinstance(problem, LogsDiffer)
+        assert common <= problem.offset < common + 200
+
+
+async def test_a_slave_with_a_full_disk_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        slave = made.slave(master)
+        fill(master.store, 30)
+        await until_copied(master, slave)
+        files = FailingFiles()
+        files.failing["allocate"] = errno.ENOSPC
+        slave.store.log.segments._files = files
+        fill(master.store, 300, first=30)
+        assert slave.slave is not None
+        await until(lambda: slave.slave.problem is not None)  # type: ignore[union-attr]
+        files.failing.clear()
+        await until_copied(master, slave)
+        assert_same(master.store, slave.store)
