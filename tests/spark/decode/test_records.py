@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cometmq.message.compression import decompress
 from cometmq.message.properties import decode
 from cometmq.message.record import BadRecord, Record, iter_decode
-from cometmq.spark.decode.records import Block, address, walk
+from cometmq.spark.decode.fields import walk
+from cometmq.spark.decode.records import Block, address
 from cometmq.spark.schema import NAMES, arrow_schema
 from tests.spark.records import ODD, REGULAR, plain_record, records
 

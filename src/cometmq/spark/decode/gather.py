@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Int64s = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
 
 
-def slices(data: bytes, starts: Int64s, ends: Int64s) -> pa.Array:
+def slices(data: bytes, starts: Ints, ends: Ints) -> pa.Array:
     """``data[start:end]`` of every row as a binary array; the stretches ascend."""
     borders = np.empty(len(starts) * 2, np.int32)
     borders[0::2] = starts
