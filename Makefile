@@ -4,13 +4,13 @@
 #   make docs    the documentation, strictly        make lock    new requirements/*.lock
 #   make bench   comparison with the Java broker    make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
-#   make flights a year of flights through a broker and Spark
+#   make flights a year of flights, by Spark         make ecommerce  a shop that fails
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup demo flights test compat lint docs lock bench deep clean
+.PHONY: help setup demo flights ecommerce test compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,9 @@ demo: $(STAMP)
 
 flights: $(STAMP)
 	@$(BIN)/python -m examples.flights $(FLIGHTS)
+
+ecommerce: $(STAMP)
+	@$(BIN)/python -m examples.ecommerce
 
 test: $(STAMP)
 	@$(BIN)/python scripts/test_report.py

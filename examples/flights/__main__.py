@@ -3,8 +3,6 @@
 python -m examples.flights [--limit N] [--speed N|max]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -4,8 +4,6 @@ The file names a flight's scheduled hour in UTC, its minute, and by how many min
 so no database of time zones is needed. The package itself is never imported: it would want pandas.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib.metadata
 import io

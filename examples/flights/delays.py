@@ -3,21 +3,16 @@
 python -m examples.flights.delays 127.0.0.1:9876
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from cometmq.spark.session import local_session
+from examples.flights.data import Flight
 from examples.flights.replay import TOPIC
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from examples.flights.data import Flight
 
 #: All that the job needs of a message; what is not named is not decoded.
 COLUMNS: Final = "tags string, body binary, born_timestamp timestamp"

@@ -7,8 +7,6 @@ and it was born when the flight left. Run again with the same ``--progress`` it 
 ended. What was sent and not noted is sent again then, with the same message id.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import heapq
