@@ -1,0 +1,129 @@
+"""Which files belong to a table: one small JSON file for each batch, by query.
+
+    _batches/QUERY/00000012.json       the files of batch 12
+    _batches/QUERY/00000099.all.json   those of all batches up to 99
+
+A batch is in the table once its file is there, and a file appears in one step. Each query has a
+folder of its own, so any number of queries may add to a table and never get in each other's way.
+Every FOLD batches the files of all batches are written into one, and the single ones removed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from cometmq.core.errors import CometError
+from cometmq.spark.tables.sink import NO_BATCH, Mark
+
+if TYPE_CHECKING:
+    from cometmq.spark.tables.folders import Folder
+
+FOLD: Final = 100
+_ROOT: Final = "_batches"
+_NAME: Final = re.compile(r"(\d+)(\.all)?\.json")
+_READ_TRIES: Final = 5
+_T = TypeVar("_T")
+
+
+class LogUnreadable(CometError):
+    """A file of the log holds no entry: the disk lost it. What it named is not known."""
+
+    def __init__(self, url: str, problem: str) -> None:
+        self.url = url
+        super().__init__(f"{url} is no entry of a table's log: {problem}")
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """A file of the table, by its place in the table's folder."""
+
+    name: str
+    size_bytes: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The files of a batch; none when it had no rows."""
+
+    number: int
+    files: list[DataFile]
+
+
+class BatchLog:
+    """The log of the table in a folder."""
+
+    def __init__(self, folder: Folder, fold: int = FOLD) -> None:
+        self._folder = folder
+        self._fold = fold
+
+    def last(self, query: str) -> int:
+        """The highest batch of a query, NO_BATCH before its first."""
+        return max((number for number, _, _ in self._entries(query)), default=NO_BATCH)
+
+    def queries(self) -> list[str]:
+        """All queries that ever wrote."""
+        return self._folder.names(_ROOT)
+
+    def batches(self, query: str) -> list[Batch]:
+        """All batches of a query, in order. Raises LogUnreadable."""
+        for tries_left in reversed(range(_READ_TRIES)):
+            try:
+                return self._batches(query)
+            except FileNotFoundError:
+                # It was folded between the listing and the reading.
+                if not tries_left:
+                    raise
+        raise AssertionError
+
+    def files(self) -> list[DataFile]:
+        """The files of the table."""
+        return [
+            file
+            for query in self.queries()
+            for batch in self.batches(query)
+            for file in batch.files
+        ]
+
+    def commit(self, mark: Mark, files: list[DataFile]) -> bool:
+        """Add a batch; False when it is there already."""
+        data = msgspec.json.encode(Batch(mark.batch, files))
+        if not self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.json", data):
+            return False
+        if mark.batch % self._fold == self._fold - 1:
+            self._fold_up_to(mark)
+        return True
+
+    def _fold_up_to(self, mark: Mark) -> None:
+        entries = self._entries(mark.query)
+        data = msgspec.json.encode(self._batches(mark.query))
+        self._folder.publish(f"{_ROOT}/{mark.query}/{mark.batch:08}.all.json", data)
+        for _, _, name in entries:
+            self._folder.remove(name)
+
+    def _entries(self, query: str) -> list[tuple[int, bool, str]]:
+        """Number, whether it has all batches before it too, and name."""
+        place = f"{_ROOT}/{query}"
+        known = ((name, _NAME.fullmatch(name)) for name in self._folder.names(place))
+        return sorted(
+            (int(match[1]), match[2] is not None, f"{place}/{name}")
+            for name, match in known
+            if match
+        )
+
+    def _batches(self, query: str) -> list[Batch]:
+        entries = self._entries(query)
+        start = max((number for number, is_all, _ in entries if is_all), default=NO_BATCH)
+        found: list[Batch] = []
+        for number, is_all, name in entries:
+            if number == start and is_all:
+                found += self._read(name, list[Batch])
+            elif number > start:
+                found.append(self._read(name, Batch))
+        return sorted(found, key=lambda batch: batch.number)
+
+    def _read(self, name: str, kind: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(self._folder.read(name), type=kind)
+        except msgspec.MsgspecError as error:
+            raise LogUnreadable(self._folder.url(name), str(error)) from None

@@ -1,0 +1,78 @@
+"""Streams of one topic into sinks, in a process of its own, to be killed: one JSON argument."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cometmq.spark.session import session_on
+from tests.spark.conftest import QUICK_JVM
+from tests.spark.sinks import COLUMNS, SINKS, Place
+
+BATCH = 40
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to run: ``master`` is empty for a JVM of its own."""
+
+    place: Place
+    topic: str
+    sinks: list[str]
+    master: str = ""
+    available_now: bool = False
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+def from_json(text: str) -> Query:
+    """What ``to_json`` gave."""
+    fields = json.loads(text)
+    return Query(**{**fields, "place": Place(**fields["place"])})
+
+
+def session(query: Query) -> SparkSession:
+    """A session of this process; failed tasks are tried again in both kinds."""
+    settings = {
+        **QUICK_JVM,
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stopTimeout": "20s",
+    }
+    if query.master:
+        return session_on(query.master, "killed", {**settings, "spark.driver.host": "127.0.0.1"})
+    return session_on("local[2,4]", "killed", settings)
+
+
+def messages(spark: SparkSession, query: Query) -> DataFrame:
+    """The topic, in many small batches."""
+    read = spark.readStream.format("rocketmq").schema(COLUMNS)
+    read = read.option("nameservers", query.place.namesrv).option("topic", query.topic)
+    return read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", BATCH).load()
+
+
+def main(query: Query) -> None:
+    """Run the streams until killed, or to the topic's end."""
+    spark = session(query)
+    running = []
+    for name in query.sinks:
+        writer = SINKS[name].attach(messages(spark, query), query.place)
+        writer = writer.option("checkpointLocation", str(query.place.root / f"{name}-checkpoint"))
+        if query.available_now:
+            writer = writer.trigger(availableNow=True)
+        running.append(writer.start())
+    if query.available_now:
+        for each in running:
+            each.awaitTermination()
+    else:
+        # The first that ends ends all: the process starts anew.
+        spark.streams.awaitAnyTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(from_json(sys.argv[1]))
