@@ -14,6 +14,8 @@ from cometmq.protocol.route import BrokerData, QueueData, TopicRoute
 from tests.spark.records import plain_record
 
 Answer = tuple[int, dict[str, str], bytes]
+"""Code, fields and body; a field ``remark`` is sent as the answer's remark too."""
+
 Script = Callable[[Request[Any]], Answer | None]
 """None closes the connection instead of an answer."""
 
@@ -83,7 +85,9 @@ class ScriptedPeer:
                         if answer is None:
                             return
                         code, ext, body = answer
-                        head = encode_response(event, code, ext=ext, body_bytes=len(body))
+                        head = encode_response(
+                            event, code, ext=ext, remark=ext.get("remark"), body_bytes=len(body)
+                        )
                         try:
                             opened.sendall(head + body)
                         except OSError:

@@ -1,0 +1,227 @@
+"""Who of a broker name's copies is asked for messages, and whose word counts.
+
+Messages may come from any copy: a stored record is the same everywhere. That there is nothing at an
+offset only the master may say. A slave follows it, so one that has less than was planned is late
+and no loss, and the master is asked instead. A broker that is away or busy is asked again after a
+pause, since a restart of it takes seconds and a task that fails ends the whole query on a local
+Spark.
+
+A pull (code 11) commits nothing and belongs to a group that brokers make by themselves and leave
+out of their lists of consumers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
+from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Response
+from cometmq.protocol.headers import PullMessage
+from cometmq.spark.brokers import cluster
+from cometmq.spark.brokers.access import ReadFrom
+from cometmq.spark.brokers.wire import GROUP, call, call_many, refusal
+from cometmq.spark.read.filters import TAG
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.filters import RowFilter
+
+log = logging.getLogger(__name__)
+
+PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
+"""Before each round over a queue's brokers."""
+
+TURNS_OF_NOTHING: Final = 3
+"""Rounds after which a master that answers, and has nothing at an offset, is believed."""
+
+_SUBSCRIPTION_IN_HEADER: Final = 4
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_WITH_OFFSETS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+_CANNOT_FILTER: Final = "does not support consumer to filter message"
+_pause: Final = Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A broker that has a queue's messages."""
+
+    address: str
+    is_master: bool
+
+
+def holders(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[Holder]:
+    """Who has a queue's messages, in the order to ask: its master first; or the slaves first, each
+    queue starting at another of them.
+
+    Raises RouteNotFound, NotConnected when its broker is not in the route.
+    """
+    known = cluster.brokers(queue, access, fresh=fresh)
+    found = [Holder(address, broker_id == cluster.MASTER_ID) for broker_id, address in known]
+    if access.read_from is ReadFrom.MASTER:
+        return found
+    slaves = [holder for holder in found if not holder.is_master]
+    first = queue.queue_id % len(slaves) if slaves else 0
+    return [*slaves[first:], *slaves[:first], *(holder for holder in found if holder.is_master)]
+
+
+class Asker:
+    """Asks for the messages of one queue, staying with the copy that answered last.
+
+    ``filters`` is whether the broker is asked to filter; it ends when one cannot, and then its
+    answers hold everything. Queue entries of delayed messages hold times where others hold tags.
+    """
+
+    def __init__(self, queue: MessageQueue, access: Access, row_filter: RowFilter) -> None:
+        self._queue = queue
+        self._access = access
+        self._row_filter = row_filter
+        self._last: Holder | None = None
+        self.filters = not row_filter.matches_all and queue.topic != SCHEDULE_TOPIC
+
+    @property
+    def knows_whom(self) -> bool:
+        """Whether some copy has answered."""
+        return self._last is not None
+
+    def ask(self, at: int, rows: int) -> Response:
+        """An answer about the offset ``at``: messages, or a word of the master that there are none.
+
+        Raises NotConnected or RequestTimedOut when nobody gives one, BrokerRefused.
+        """
+        return self._ask(self._header(at, rows, filtered=self.filters))
+
+    def ask_for_one(self, at: int) -> Response:
+        """As :meth:`ask`, for the message at an offset whether it matches the filter or not."""
+        return self._ask(self._header(at, 1, filtered=False))
+
+    def ask_ahead(self, places: Sequence[tuple[int, int]]) -> list[Response]:
+        """The answers of the last copy about several offsets and numbers of messages at once;
+        empty when it is away."""
+        assert self._last is not None
+        calls = [(_PULL, self._header(*place, filtered=self.filters)) for place in places]
+        try:
+            return call_many(self._last.address, calls, self._access)
+        except (NotConnected, RequestTimedOut):
+            return []
+
+    def _header(self, at: int, rows: int, *, filtered: bool) -> PullMessage:
+        wanted = self._row_filter
+        return PullMessage(
+            consumer_group=GROUP,
+            topic=self._queue.topic,
+            queue_id=self._queue.queue_id,
+            queue_offset=at,
+            max_msg_nums=rows,
+            sys_flag=_SUBSCRIPTION_IN_HEADER,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription=wanted.expression if filtered else "*",
+            expression_type=wanted.expression_type if filtered else TAG,
+        )
+
+    def _ask(self, header: PullMessage) -> Response:
+        if self._last is not None:
+            answer = self._try(self._last, header)
+            if isinstance(answer, Response) and _settles(answer, header, self._last):
+                return answer
+        return self._ask_all(header)
+
+    def _ask_all(self, header: PullMessage) -> Response:
+        failure: ClientError | None = None
+        of_master: Response | None = None
+        silent_turns = 0
+        for pause_ms in PAUSES_MS:
+            _pause.wait(pause_ms / 1000)
+            of_master = None
+            try:
+                known = holders(self._queue, self._access, fresh=pause_ms > 0)
+            except (NotConnected, RouteNotFound) as error:
+                # A broker that restarts is out of the route for a while, or its name server is.
+                failure = error
+                continue
+            for holder in known:
+                answer = self._try(holder, header)
+                if isinstance(answer, ClientError):
+                    failure = answer
+                    continue
+                if _settles(answer, header, holder):
+                    self._last = holder
+                    return answer
+                if holder.is_master:
+                    of_master = answer
+            if of_master is not None:
+                silent_turns += 1
+                if silent_turns >= TURNS_OF_NOTHING:
+                    break
+        if of_master is not None:
+            return of_master
+        raise failure or self._late(header)
+
+    def _late(self, header: PullMessage) -> ClientError:
+        return NotConnected(
+            self._queue.broker_name,
+            f"no master answers, and its slaves have not got to offset {header.queue_offset} of "
+            f"queue {self._queue.queue_id} of {self._queue.topic}",
+        )
+
+    def _try(self, holder: Holder, header: PullMessage) -> Response | ClientError:
+        """The copy's answer, or the failure that another try or another copy may mend; others are
+        raised."""
+        try:
+            answer = call(holder.address, _PULL, header, self._access)
+            if header.expression_type != TAG and _is_beyond(answer):
+                log.warning(
+                    "broker_cannot_filter address=%s remark=%r", holder.address, answer.remark
+                )
+                self.filters = False
+                header.subscription, header.expression_type = "*", TAG
+                answer = call(holder.address, _PULL, header, self._access)
+        except (NotConnected, RequestTimedOut) as error:
+            log.warning("pull_failed queue=%s error=%r", self._queue, str(error))
+            return error
+        if answer.code in _WITH_OFFSETS:
+            return answer
+        refused = refusal(holder.address, _PULL, answer)
+        if answer.code == ResponseCode.SYSTEM_BUSY or not holder.is_master:
+            # A young slave does not even know the topics of its master.
+            log.warning("pull_refused queue=%s error=%r", self._queue, str(refused))
+            return refused
+        raise refused
+
+
+def onward(answer: Response) -> int:
+    """The offset that an answer says to go on with."""
+    return int(answer.ext["nextBeginOffset"])
+
+
+def _settles(answer: Response, header: PullMessage, holder: Holder) -> bool:
+    """Whether another copy need not be asked."""
+    moves = onward(answer) > header.queue_offset
+    if answer.code == ResponseCode.SUCCESS and moves:
+        return True
+    if holder.is_master:
+        return moves or answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED)
+    is_filtered = header.subscription != "*"
+    return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and moves and is_filtered
+
+
+def _is_beyond(answer: Response) -> bool:
+    """Whether a broker refused an expression that was read without fault here."""
+    if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+        return True
+    return answer.code == ResponseCode.SYSTEM_ERROR and _CANNOT_FILTER in (answer.remark or "")

@@ -1,0 +1,117 @@
+"""Which messages a read wants by what they hold: tags, or an SQL92 expression.
+
+A broker is asked to filter, and what it gives is checked here again: it compares the hashes of
+tags, and one that does not know SQL92 gives everything. So a read means the same whoever filters,
+and a store directory, where nobody does, is read with the same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.filter import tags
+from cometmq.filter.sql92 import SqlFilter
+from cometmq.filter.tags import TagFilter
+from cometmq.spark.options import BadOption, Given, get, one_of, parsed, some_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cometmq.spark.decode.records import Block
+
+Flags = npt.NDArray[np.bool_]
+
+OPTIONS: Final = ("filter", "filterType", "sqlFilter")
+
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+EVERYTHING: Final = tags.parse(None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """``sql`` is an expression that can be read; with one there are no tags to compare.
+    ``matches_none`` is set where no tag is left that could match."""
+
+    tags: TagFilter = EVERYTHING
+    sql: str | None = None
+    matches_none: bool = False
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether nothing is filtered."""
+        return self.sql is None and self.tags.matches_all and not self.matches_none
+
+    @property
+    def expression_type(self) -> str:
+        """What a broker is told of the expression."""
+        return TAG if self.sql is None else SQL92
+
+    @property
+    def expression(self) -> str:
+        """What a broker is asked for."""
+        return self.tags.expression if self.sql is None else self.sql
+
+    def narrowed(self, wanted: Iterable[str]) -> RowFilter:
+        """Only those of the tags that are ``wanted`` too; all of them where none was named."""
+        both = set(wanted) if self.tags.matches_all else self.tags.tags & set(wanted)
+        if self.matches_none or not both:
+            return replace(self, tags=EVERYTHING, matches_none=True)
+        codes = frozenset(map(tags.tag_code, both))
+        return replace(self, tags=TagFilter(" || ".join(sorted(both)), frozenset(both), codes))
+
+    def choose(self, block: Block) -> None:
+        """Leave only the rows of a block that match."""
+        if self.matches_none:
+            block.choose(np.zeros(len(block), np.bool_))
+        elif self.sql is not None:
+            found = _compiled(self.sql).matches(_property_texts(block))
+            block.choose(np.array(found, np.bool_))
+        elif not self.tags.matches_all:
+            block.choose(_tagged(block, self.tags))
+
+
+def parse(given: Given) -> RowFilter:
+    """Read the options that filter. Raises BadOption."""
+    kind = get(given, "filterType", one_of("tags", SQL92), "tags")
+    if "sqlFilter" in given:
+        for name in ("filter", "filterType"):
+            if name in given:
+                raise BadOption(name, "cannot be given together with sqlFilter")
+        return RowFilter(sql=parsed("sqlFilter", given["sqlFilter"], _expression))
+    if kind == SQL92:
+        if "filter" not in given:
+            raise BadOption("filterType", "says what filter is, which is not given")
+        return RowFilter(sql=parsed("filter", given["filter"], _expression))
+    return RowFilter(get(given, "filter", tags.parse, EVERYTHING))
+
+
+def _expression(text: str) -> str:
+    _compiled(some_text(text))
+    return text
+
+
+@lru_cache(maxsize=64)
+def _compiled(expression: str) -> SqlFilter:
+    return SqlFilter(expression)
+
+
+def _property_texts(block: Block) -> list[memoryview]:
+    fields = block.fields
+    view = memoryview(fields.raw)
+    places = zip(fields.properties_starts.tolist(), fields.ends.tolist(), strict=True)
+    return [view[start:end] for start, end in places]
+
+
+def _tagged(block: Block, wanted: TagFilter) -> Flags:
+    encoded = block.tags().dictionary_encode()
+    known = [wanted.accepts(tag) for tag in encoded.dictionary.to_pylist()]
+    verdicts = np.array([*known, False])
+    index = encoded.indices.fill_null(len(known)).to_numpy()
+    found: Flags = verdicts[index]
+    return found

@@ -1,0 +1,269 @@
+"""Filters that Spark pushes down to a batch read: which of them spare messages, and how.
+
+Columns of a queue (topic, broker_name, queue_id) leave out whole queues, bounds of queue_offset and
+store_timestamp cut the ranges of the others, tags are compared by the broker. What is taken here
+exactly Spark need not look at again; the rest is returned to it, also what only spares some:
+
+- topic, because a record that cannot be read has none;
+- store_timestamp, because a broker whose clock was set back stores out of order: as far as
+  CLOCK_SLACK_MS that costs no row, since ranges are cut that much wider;
+- keys and everything else.
+
+Pure: filters in, bounds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from cometmq.spark.read.filters import RowFilter
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.read.offsets import Offsets
+
+CLOCK_SLACK_MS: Final = 60_000
+"""How far a broker's clock may have been set back at a time."""
+
+TAGS_MAX: Final = 64
+"""More tags than these are not worth a longer request to the broker."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_QUEUE_COLUMNS: Final[dict[str, type]] = {"topic": str, "broker_name": str, "queue_id": int}
+_NEVER_NULL: Final = frozenset({"broker_name", "queue_id", "queue_offset", "store_timestamp"})
+
+Test = Callable[["MessageQueue"], bool]
+AtTime = Callable[[int, Sequence["MessageQueue"]], Mapping["MessageQueue", int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The whole numbers ``low <= value < high``; None is no bound."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def within(self, other: Bounds) -> Bounds:
+        """What lies in both."""
+        lows = [low for low in (self.low, other.low) if low is not None]
+        highs = [high for high in (self.high, other.high) if high is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What the filters leave: of queues, of offsets, of store times in milliseconds, of rows."""
+
+    row_filter: RowFilter = field(default_factory=RowFilter)
+    tests: tuple[Test, ...] = ()
+    offsets: Bounds = Bounds()
+    store_ms: Bounds = Bounds()
+
+    def cut(self, start: Offsets, end: Offsets, at_time: AtTime) -> tuple[Offsets, Offsets]:
+        """The queues that are wanted at all, from where to where.
+
+        ``at_time`` gives the first offset of each queue that was stored at a time (ms) or later.
+        """
+        queues = [queue for queue in end if all(test(queue) for test in self.tests)]
+        if self.row_filter.matches_none:
+            queues = []
+        starts = {queue: start.get(queue, 0) for queue in queues}
+        ends = {queue: end[queue] for queue in queues}
+        _raise(starts, self.offsets.low)
+        _lower(ends, self.offsets.high)
+        left = [queue for queue in queues if starts[queue] < ends[queue]]
+        if left and self.store_ms.low is not None:
+            found = at_time(max(self.store_ms.low - CLOCK_SLACK_MS, 0), left)
+            starts |= {queue: max(starts[queue], found[queue]) for queue in left}
+        if left and self.store_ms.high is not None:
+            found = at_time(max(self.store_ms.high + CLOCK_SLACK_MS, 0), left)
+            ends |= {queue: min(ends[queue], found[queue]) for queue in left}
+        return starts, ends
+
+
+def split(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pushed, list[Filter]]:
+    """What of the filters is used here, and those that Spark must still look at."""
+    pushed = Pushed(row_filter)
+    rest: list[Filter] = []
+    for one in filters:
+        pushed, is_exact = _add(pushed, one)
+        if not is_exact:
+            rest.append(one)
+    return pushed, rest
+
+
+class Push:
+    """What Spark calls as ``reader.pushFilters``, made to be an attribute of a reader.
+
+    Spark refuses a reader whose class overrides pushFilters while the session has
+    ``spark.sql.python.filterPushdown.enabled`` off, as it is by default. It looks at the function
+    of the method; so this has the base class's, and is called nevertheless where the switch is on.
+    """
+
+    def __init__(self, take: Callable[[Iterable[Filter]], list[Filter]]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._take = take
+
+    def __call__(self, filters: Iterable[Filter]) -> Iterable[Filter]:
+        """Gives back what Spark must still look at."""
+        return self._take(filters)
+
+
+def _add(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
+    column = _column(one)
+    if isinstance(one, IsNotNull):
+        return pushed, column in _NEVER_NULL
+    if column in _QUEUE_COLUMNS:
+        test = _queue_test(one, column)
+        if test is None:
+            return pushed, False
+        return replace(pushed, tests=(*pushed.tests, test)), column != "topic"
+    if column == "queue_offset":
+        bounds, is_exact = _bounds(one, lambda value: _whole(value, 1))
+        return replace(pushed, offsets=pushed.offsets.within(bounds)), is_exact
+    if column == "store_timestamp":
+        bounds, _ = _bounds(one, _milliseconds)
+        return replace(pushed, store_ms=pushed.store_ms.within(bounds)), False
+    if column == "tags" and pushed.row_filter.sql is None:
+        tags = _tags(one)
+        if tags is not None:
+            return replace(pushed, row_filter=pushed.row_filter.narrowed(tags)), True
+    return pushed, False
+
+
+def _column(one: Filter) -> str:
+    if isinstance(one, Not):
+        return _column(one.child)
+    path: tuple[str, ...] = getattr(one, "attribute", ())
+    return path[0] if len(path) == 1 else ""
+
+
+def _queue_test(one: Filter, column: str) -> Test | None:
+    if isinstance(one, Not):
+        inner = _queue_test(one.child, column)
+        return None if inner is None else lambda queue: not inner(queue)
+    value = getattr(one, "value", None)
+    values = value if isinstance(one, In) else (value,)
+    # True is an int of Python's, and null equals nothing: such comparisons are Spark's.
+    if not isinstance(values, tuple) or not values:
+        return None
+    if any(type(each) is not _QUEUE_COLUMNS[column] for each in values):
+        return None
+    accepts = _VERDICTS.get(type(one))
+    if accepts is None:
+        return None
+    return lambda queue: accepts(getattr(queue, column), value)
+
+
+_VERDICTS: Final[dict[type[Filter], Callable[..., bool]]] = {
+    EqualTo: lambda own, value: own == value,
+    EqualNullSafe: lambda own, value: own == value,
+    In: lambda own, values: own in values,
+    GreaterThan: lambda own, value: own > value,
+    GreaterThanOrEqual: lambda own, value: own >= value,
+    LessThan: lambda own, value: own < value,
+    LessThanOrEqual: lambda own, value: own <= value,
+    StringStartsWith: lambda own, value: own.startswith(value),
+    StringEndsWith: lambda own, value: own.endswith(value),
+    StringContains: lambda own, value: value in own,
+}
+
+
+def _bounds(one: Filter, read: Callable[[object], tuple[int, int] | None]) -> tuple[Bounds, bool]:
+    """The bounds that a filter sets, and whether it says nothing more.
+
+    ``read`` gives the last whole number up to a value, and the first from it on.
+    """
+    if isinstance(one, In):
+        places = [read(value) for value in one.value]
+        known = [place for place in places if place is not None]
+        if not known or len(known) < len(places):
+            return Bounds(), False
+        return Bounds(min(up for _, up in known), max(down for down, _ in known) + 1), False
+    place = read(getattr(one, "value", None))
+    if place is None:
+        return Bounds(), False
+    down, up = place
+    match one:
+        case EqualTo() | EqualNullSafe():
+            return Bounds(up, down + 1), True
+        case GreaterThan():
+            return Bounds(low=down + 1), True
+        case GreaterThanOrEqual():
+            return Bounds(low=up), True
+        case LessThan():
+            return Bounds(high=up), True
+        case LessThanOrEqual():
+            return Bounds(high=down + 1), True
+    return Bounds(), False
+
+
+def _whole(value: object, unit: int) -> tuple[int, int] | None:
+    if type(value) is not int:
+        return None
+    return value // unit, -(-value // unit)
+
+
+def _milliseconds(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return _whole((value - _EPOCH) // _US, 1000)
+
+
+def _tags(one: Filter) -> tuple[str, ...] | None:
+    """The tags that a filter allows, where all of them can be asked of a broker."""
+    if isinstance(one, In):
+        values = one.value
+    elif isinstance(one, (EqualTo, EqualNullSafe)):
+        values = (one.value,)
+    else:
+        return None
+    named = tuple(value for value in values if value is not None)
+    if isinstance(one, EqualNullSafe) and not named:
+        return None
+    return named if len(named) <= TAGS_MAX and all(map(_can_be_asked, named)) else None
+
+
+def _can_be_asked(tag: object) -> bool:
+    """Whether an expression can name the tag, and all agree on the tag's hash: that of text which
+    replaces broken bytes differs."""
+    return (
+        isinstance(tag, str)
+        and tag != "*"
+        and bool(tag)
+        and tag == tag.strip()
+        and tag.isprintable()
+        and "|" not in tag
+        and "\ufffd" not in tag
+    )
+
+
+def _raise(offsets: dict[MessageQueue, int], low: int | None) -> None:
+    if low is not None:
+        offsets.update({queue: max(offset, low) for queue, offset in offsets.items()})
+
+
+def _lower(offsets: dict[MessageQueue, int], high: int | None) -> None:
+    if high is not None:
+        offsets.update({queue: min(offset, high) for queue, offset in offsets.items()})
