@@ -48,6 +48,14 @@ def test_messages_of_a_batch_lie_behind_each_other() -> None:
     assert (second.message_id, second.offset_id, second.queue_offset) == ("K2", "ID2", 6)
 
 
+def test_messages_of_a_batch_lie_apart_where_some_were_stored_before() -> None:
+    ext = {"msgId": "ID1,ID2", "queueId": "1", "queueOffset": "5", "queueOffsets": "5,3"}
+    results = read_results("h:1", BATCH, QUEUE, answer(**ext))
+    assert [result.queue_offset for result in results] == [5, 3]
+    with pytest.raises(CometError, match="1 queue offsets for 2 messages"):
+        read_results("h:1", BATCH, QUEUE, answer(**{**ext, "queueOffsets": "5,x"}))
+
+
 def test_a_refusal() -> None:
     with pytest.raises(BrokerRefused, match="disk full") as caught:
         read_results("h:1", SINGLE, QUEUE, answer(14, "disk full"))

@@ -33,6 +33,7 @@ from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
 from cometmq.broker.relay import RelayHandler
+from cometmq.broker.repeats.guard import RepeatGuard
 from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
@@ -158,6 +159,8 @@ class Broker:
                 await early.saved()
         await self.checkback.recover()
         await self.timers.recover()
+        if self.repeats is not None:
+            await self.repeats.recover()
         self.store.upkeep.expiry.release = self.timers.release
         await self.store.start(self._tasks)
         self._spawn_background()
@@ -200,6 +203,7 @@ class Broker:
             files=self._files,
         )
         self.timers = Timers(store=self.store, appender=self.appender, clock=clock)
+        self.repeats = self._make_repeats()
         self._build_transactions(directory)
         self._load_tables(directory)
         self.remoting = Remoting(clock=clock, tasks=tasks)
@@ -256,6 +260,16 @@ class Broker:
             files=self._files,
         )
 
+    def _make_repeats(self) -> RepeatGuard | None:
+        if not self.config.drop_repeated_ids_topics:
+            return None
+        guard = RepeatGuard(
+            config=self.config, store=self.store, topics=self.topics, clock=self._clock
+        )
+        self.appender.on_append = guard.appended
+        self.appender.on_turn_failed = guard.turn_failed
+        return guard
+
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
             return None
@@ -295,6 +309,7 @@ class Broker:
             store_host=self.store.store_host,
             tasks=self._tasks,
             clock=self._clock,
+            repeats=self.repeats,
         )
         self.pull = PullHandler(
             config=self.config,
@@ -371,6 +386,7 @@ class Broker:
                     **self.checkback.facts(),
                     **self.members.facts(),
                     **self.timers.facts(),
+                    **(self.repeats.facts() if self.repeats else {}),
                 },
             ),
             TopicAdmin(

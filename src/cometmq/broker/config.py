@@ -33,6 +33,9 @@ class BrokerConfig:
     requests follow each other closely; 0 lets it sleep at once. ``young_queue_from_start`` is
     upstream's rule that a new group begins at 0 where a queue's first message is still at hand,
     whatever the group asked for; a client may say that it wants none of it.
+    ``drop_repeated_ids_topics`` are the topics (separated by commas, ``*`` for all that users have)
+    in which a message whose unique key was stored within the window is not stored again;
+    ``drop_repeated_ids_max`` bounds how many keys are remembered (broker/repeats).
 
     One object serves all parts of a broker. An administrator may change the fields in LIVE while
     it runs; whoever needs one of those reads it anew each time. The others never change.
@@ -80,6 +83,9 @@ class BrokerConfig:
     recall_message_enable: bool = True
     default_query_max_num: int = 32
     lookout_micros: int = 150
+    drop_repeated_ids_topics: str = ""
+    drop_repeated_ids_window_minutes: int = 60
+    drop_repeated_ids_max: int = 2_000_000
 
     def __post_init__(self) -> None:
         _check_port("listenPort", self.listen_port)
@@ -99,6 +105,7 @@ class BrokerConfig:
             raise SettingsError("timerMaxDelaySec", "it is at least 1 s")
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "a broker and its cluster need a name")
+        _check_repeats(self.drop_repeated_ids_window_minutes, self.drop_repeated_ids_max)
         if self.broker_id != 0:
             raise SettingsError("brokerId", "only 0, the master, is supported")
 
@@ -319,3 +326,10 @@ def _is_harmless(key: str, value: str) -> bool:
 def _check_port(key: str, port: int) -> None:
     if not 0 <= port <= 65_535:
         raise SettingsError(key, f"{port} is no port (0 to 65535, 0 picks a free one)")
+
+
+def _check_repeats(window_minutes: int, ids_max: int) -> None:
+    if not 1 <= window_minutes <= 7 * 24 * 60:
+        raise SettingsError("dropRepeatedIdsWindowMinutes", "it is from 1 to 10080, a week")
+    if ids_max < 1:
+        raise SettingsError("dropRepeatedIdsMax", "it is at least 1")

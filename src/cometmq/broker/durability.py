@@ -80,14 +80,25 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         return encode_offset_id(self.store_host, self.physical_offset)
 
 
+class Scattered(msgspec.Struct, frozen=True, gc=False):
+    """Where the messages of a batch lie of which some were stored before: physical offsets, and
+    offsets in a queue."""
+
+    places: list[int]
+    queue_offsets: list[int]
+
+
 #: Is told once where a record was stored, or why it was not. It must not wait.
 Told = Callable[[PutResult | CometError], None]
 
 
 #: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message, those of all messages of a batch in one or more pieces, or
-#: their ids.
-WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes"]
+#: physical offset of a single message, those of all messages of a batch in one or more pieces,
+#: their ids, or places that do not follow each other.
+WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes | Scattered"]
+#: Hears of records that the broker itself appended: topic, properties, queue id, physical offset,
+#: queue offset.
+Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
 #: A put that waits: who is told, and its result, should the turn succeed.
 WaitingPut = tuple[Told, PutResult]
 
@@ -135,6 +146,8 @@ class Appender:
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        self.on_append: Hearer | None = None
+        self.on_turn_failed: Callable[[], None] = _nothing
         store.on_durable = self._durable
         store.on_sync_failed = self._sync_failed
 
@@ -185,6 +198,8 @@ class Appender:
             tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
             keys=props.index_keys(properties) if keys is None else keys,
         )
+        if self.on_append is not None:
+            self.on_append(record.topic, properties, record.queue_id, physical, queue_offset)
         result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._schedule()
         self._turn.puts.append((told, result))
@@ -265,6 +280,7 @@ class Appender:
             held, self._held = self._held, []
             for failed in (*held, unsynced, turn):
                 self._fail(failed, error)
+            self.on_turn_failed()
             return
         if store.turn.is_held:
             self._held.append(turn)
@@ -343,6 +359,10 @@ def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -
         done.set_result(outcome)
     else:
         done.set_exception(outcome)
+
+
+def _nothing() -> None:
+    """Nobody wants to hear of it."""
 
 
 def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:

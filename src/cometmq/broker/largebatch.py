@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import chain, islice, repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.core.slices import join_in_slices
 from cometmq.net.router import begin_task
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.bulk import Bulk
 
 if TYPE_CHECKING:
     from cometmq.broker.durability import Appender, WaitingSend
-    from cometmq.core.clock import Clock
+    from cometmq.broker.sendanswers import SendAnswers
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
@@ -33,39 +31,21 @@ log = logging.getLogger(__name__)
 MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
 
 
-class Answers(Protocol):
-    """Who answers sends."""
-
-    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
-        """Write answers; in the place of a batch's physical offsets stand its ids."""
-        ...
-
-    def fail(self, peer: Peer, request: Request[Any], error: CometError) -> None:
-        """Answer a send that could not be stored."""
-        ...
-
-    def ids(self, places: list[int]) -> str:
-        """The ids of messages at physical offsets."""
-        ...
-
-
 class LargeBatches:
     """Stores and answers them."""
 
     def __init__(
         self,
-        answers: Answers,
+        answers: SendAnswers,
         *,
         store: MessageStore,
         appender: Appender,
         tasks: Tasks,
-        clock: Clock,
     ) -> None:
         self._answers = answers
         self._store = store
         self._appender = appender
         self._tasks = tasks
-        self._clock = clock
         self._one = asyncio.Lock()
         self._waiting_bytes = 0
 
@@ -127,18 +107,3 @@ class LargeBatches:
         finally:
             self._waiting_bytes -= size_bytes
             peer.running_tasks -= 1
-
-    def answer(
-        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
-    ) -> None:
-        """Answer a send whose messages are so many that their ids alone take several turns."""
-        name = f"answer of a large batch {send[0].address}"
-        self._tasks.spawn(self._answer(send, places, code, remark), name=name)
-
-    async def _answer(
-        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
-    ) -> None:
-        pieces = (self._answers.ids(piece).encode() for piece in places)
-        separated = chain.from_iterable(zip(repeat(b","), pieces))
-        ids = await join_in_slices(islice(separated, 1, None), self._clock)
-        self._answers.answer([(*send[:4], ids)], code, remark)

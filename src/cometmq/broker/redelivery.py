@@ -82,7 +82,7 @@ class Redelivery:
         """Append a copy of a record for another queue. False, and logged, for one that no queue
         takes. Raises StoreError when the store takes none."""
         try:
-            self._store.append(
+            physical, queue_offset = self._store.append(
                 self._store.queue(*place),
                 record.body,
                 raw,
@@ -99,6 +99,9 @@ class Redelivery:
             log.error("delayed message dropped topic=%s reason=%s", record.topic, error)
             return False
         self._appended += 1
+        if self._appender.on_append is not None:
+            topic, queue_id = place
+            self._appender.on_append(topic, properties, queue_id, physical, queue_offset)
         return True
 
 

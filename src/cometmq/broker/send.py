@@ -14,13 +14,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.limits import check_body, check_properties
 from cometmq.broker.propertytext import has_own_ids, without_id, without_wait
+from cometmq.broker.repeats.guard import Stored
+from cometmq.broker.repeats.sending import GuardedSends
+from cometmq.broker.sendanswers import SendAnswers
 from cometmq.broker.timers.rules import drop_wishes, wants_timer
 from cometmq.broker.topics import check_name
 from cometmq.broker.transactions import committed_send
@@ -36,11 +38,8 @@ from cometmq.message.names import (
     RETRY_PREFIX,
     TIMER_TOPIC,
 )
-from cometmq.net.router import Reply
-from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
-from cometmq.protocol.frame import JSON
-from cometmq.protocol.headers import SendMessageResponse
 from cometmq.protocol.route import writable
 from cometmq.store.batching import Shared
 from cometmq.store.bulk import BULK_MESSAGES
@@ -48,15 +47,16 @@ from cometmq.store.bulk import BULK_MESSAGES
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.delay import DelayLevels
-    from cometmq.broker.durability import Appender, WaitingSend
+    from cometmq.broker.durability import Appender
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.repeats.guard import RepeatGuard
     from cometmq.broker.timers.rules import TimerRules
     from cometmq.broker.topics import TopicTable
     from cometmq.broker.transactions import Transactions
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
-    from cometmq.net.router import Handler
+    from cometmq.net.router import Handler, Reply
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
@@ -70,7 +70,6 @@ MAX_WAITING_SENDS: Final = 100_000
 
 #: What the names of the properties that ask for a timer begin with.
 _TIMER_PREFIX: Final = "TIMER_DE"
-_IDS_HERE: Final = "<ids>"
 
 
 class SendHandler:
@@ -91,6 +90,7 @@ class SendHandler:
         store_host: bytes,
         tasks: Tasks,
         clock: Clock,
+        repeats: RepeatGuard | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -101,19 +101,29 @@ class SendHandler:
         self._transactions = transactions
         self._timers = timers
         self._clock = clock
-        #: Of sends that are not answered yet, by physical offset.
-        self._recall_handles: dict[int, str] = {}
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._inside_hooks = False
         self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
         self._separated_cluster = b"\x02" + self._cluster_property
-        self._id_prefix = store_host.hex().upper()
-        self._answer_head = _answer_template(config.region_id, config.trace_on)
-        appender.answer_sends = self.answer
-        self._large = LargeBatches(self, store=store, appender=appender, tasks=tasks, clock=clock)
-        #: Topics that a send created and that name servers do not know yet.
-        self._unannounced: set[str] = set()
+        self._answers = SendAnswers(
+            config=config,
+            topics=topics,
+            hooks=hooks,
+            store_host=store_host,
+            tasks=tasks,
+            clock=clock,
+        )
+        appender.answer_sends = self._answers.answer
+        self._large = LargeBatches(self._answers, store=store, appender=appender, tasks=tasks)
+        self._guarded = repeats and GuardedSends(
+            repeats,
+            store=store,
+            appender=appender,
+            tasks=tasks,
+            again=self._serve_again,
+            fail=self._answers.fail,
+        )
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -125,8 +135,7 @@ class SendHandler:
 
     def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append one message; its answer leaves at the end of the turn or once it is durable."""
-        header = request.header
-        batch = header.batch
+        header, batch = request.header, request.header.batch
         if batch is not None and batch != "false" and truth(batch):
             return self.send_batch(peer, request)
         config = self._check(peer, header)
@@ -134,10 +143,8 @@ class SendHandler:
             return self._hooked(self.send, peer, request)
         topic = header.topic
         queue_id = self._queue_id(header, config)
-        body = request.body
         text = header.properties or ""
         properties = props.decode_text(text)
-        reconsume_times = header.reconsume_times or 0
         sys_flag = header.sys_flag
         answered_id = queue_id
         if (
@@ -156,33 +163,36 @@ class SendHandler:
             raw = without_wait(text).encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
         check_properties(raw)
-        check_body(body, self._config.max_message_size)
+        check_body(request.body, self._config.max_message_size)
         unique = properties.get(props.UNIQ_KEY)
+        wait_durable = properties.get(props.WAIT) != "false"
+        guarded = self._guarded
+        if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
+            return None
         keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
         store = self._store
         physical, queue_offset = store.append(
             store.queue(topic, queue_id),
-            body,
+            request.body,
             raw,
             flag=header.flag,
             sys_flag=sys_flag,
             born_ms=header.born_timestamp,
             born_host=peer.host_bytes,
-            reconsume_times=reconsume_times,
-            prepared_offset=0,
+            reconsume_times=header.reconsume_times or 0,
             tag_code=tag_code(properties.get(props.TAGS)),
             keys=keys,
         )
+        if guarded:
+            guarded.stored(topic, unique, Stored(queue_id, queue_offset, physical))
         if topic == HALF_TOPIC:
             copy = committed_send(peer, request, answered_id, physical, properties, raw, keys)
             self._transactions.prepared(queue_offset, physical, properties, copy)
         elif topic == TIMER_TOPIC and (handle := self._timers.recall_handle(properties)):
-            self._recall_handles[physical] = handle
+            self._answers.recall_handles[physical] = handle
         request.body = b""  # stored: a send that waits for its sync need not hold it too
-        self._appender.add_send(
-            (peer, request, answered_id, queue_offset, physical),
-            wait_durable=properties.get(props.WAIT) != "false",
-        )
+        waiting = (peer, request, answered_id, queue_offset, physical)
+        self._appender.add_send(waiting, wait_durable=wait_durable)
         return None
 
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
@@ -208,7 +218,6 @@ class SendHandler:
         properties_of_all = text_of_all.encode("utf-8", "replace")
         queue_id = self._queue_id(header, config)
         store = self._store
-        queue = store.queue(topic, queue_id)
         shared = Shared(
             header.sys_flag,
             header.born_timestamp,
@@ -218,9 +227,13 @@ class SendHandler:
             props.joined(properties_of_all, self._cluster_property),
         )
         wait_durable = properties.get(props.WAIT) != "false"
+        if self._guarded and self._guarded.guards(topic):
+            self._guarded.store_batch(peer, request, queue_id, shared, wait_durable=wait_durable)
+            return None
         if has_more_than(request.body, BULK_MESSAGES):
             self._large.store(peer, request, (topic, queue_id), shared, wait_durable=wait_durable)
             return None
+        queue = store.queue(topic, queue_id)
         queue_offset, physical_offsets = store.append_batch(queue, request.body, shared)
         request.body = b""
         send = (peer, request, queue_id, queue_offset, [physical_offsets])
@@ -244,97 +257,16 @@ class SendHandler:
         finally:
             self._inside_hooks = False
 
-    # ----------------------------------------------------------------------------------- answers
-
-    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
-        """Write the answers of sends whose turn has ended; one write a connection."""
-        if self._unannounced:
-            sends = self._hold_first(sends, code, remark)
-        peers: dict[Peer, None] = {}
-        template = self._answer_head
-        prefix = self._id_prefix
-        hooked = bool(self._hooks_added)
-        for peer, request, queue_id, queue_offset, physical in sends:
-            slow = hooked or request.codec != JSON or remark is not None or peer.router.hooks
-            handles = self._recall_handles
-            if slow or (handles and isinstance(physical, int) and physical in handles):
-                self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
-                continue
-            if request.flag & 2:
-                continue
-            if isinstance(physical, int):
-                ids = f"{prefix}{physical:016X}"
-            elif isinstance(physical, list) and len(physical) == 1:
-                ids = message_ids(prefix, physical[0])
-            else:
-                self._answer_large((peer, request, queue_id, queue_offset, physical), code)
-                continue
-            head = template % (code, ids, queue_id, queue_offset, request.opaque)
-            size = len(head)
-            peer.push(
-                (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head.encode("ascii")
-            )
-            peers[peer] = None
-        for peer in peers:
-            peer.flush()
-
-    def _hold_first(
-        self, sends: list[WaitingSend], code: int, remark: str | None
-    ) -> list[WaitingSend]:
-        """Keep the answers of sends to topics that name servers do not know yet: who knows of a
-        message asks for the route to it, and asks again only 30 s later."""
-        held = [send for send in sends if send[1].header.topic in self._unannounced]
-        if held:
-            self._topics.when_announced(lambda: self.answer(held, code, remark))
-        return [send for send in sends if send[1].header.topic not in self._unannounced]
-
-    def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
-        peer, request, queue_id, queue_offset, physical = send
-        stored = code in _STORED
-        handle = self._recall_handles.pop(physical, None) if isinstance(physical, int) else None
-        if stored and isinstance(physical, list) and len(physical) > 1:
-            self._large.answer(send, physical, code, remark)
-            return
-        header = None
-        count = 0
-        if stored:
-            if isinstance(physical, bytes):
-                ids = physical.decode()
-            else:
-                ids = self.ids([physical] if isinstance(physical, int) else physical[0])
-            count = ids.count(",") + 1
-            header = SendMessageResponse(
-                msg_id=ids,
-                queue_id=queue_id,
-                queue_offset=queue_offset,
-                region=self._config.region_id,
-                trace_on=self._config.trace_on,
-                recall_handle=handle,
-            )
-        if self._hooks:
-            self._hooks.after_send(peer, request, code, count)
-        peer.reply(request, Reply(code, header=header, remark=remark))
-
-    def _answer_large(self, send: WaitingSend, code: int) -> None:
-        """Answer a batch of thousands of messages; once their ids are made they are not copied."""
-        peer, request, queue_id, queue_offset, ids = send
-        if isinstance(ids, list):
-            self._large.answer(send, ids, code, None)
-            return
-        assert isinstance(ids, bytes)
-        text = self._answer_head % (code, _IDS_HERE, queue_id, queue_offset, request.opaque)
-        before, _, after = text.encode("ascii").partition(_IDS_HERE.encode())
-        size = len(before) + len(ids) + len(after)
-        lengths = (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
-        peer.write_all((lengths + before, ids, after))
-
-    def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
-        """Answer a send whose error came after its turn."""
-        self._answer_slowly((peer, request, 0, 0, 0), error.code, error.remark)
-
-    def ids(self, places: list[int]) -> str:
-        """The ids of messages at physical offsets, joined by commas."""
-        return message_ids(self._id_prefix, places)
+    def _serve_again(self, peer: Peer, request: Request[SendMessage]) -> None:
+        """Serve a send that had to wait for something to be read; its hooks ran before that."""
+        self._inside_hooks = True
+        batched = request.code == RequestCode.SEND_BATCH_MESSAGE
+        try:
+            (self.send_batch if batched else self.send)(peer, request)
+        except CometError as error:
+            self._answers.fail(peer, request, error)
+        finally:
+            self._inside_hooks = False
 
     # ------------------------------------------------------------------------------------ checks
 
@@ -383,8 +315,8 @@ class SendHandler:
                 f"topic[{topic}] not exist, apply first please! Create it with "
                 "cometmq topic create or mqadmin updateTopic, or set autoCreateTopicEnable=true",
             )
-        self._unannounced.add(topic)
-        self._topics.when_announced(lambda: self._unannounced.discard(topic))
+        self._answers.unannounced.add(topic)
+        self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))
         return created
 
     def _queue_id(self, header: SendMessage, config: TopicConfig) -> int:
@@ -461,31 +393,3 @@ class SendHandler:
         dead = self._topics.create_dead_letter(DLQ_PREFIX + name)
         properties.pop(props.DELAY, None)
         return dead.topic_name, 0
-
-
-_STORED: Final = frozenset(
-    (
-        ResponseCode.SUCCESS,
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-    )
-)
-
-
-def message_ids(host: str, physical_offsets: list[int]) -> str:
-    """The ids of a batch's messages, joined by commas; ``host`` is the store host in hex."""
-    digits = pack(f">{len(physical_offsets)}q", *physical_offsets).hex().upper()
-    # One conversion for all, then slices: a third of the time of formatting each.
-    return host + f",{host}".join([digits[at : at + 16] for at in range(0, len(digits), 16)])
-
-
-def _answer_template(region: str, trace_on: bool) -> str:
-    flag = "true" if trace_on else "false"
-    return (
-        '{"code":%d,"extFields":{"MSG_REGION":"'
-        + region.replace("%", "%%")
-        + f'","TRACE_ON":"{flag}"'
-        + ',"msgId":"%s","queueId":"%d","queueOffset":"%d"},"flag":1,"language":"PYTHON",'
-        '"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION) + "}"
-    )

@@ -143,6 +143,11 @@ class TopicTable:
                 log.warning("topic found in the store alone topic=%s queues=%d", topic, count)
                 self.put(TopicConfig(topic, count, count, _READ_WRITE))
 
+    def life_begin(self, topic: str) -> int:
+        """The physical offset from which on messages belong to the topic as it is: those before it
+        are of a topic of this name that was deleted."""
+        return self._table.notes().get(topic, 0)
+
     def deleted(self) -> set[str]:
         """Topics that were deleted and not made anew since, as far as that is remembered."""
         return {topic for topic in self._table.notes() if topic not in self._table}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -75,10 +76,22 @@ def read_results(
     if len(offset_ids) != len(keys):
         problem = f"{len(offset_ids)} ids for {len(keys)} messages"
         raise CometError(f"{address}: bad answer to a batch: {problem}")
+    first = header.queue_offset
+    offsets: Iterable[int] = range(first, first + len(keys))
+    if scattered := ext.get("queueOffsets"):
+        offsets = _numbers(address, scattered, len(keys))
     return [
-        SendResult(status, key, offset_id, stored, header.queue_offset + at, "", region)
-        for at, (key, offset_id) in enumerate(zip(keys, offset_ids, strict=True))
+        SendResult(status, key, offset_id, stored, offset, "", region)
+        for key, offset_id, offset in zip(keys, offset_ids, offsets, strict=True)
     ]
+
+
+def _numbers(address: str, text: str, count: int) -> list[int]:
+    found = [int(part) for part in text.split(",") if part.isdecimal()]
+    if len(found) != count:
+        problem = f"{len(found)} queue offsets for {count} messages"
+        raise CometError(f"{address}: bad answer to a batch: {problem}")
+    return found
 
 
 def _stored_at(response: Response) -> SendMessageResponse:

@@ -80,7 +80,11 @@ class SendMessageV2(
 
 
 class SendMessageResponse(Header):
-    """Answer to every send code (upstream: SendMessageResponseHeader.java)."""
+    """Answer to every send code (upstream: SendMessageResponseHeader.java).
+
+    ``queue_offsets`` is ours: those of a batch's messages, separated by commas, where they do not
+    follow each other because some were stored before.
+    """
 
     msg_id: str
     queue_id: Int32
@@ -89,6 +93,7 @@ class SendMessageResponse(Header):
     region: str | None = field(default=None, name="MSG_REGION")
     trace_on: Flag = field(default=None, name="TRACE_ON")
     recall_handle: str | None = None
+    queue_offsets: str | None = None
 
 
 class RecallMessage(Header):
