@@ -99,7 +99,10 @@ class ScriptedCluster:
 
     def __init__(self, topic: str, *scripts: Script) -> None:
         self._topic = topic
+        self.routes_asked: list[str] = []
+        self.unknown: set[str] = set()
         self.brokers = [ScriptedPeer(script) for script in scripts]
+        self.addresses = {str(at): peer.address for at, peer in enumerate(self.brokers)}
         self._names = ScriptedPeer(self._route)
         self.namesrv = self._names.address
 
@@ -114,9 +117,11 @@ class ScriptedCluster:
 
     def _route(self, request: Request[Any]) -> Answer:
         assert request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-        addresses = {str(at): peer.address for at, peer in enumerate(self.brokers)}
+        self.routes_asked.append(request.header.topic)
+        if request.header.topic in self.unknown:
+            return ResponseCode.TOPIC_NOT_EXIST, {}, b""
         route = TopicRoute(
-            [BrokerData("broker-a", addresses, "c")], [QueueData("broker-a", 1, 1, 6)]
+            [BrokerData("broker-a", self.addresses, "c")], [QueueData("broker-a", 1, 1, 6)]
         )
         return 0, {}, encode_json(route)
 

@@ -21,4 +21,4 @@ def test_columns() -> None:
 def test_options() -> None:
     first_cells = re.findall(r"^\| (`.+?) \|", section("Options"), re.MULTILINE)
     named = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)}
-    assert named == {*KNOWN, "namesrv"}
+    assert named == {*KNOWN, "namesrv", "subscribe"}

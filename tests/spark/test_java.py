@@ -8,14 +8,13 @@ from pyspark.sql import SparkSession
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import cluster, wire
-from cometmq.spark.read.points import Kind, Point
+from cometmq.spark.brokers import cluster, reach, wire
+from cometmq.spark.read.points import AtTimes, Named
 from cometmq.spark.read.positions import resolve
-from cometmq.spark.read.pull import QueuePuller
 from cometmq.testing.cluster import Cluster
 from tests.compat.anchor import JavaCluster, fetch_jars
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
-from tests.spark.topics import access, fill, fill_all, make_topic, options
+from tests.spark.topics import access, fill, fill_all, make_topic
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
 
@@ -39,19 +38,18 @@ def queues(java: Cluster) -> list[MessageQueue]:
 def test_offsets(java: Cluster, queues: list[MessageQueue]) -> None:
     reached = access(java.namesrv)
     assert cluster.queues(["SparkOnJava"], reached) == queues
-    assert set(cluster.latest(queues, reached).values()) == {50}
-    assert set(cluster.earliest(queues, reached).values()) == {0}
+    assert set(reach.latest(queues, reached).values()) == {50}
+    assert set(reach.earliest(queues, reached).values()) == {0}
 
 
 def test_times_are_exact_though_the_broker_only_comes_near(
     java: Cluster, queues: list[MessageQueue]
 ) -> None:
-    read = options(java.namesrv, "SparkOnJava")
-    puller = QueuePuller(queues[0], read)
-    times = [puller.store_ms(offset) for offset in range(50)]
+    reached = access(java.namesrv)
+    places = ({queues[0]: offset} for offset in range(50))
+    times = [reach.looks(place, reached)[queues[0]].store_ms for place in places]
     for moment in sorted({0, *times, times[20] + 1, times[-1] + 1}):
-        point = Point(Kind.TIME, moment_ms=moment)
-        found = resolve(point, "startingTimestamp", queues[:1], read)
+        found = resolve(Named("startingTimestamp", AtTimes(moment)), queues[:1], reached)
         assert found == {queues[0]: sum(time < moment for time in times)}
 
 

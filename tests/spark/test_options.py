@@ -22,6 +22,11 @@ def test_an_unknown_name_says_what_is_near() -> None:
         o.by_name({"xyz": "1"}, KNOWN)
 
 
+def test_a_name_and_its_alias_are_one_option() -> None:
+    with pytest.raises(o.BadOption, match="'subject': is given already, as Topic"):
+        o.by_name({"Topic": "a", "subject": "b"}, KNOWN, {"subject": "topic"})
+
+
 def test_values_are_stripped_and_defaults_given() -> None:
     assert o.get({"n": " 5 "}, "n", o.positive, 1) == 5
     assert o.get({}, "n", o.positive, 1) == 1
@@ -42,6 +47,10 @@ def test_what_excludes_one_another_is_refused() -> None:
     [
         (o.names, "x, y,x,", ("x", "y")),
         (o.positive, "12", 12),
+        (o.duration_ms, "500ms", 500),
+        (o.duration_ms, "30s", 30_000),
+        (o.duration_ms, "15m", 900_000),
+        (o.duration_ms, "2h", 7_200_000),
         (o.boolean, "True", True),
         (o.boolean, "false", False),
         (o.one_of("error", "latest"), "LATEST", "latest"),
@@ -60,6 +69,9 @@ def test_what_can_be_read(read: Callable[[str], object], text: str, expected: ob
         (o.positive, "-1"),
         (o.positive, "²"),
         (o.positive, "many"),
+        (o.duration_ms, "15"),
+        (o.duration_ms, "h"),
+        (o.duration_ms, "5 d"),
         (o.boolean, "no"),
         (o.one_of("error", "latest"), "first"),
     ],

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cometmq.core.errors import CometError
 
 T = TypeVar("T")
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Given = Mapping[str, str]
 """Option texts by their canonical names."""
@@ -37,13 +39,16 @@ def by_name(
     """
     names = {name.lower(): name for name in known} | dict(aliases or {})
     given: dict[str, str] = {}
+    written: dict[str, str] = {}
     for key, value in options.items():
         name = names.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), names, n=1)
             hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
             raise BadOption(key, f"no such option; {hint}")
-        given[name] = value
+        if name in written:
+            raise BadOption(key, f"is given already, as {written[name]}")
+        given[name], written[name] = value, key
     return given
 
 
@@ -100,6 +105,15 @@ def positive(text: str) -> int:
     if number <= 0:
         raise ValueError(f"{text!r} is no positive number")
     return number
+
+
+def duration_ms(text: str) -> int:
+    """A time like ``500ms``, ``30s``, ``15m`` or ``2h``, in milliseconds."""
+    number = text.rstrip("msh")
+    unit_ms = _UNITS_MS.get(text[len(number) :])
+    if unit_ms is None:
+        raise ValueError(f"{text!r} is no time like 500ms, 30s, 15m or 2h")
+    return positive(number) * unit_ms
 
 
 def boolean(text: str) -> bool:

@@ -1,18 +1,16 @@
-"""Routes and offsets, asked of a real cluster and of peers that fail."""
+"""Routes, asked of a real cluster and of peers that fail."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from cometmq.client.blocking import Client
-from cometmq.core.errors import BrokerRefused, NotConnected, RouteNotFound
+from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import cluster, wire
 from cometmq.testing.cluster import Cluster
-from tests.spark.scripted import Answer, ScriptedCluster, holder
-from tests.spark.topics import access, fill, make_topic, options
+from tests.spark.scripted import ScriptedCluster, holder
+from tests.spark.topics import access, make_topic
 
 
 @pytest.fixture(autouse=True)
@@ -21,28 +19,31 @@ def _nothing_is_left() -> Iterator[None]:
     wire.close_all()
 
 
-def test_queues_and_their_ends(cometmq_session_cluster: Cluster) -> None:
-    with Client(cometmq_session_cluster.namesrv) as client:
-        queues = make_topic(client, "ClusterEnds", 3)
-        fill(client, queues[1], "abc")
-    read = options(cometmq_session_cluster.namesrv, "ClusterEnds")
-    assert cluster.queues(read.topics, read.access) == queues
-    assert list(cluster.latest(queues, read.access).values()) == [0, 3, 0]
-    assert list(cluster.earliest(queues, read.access).values()) == [0, 0, 0]
-    assert cluster.near_time(queues, 0, read.access)[queues[1]] == 0
-    assert cluster.addresses(queues[0], read.access) == [cometmq_session_cluster.broker]
-
-
 def test_topics_may_be_several(cometmq_session_cluster: Cluster) -> None:
+    reached = access(cometmq_session_cluster.namesrv)
     with Client(cometmq_session_cluster.namesrv) as client:
-        queues = [*make_topic(client, "ClusterOne", 1), *make_topic(client, "ClusterTwo", 1)]
-    read = options(cometmq_session_cluster.namesrv, "ClusterTwo, ClusterOne")
-    assert cluster.queues(read.topics, read.access) == queues
+        queues = [*make_topic(client, "ClusterOne", 2), *make_topic(client, "ClusterTwo", 1)]
+    assert cluster.queues(["ClusterTwo", "ClusterOne"], reached) == queues
+    assert cluster.addresses(queues[0], reached) == [cometmq_session_cluster.broker]
+    assert cluster.brokers(queues[0], reached) == [(0, cometmq_session_cluster.broker)]
+
+
+def test_names(cometmq_session_cluster: Cluster) -> None:
+    reached = access(cometmq_session_cluster.namesrv)
+    with Client(cometmq_session_cluster.namesrv) as client:
+        make_topic(client, "ClusterNamed", 1)
+    assert {"ClusterNamed", "SELF_TEST_TOPIC"} <= cluster.topic_names(reached)
+    assert "broker-a" in cluster.cluster_names(reached)
+    assert "ClusterNamed" not in cluster.cluster_names(reached)
 
 
 def test_an_unknown_topic_is_named(cometmq_session_cluster: Cluster) -> None:
+    reached = access(cometmq_session_cluster.namesrv)
     with pytest.raises(RouteNotFound, match=r"'Nowhere'.*create it first"):
-        cluster.queues(["Nowhere"], access(cometmq_session_cluster.namesrv))
+        cluster.queues(["Nowhere"], reached)
+    with pytest.raises(RouteNotFound, match="'Nowhere'"):
+        cluster.addresses(MessageQueue("Nowhere", "broker-a", 0), reached)
+    assert cluster.routes(["Nowhere"], reached) == {}
 
 
 def test_a_dead_name_server_is_passed_over(cometmq_session_cluster: Cluster) -> None:
@@ -50,37 +51,21 @@ def test_a_dead_name_server_is_passed_over(cometmq_session_cluster: Cluster) -> 
         queues = make_topic(client, "ClusterTwoNames", 1)
     both = f"127.0.0.1:1;{cometmq_session_cluster.namesrv}"
     assert cluster.queues(["ClusterTwoNames"], access(both)) == queues
+    nobody = access("127.0.0.1:1")
     with pytest.raises(NotConnected, match="no name server answers"):
-        cluster.queues(["ClusterTwoNames"], access("127.0.0.1:1"))
+        cluster.queues(["ClusterTwoNames"], nobody)
+    cluster.prefetch(["ClusterTwoNames"], nobody)
 
 
-def offset_of(request: Request[Any]) -> Answer:
-    return 0, {"offset": "7"}, b""
-
-
-def test_a_dead_master_is_passed_over() -> None:
-    queue = MessageQueue("T", "broker-a", 0)
-    with ScriptedCluster("T", lambda _: None, offset_of) as peers:
-        assert cluster.latest([queue], access(peers.namesrv)) == {queue: 7}
-    with ScriptedCluster("T", lambda _: None) as peers, pytest.raises(NotConnected):
-        cluster.latest([queue], access(peers.namesrv))
-
-
-def test_a_refusal_is_raised() -> None:
-    queue = MessageQueue("T", "broker-a", 0)
-    with (
-        ScriptedCluster("T", lambda _: (1, {}, b"")) as peers,
-        pytest.raises(BrokerRefused, match="code 1"),
-    ):
-        cluster.earliest([queue], access(peers.namesrv))
-
-
-def test_a_route_is_kept_for_a_while() -> None:
+def test_routes_are_kept_for_a_while_and_asked_for_in_one_exchange() -> None:
     with ScriptedCluster("T", holder(0, 1)) as peers:
         read = access(peers.namesrv)
-        known = cluster.route("T", read)
-        assert cluster.route("T", read) is known
-        assert cluster.route("T", read, fresh=True) is not known
+        known = cluster.routes(["T", "U", "T"], read)
+        assert list(known) == ["T", "U"]
+        cluster.prefetch(["T", "V"], read)
+        assert peers.routes_asked == ["T", "U", "V"]
+        assert cluster.routes(["T"], read)["T"] is known["T"]
+        assert cluster.routes(["T"], read, age_max_ms=0)["T"] is not known["T"]
 
 
 def test_an_unknown_broker_is_named() -> None:

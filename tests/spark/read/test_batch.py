@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import wire
+from cometmq.spark.brokers import reach, wire
 from cometmq.spark.read.batch import TopicReader
-from cometmq.spark.read.pull import QueuePuller
 from cometmq.testing.cluster import Cluster
-from tests.spark.topics import fill, fill_all, make_topic, options
+from tests.spark.topics import access, fill, fill_all, make_topic, options
 
 spark_test = pytest.mark.spark
 TOPIC = "Reader"
@@ -80,9 +79,9 @@ def test_offsets_by_queue(load: Load) -> None:
 
 @spark_test
 def test_times(load: Load, cometmq_session_cluster: Cluster, queues: list[MessageQueue]) -> None:
-    read = options(cometmq_session_cluster.namesrv, TOPIC)
+    reached = access(cometmq_session_cluster.namesrv)
     times = [
-        (queue.queue_id, at, QueuePuller(queue, read).store_ms(at))
+        (queue.queue_id, at, reach.looks({queue: at}, reached)[queue].store_ms)
         for queue in queues[:3]
         for at in range(40)
     ]

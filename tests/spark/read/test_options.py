@@ -3,7 +3,9 @@
 import pytest
 
 from cometmq.spark.options import BadOption
+from cometmq.spark.read.limits import Caps
 from cometmq.spark.read.options import for_stream, parse
+from cometmq.spark.read.topics import Topics
 
 BASE = {"nameservers": "127.0.0.1:9876", "topic": "T"}
 
@@ -11,12 +13,13 @@ BASE = {"nameservers": "127.0.0.1:9876", "topic": "T"}
 def test_two_options_are_enough() -> None:
     options = parse(BASE)
     assert options.access.nameservers == ("127.0.0.1:9876",)
-    assert options.topics == ("T",)
+    assert options.topics == Topics(("T",))
     assert options.starting is None
     assert options.ending is None
-    assert options.max_offsets_per_trigger is None
+    assert options.caps == Caps()
+    assert options.consumer_group is None
     assert options.fail_on_data_loss
-    assert options.tag_filter.matches_all
+    assert options.row_filter.matches_all
 
 
 def test_names_are_known_in_any_case_and_by_their_alias() -> None:
@@ -24,9 +27,9 @@ def test_names_are_known_in_any_case_and_by_their_alias() -> None:
         {"namesrv": "a:1;b:2", "TOPIC": "x, y,x", "maxoffsetspertrigger": "5", "filter": "a || b"}
     )
     assert options.access.nameservers == ("a:1", "b:2")
-    assert options.topics == ("x", "y")
-    assert options.max_offsets_per_trigger == 5
-    assert options.tag_filter.tags == {"a", "b"}
+    assert options.topics == Topics(("x", "y"))
+    assert options.caps.rows_max == 5
+    assert options.row_filter.tags.tags == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,13 @@ def test_a_bad_value_names_its_option(extra: dict[str, str], option: str) -> Non
     with pytest.raises(BadOption, match=f"option '{option}'") as caught:
         parse({**BASE, **extra})
     assert caught.value.option == option
+
+
+def test_a_group_is_told_unless_it_is_not_to_be() -> None:
+    assert parse({**BASE, "consumerGroup": "g"}).reports_lag
+    assert not parse({**BASE, "consumerGroup": "g", "reportLag": "false"}).reports_lag
+    with pytest.raises(BadOption, match="'reportLag': needs consumerGroup"):
+        parse({**BASE, "reportLag": "true"})
 
 
 @pytest.mark.parametrize("missing", ["nameservers", "topic"])

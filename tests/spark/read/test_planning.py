@@ -1,4 +1,4 @@
-"""Ranges, caps, tasks and the search by time."""
+"""Ranges, caps and tasks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,6 @@ from cometmq.spark.read.planning import (
     advance,
     backward,
     cap,
-    first_at_or_after,
     join,
     ranges,
     split,
@@ -23,7 +22,7 @@ VECTORS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10_000))
 
 def test_ranges_are_sorted_and_not_empty() -> None:
     found = ranges({A: 5, B: 7}, {C: 3, B: 7, A: 9})
-    assert found == [Range(A, 5, 9), Range(C, 0, 3, is_new=True)]
+    assert found == [Range(A, 5, 9), Range(C, 0, 3)]
 
 
 def test_a_queue_that_lost_its_end_is_named_and_gives_nothing() -> None:
@@ -33,11 +32,6 @@ def test_a_queue_that_lost_its_end_is_named_and_gives_nothing() -> None:
 
 def test_a_queue_whose_broker_is_away_stays_where_it_was() -> None:
     assert advance({A: 5, B: 7}, {B: 9}) == {A: 5, B: 9}
-
-
-def test_a_new_queue_counts_with_its_first_message() -> None:
-    assert advance({A: 5}, {A: 5, B: 0}) == {A: 5}
-    assert advance({A: 5}, {A: 5, B: 1}) == {A: 5, B: 1}
 
 
 @given(VECTORS, VECTORS, st.integers(1, 5_000))
@@ -86,37 +80,12 @@ def test_small_queues_share_a_task_and_long_ones_are_cut() -> None:
     assert len(tasks(small, tasks_min=6)) == 6
 
 
-def test_only_the_first_piece_of_a_new_queue_is_new() -> None:
-    pieces = split(Range(A, 0, 10, is_new=True), 4)
-    assert [(piece.start, piece.stop, piece.is_new) for piece in pieces] == [
-        (0, 3, True),
-        (3, 6, False),
-        (6, 10, False),
-    ]
+def test_pieces_are_even() -> None:
+    pieces = split(Range(A, 0, 10), 4)
+    assert [(piece.start, piece.stop) for piece in pieces] == [(0, 3), (3, 6), (6, 10)]
     assert join([], 10) == []
 
 
-@given(st.lists(st.integers(0, 30), min_size=1).map(sorted), st.integers(-1, 31), st.data())
-def test_search_by_time_finds_the_first(times: list[int], moment: int, data: st.DataObject) -> None:
-    low = data.draw(st.integers(0, 5))
-    hint = data.draw(st.integers(-3, len(times) + 8))
-    asked: list[int] = []
-
-    def store_ms(offset: int) -> int:
-        asked.append(offset)
-        return times[offset - low]
-
-    found = first_at_or_after(store_ms, low, low + len(times), hint, moment)
-    assert found == low + sum(time < moment for time in times)
-    assert len(asked) == len(set(asked))
-
-
-def test_a_good_hint_costs_few_looks() -> None:
-    asked: list[int] = []
-
-    def store_ms(offset: int) -> int:
-        asked.append(offset)
-        return offset * 10
-
-    assert first_at_or_after(store_ms, 0, 1_000_000, 500_000, 5_000_000) == 500_000
-    assert len(asked) <= 3
+def test_a_thousand_almost_empty_queues_are_a_few_tasks() -> None:
+    todo = [Range(MessageQueue("T", "broker-a", at), 7, 8) for at in range(1_000)]
+    assert [len(task) for task in tasks(todo)] == [256, 256, 256, 232]

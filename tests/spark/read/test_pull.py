@@ -10,7 +10,7 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import wire
-from cometmq.spark.read import pull
+from cometmq.spark.read import asking, pull
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.pull import QueuePuller, Span
 from tests.spark.records import plain_record
@@ -22,7 +22,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pull, "PAUSES_MS", (0, 1, 1))
+    monkeypatch.setattr(asking, "PAUSES_MS", (0, 1, 1))
     yield
     wire.close_all()
 
@@ -130,19 +130,6 @@ def test_an_unknown_broker_is_waited_for_and_named() -> None:
         puller = QueuePuller(MessageQueue("T", "broker-z", 0), options(cluster.namesrv, "T"))
         with pytest.raises(NotConnected, match="broker-z"):
             list(puller.spans(Range(QUEUE, 0, 1)))
-
-
-def test_store_time_of_an_offset() -> None:
-    def script(request: Request[Any]) -> Answer:
-        at = request.header.queue_offset
-        if at == 0:
-            return pull_answer(ResponseCode.PULL_OFFSET_MOVED, 1)
-        assert request.header.subscription == "*"
-        return pull_answer(0, at + 1, plain_record(at, store_ms=at * 10))
-
-    with ScriptedCluster("T", script) as cluster:
-        puller = QueuePuller(QUEUE, options(cluster.namesrv, "T", filter="a"))
-        assert [puller.store_ms(at) for at in (0, 3, 4)] == [0, 30, 40]
 
 
 def test_pulls_are_in_flight_together_and_none_is_lost() -> None:

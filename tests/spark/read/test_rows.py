@@ -3,18 +3,16 @@
 import logging
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 
 from cometmq.client.blocking import Client
-from cometmq.filter.tags import parse
 from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import wire
-from cometmq.spark.read import pull
+from cometmq.spark.read import asking
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.rows import accepted, batches
+from cometmq.spark.read.rows import batches
 from cometmq.testing.cluster import Cluster
 from tests.spark.records import plain_record
 from tests.spark.scripted import Script, ScriptedCluster, holder, pull_answer
@@ -26,7 +24,7 @@ NAMES = ("queue_offset", "tags", "body")
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pull, "PAUSES_MS", (0, 1))
+    monkeypatch.setattr(asking, "PAUSES_MS", (0, 1))
     yield
     wire.close_all()
 
@@ -68,10 +66,6 @@ def test_a_hole_in_the_middle_is_a_loss() -> None:
         scripted(lambda _: pull_answer(0, 5, data), Range(QUEUE, 0, 5))
 
 
-def test_a_new_queue_may_start_late() -> None:
-    assert scripted(holder(6, 99), Range(QUEUE, 0, 8, is_new=True)) == [6, 7]
-
-
 def test_a_filter_compares_tags_not_hashes(cometmq_session_cluster: Cluster) -> None:
     # "Aa" and "BB" have the same Java hash, so the broker gives both.
     with Client(cometmq_session_cluster.namesrv) as client:
@@ -91,9 +85,3 @@ def test_several_ranges_of_a_task(cometmq_session_cluster: Cluster) -> None:
     read = options(cometmq_session_cluster.namesrv, "RowsSeveral")
     parts = [Range(queues[0], 10, 60), Range(queues[1], 95, 100), Range(queues[0], 0, 1)]
     assert offsets(parts, read) == [*range(10, 60), *range(95, 100), 0]
-
-
-def test_rows_without_a_tag_match_no_filter() -> None:
-    tags = pa.array(["a", None, "b", "a"])
-    assert accepted(tags, parse("a || c")).tolist() == [True, False, False, True]
-    assert accepted(pa.array([None], pa.string()), parse("a")).tolist() == [False]

@@ -12,17 +12,22 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected
+from cometmq.message.model import MessageQueue
 from cometmq.spark.brokers import wire
-from cometmq.spark.read import stream as stream_module
+from cometmq.spark.read import discovery
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import from_json
 from cometmq.spark.read.options import parse
-from cometmq.spark.read.partition import ranges_of
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import delete_topic, fill_all, make_topic, options
 
 spark_test = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def _finds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "DISCOVERY_MS", 0)
 
 
 def stream(spark: SparkSession, cluster: Cluster, topic: str, **extra: str) -> DataFrame:
@@ -163,7 +168,7 @@ def test_limits(cometmq_session_cluster: Cluster) -> None:
     assert taken(found.latestOffset(start, ReadMaxRows(7))) == 7
     # Spark asks for everything when an AvailableNow query must finish, whatever the option says.
     assert taken(found.latestOffset(start, ReadAllAvailable())) == 60
-    assert taken(found.latestOffset(start, ReadMaxBytes(1))) == 60
+    assert taken(found.latestOffset(start, ReadMaxBytes(1))) == 2
 
 
 def test_available_now_is_fixed_when_asked(cometmq_session_cluster: Cluster) -> None:
@@ -189,9 +194,7 @@ def test_new_queues_join_and_absent_ones_stay(cometmq_session_cluster: Cluster) 
         grown = found.latestOffset(end, ReadAllAvailable())
         assert sorted(from_json(grown).queues.values()) == [2, 4]
         assert read(found, end, grown) == [0, 1, 2, 3]
-        assert [
-            part.is_new for task in found.partitions(end, grown) for part in ranges_of(task)
-        ] == [True]
+        assert from_json(grown).origin == {MessageQueue("StreamGrows", "broker-a", 1): 0}
         delete_topic(client, "StreamGrows")
     assert found.latestOffset(grown, ReadAllAvailable()) == grown
 
@@ -226,7 +229,7 @@ def test_a_broker_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
         end = found.latestOffset(start, ReadAllAvailable())
         node.kill()
         assert found.latestOffset(end, ReadAllAvailable()) == end
-        monkeypatch.setattr(stream_module, "OUTAGE_MS", 0)
+        monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
         with pytest.raises(NotConnected):
             found.latestOffset(end, ReadAllAvailable())
         with pytest.raises(NotConnected):

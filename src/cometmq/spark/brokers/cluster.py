@@ -1,149 +1,159 @@
-"""Where queues are and how far they reach, asked of name servers and brokers.
+"""Where topics and their queues are: asked of name servers, kept for some seconds a process.
 
-Used where a read is planned and, through :func:`addresses`, by every task. Routes are kept for some
-seconds a process: a task would otherwise ask a name server for each of its ranges.
+Used where a read is planned and, through :func:`addresses`, by every task, which would otherwise
+ask a name server for each of its ranges. All topics are asked for in one exchange.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
+from cometmq.protocol.bodies import TopicList
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.route import TopicRoute, readable
-from cometmq.spark.brokers.wire import Call, call, call_many, checked
+from cometmq.spark.brokers.wire import Call, call_many, checked
 
 if TYPE_CHECKING:
     from cometmq.protocol.frame import Response
     from cometmq.spark.brokers.access import Access
 
-log = logging.getLogger(__name__)
-
 ROUTE_TTL_MS: Final = 10_000
 
+MASTER_ID: Final = 0
+
+_ROUTE: Final = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 _clock: Final = SystemClock()
 _routes: Final[dict[tuple[str, tuple[str, ...], int], tuple[int, TopicRoute]]] = {}
 
 
-def route(topic: str, access: Access, *, fresh: bool = False) -> TopicRoute:
-    """The topic's route, at most ROUTE_TTL_MS old unless it must be ``fresh``.
+def routes(
+    topics: Iterable[str], access: Access, *, age_max_ms: int = ROUTE_TTL_MS
+) -> dict[str, TopicRoute]:
+    """The routes of those topics that the name servers know, at most ``age_max_ms`` old.
 
-    Raises RouteNotFound when the name servers do not know the topic, NotConnected when none of
-    them answers.
+    Raises NotConnected when no name server answers, BrokerRefused.
     """
-    key = (topic, access.nameservers, os.getpid())
-    known = _routes.get(key)
+    wanted = list(dict.fromkeys(topics))
     now_ms = _clock.monotonic_ms()
-    if known is not None and not fresh and now_ms - known[0] < ROUTE_TTL_MS:
-        return known[1]
-    found = _ask_route(topic, access)
-    _routes[key] = (now_ms, found)
+    found: dict[str, TopicRoute] = {}
+    for topic in wanted:
+        known = _routes.get(_key(topic, access))
+        if known is not None and now_ms - known[0] < age_max_ms:
+            found[topic] = known[1]
+    stale = [topic for topic in wanted if topic not in found]
+    for topic, route in _ask_routes(stale, access).items():
+        _routes[_key(topic, access)] = (now_ms, route)
+        found[topic] = route
     return found
 
 
-def _ask_route(topic: str, access: Access) -> TopicRoute:
-    problems: list[str] = []
-    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-    for address in access.nameservers:
-        try:
-            answer = call(address, code, h.Topic(topic=topic), access)
-        except (NotConnected, RequestTimedOut) as error:
-            problems.append(str(error))
-            continue
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise RouteNotFound(topic, f"no name server knows it; create it first ({address})")
-        return parse_json(checked(address, code, answer).body, TopicRoute)
-    raise NotConnected(";".join(access.nameservers), f"no name server answers: {problems}")
+def prefetch(topics: Iterable[str], access: Access) -> None:
+    """Have routes at hand, all of them for the price of one; without a name server nothing is done,
+    and nothing raised."""
+    with suppress(ClientError):
+        routes(topics, access)
 
 
-def queues(topics: Iterable[str], access: Access) -> list[MessageQueue]:
+def queues(topics: Sequence[str], access: Access) -> list[MessageQueue]:
     """Every readable queue of the topics, in order. Raises RouteNotFound, NotConnected."""
+    known = routes(topics, access, age_max_ms=0)
+    for topic in topics:
+        if topic not in known:
+            raise unknown(topic, access)
+    return queues_of(known)
+
+
+def queues_of(known: Mapping[str, TopicRoute]) -> list[MessageQueue]:
+    """The readable queues of routes by topic, in order."""
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
-        for topic in topics
-        for data in route(topic, access, fresh=True).queue_datas
+        for topic, route in known.items()
+        for data in route.queue_datas
         if readable(data.perm)
         for queue_id in range(data.read_queue_nums)
     )
 
 
-def addresses(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[str]:
-    """Where a queue can be read, its master first, then the others by broker id.
+def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[tuple[int, str]]:
+    """Id and address of each broker that has a queue, the master (id 0) first.
 
-    Raises NotConnected when its broker is not in the route.
+    Raises RouteNotFound, NotConnected when its broker is not in the route.
     """
-    for data in route(queue.topic, access, fresh=fresh).broker_datas:
+    age_max_ms = 0 if fresh else ROUTE_TTL_MS
+    known = routes([queue.topic], access, age_max_ms=age_max_ms)
+    if queue.topic not in known:
+        raise unknown(queue.topic, access)
+    for data in known[queue.topic].broker_datas:
         if data.broker_name == queue.broker_name and data.broker_addrs:
-            return [data.broker_addrs[key] for key in sorted(data.broker_addrs, key=int)]
+            return sorted((int(key), address) for key, address in data.broker_addrs.items())
     raise NotConnected(queue.broker_name, f"no such broker in the route of {queue.topic}")
 
 
-def latest(asked: Sequence[MessageQueue], access: Access) -> dict[MessageQueue, int]:
-    """The end of each queue: the offset its next message gets."""
-    return _offsets(asked, access, RequestCode.GET_MAX_OFFSET, _topic_queue)
+def addresses(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[str]:
+    """Where a queue can be read, its master first, then the others by broker id.
+
+    Raises RouteNotFound, NotConnected when its broker is not in the route.
+    """
+    return [address for _, address in brokers(queue, access, fresh=fresh)]
 
 
-def earliest(asked: Sequence[MessageQueue], access: Access) -> dict[MessageQueue, int]:
-    """The oldest message of each queue that the broker still has."""
-    return _offsets(asked, access, RequestCode.GET_MIN_OFFSET, _topic_queue)
+def topic_names(access: Access) -> frozenset[str]:
+    """All topics that the name servers know, their own and retry topics too.
+
+    Raises NotConnected when no name server answers, BrokerRefused.
+    """
+    return _names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, access)
 
 
-def near_time(
-    asked: Sequence[MessageQueue], moment_ms: int, access: Access
-) -> dict[MessageQueue, int]:
-    """An offset near the first message stored at ``moment_ms`` or later. Only near: a 4.x broker
-    gives the nearest message, on either side, and any one of several of the same millisecond."""
+def cluster_names(access: Access) -> frozenset[str]:
+    """The names of clusters and brokers: each names a topic of the system too.
 
-    def header(queue: MessageQueue) -> h.Header:
-        return h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=moment_ms)
-
-    return _offsets(asked, access, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    Raises NotConnected when no name server answers, BrokerRefused.
+    """
+    return _names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access)
 
 
-def _topic_queue(queue: MessageQueue) -> h.Header:
-    return h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id)
+def unknown(topic: str, access: Access) -> RouteNotFound:
+    """The error for a topic that is in no route."""
+    asked = ";".join(access.nameservers)
+    return RouteNotFound(topic, f"no name server knows it; create it first ({asked})")
 
 
-def _offsets(
-    asked: Sequence[MessageQueue],
-    access: Access,
-    code: RequestCode,
-    header: Callable[[MessageQueue], h.Header],
-) -> dict[MessageQueue, int]:
-    found: dict[MessageQueue, int] = {}
-    for group in _by_broker(asked).values():
-        calls = [(int(code), header(queue)) for queue in group]
-        address, answers = _ask_broker(group[0], calls, access)
-        for queue, answer in zip(group, answers, strict=True):
-            found[queue] = int(checked(address, code, answer).ext["offset"])
-    return found
-
-
-def _by_broker(asked: Iterable[MessageQueue]) -> Mapping[tuple[str, str], list[MessageQueue]]:
-    groups: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
-    for queue in asked:
-        groups[queue.topic, queue.broker_name].append(queue)
-    return groups
-
-
-def _ask_broker(
-    queue: MessageQueue, calls: Sequence[Call], access: Access
-) -> tuple[str, list[Response]]:
-    """Ask the master, or whoever of its broker name answers."""
-    failure: ClientError | None = None
-    for address in addresses(queue, access):
+def ask_name_server(calls: Sequence[Call], access: Access) -> tuple[str, list[Response]]:
+    """The answers of the first name server that gives any. Raises NotConnected."""
+    problems: list[str] = []
+    for address in access.nameservers:
         try:
             return address, call_many(address, calls, access)
         except (NotConnected, RequestTimedOut) as error:
-            log.warning("broker_unreachable address=%s error=%r", address, str(error))
-            failure = error
-    assert failure is not None
-    raise failure
+            problems.append(str(error))
+    raise NotConnected(";".join(access.nameservers), f"no name server answers: {problems}")
+
+
+def _names(code: RequestCode, access: Access) -> frozenset[str]:
+    address, (answer,) = ask_name_server([(int(code), None)], access)
+    return frozenset(parse_json(checked(address, code, answer).body, TopicList).topic_list)
+
+
+def _ask_routes(topics: Sequence[str], access: Access) -> dict[str, TopicRoute]:
+    if not topics:
+        return {}
+    calls: list[Call] = [(_ROUTE, h.Topic(topic=topic)) for topic in topics]
+    address, answers = ask_name_server(calls, access)
+    return {
+        topic: parse_json(checked(address, _ROUTE, answer).body, TopicRoute)
+        for topic, answer in zip(topics, answers, strict=True)
+        if answer.code != ResponseCode.TOPIC_NOT_EXIST
+    }
+
+
+def _key(topic: str, access: Access) -> tuple[str, tuple[str, ...], int]:
+    return topic, access.nameservers, os.getpid()

@@ -36,8 +36,8 @@ GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
 
 _OF_ACL: Final = "AclException"
 
-Call = tuple[int, "Header | None"]
-"""A request's code and header."""
+Call = tuple[int, "Header | None"] | tuple[int, "Header | None", bytes]
+"""A request's code, header and, for some, its body."""
 
 _clock: Final = SystemClock()
 
@@ -79,17 +79,17 @@ class Wire:
 
     def _send(self, calls: Sequence[Call], first: int, deadline_ms: int) -> None:
         self._wait_until(deadline_ms)
-        self._socket.sendall(
-            b"".join(
-                self._connection.encode_request(
-                    code, header, first + at, deadline_ms, extra=self._proof(header)
-                )[1]
-                for at, (code, header) in enumerate(calls)
-            )
-        )
-
-    def _proof(self, header: Header | None) -> dict[str, str] | None:
-        return None if self._account is None else signed(self._account, to_ext(header))
+        parts: list[bytes] = []
+        for token, (code, header, *rest) in enumerate(calls, first):
+            body = rest[0] if rest else b""
+            proof = None
+            if self._account is not None:
+                proof = signed(self._account, to_ext(header), body)
+            parts += self._connection.encode_request(
+                code, header, token, deadline_ms, body_bytes=len(body), extra=proof
+            )[1:]
+            parts.append(body)
+        self._socket.sendall(b"".join(parts))
 
     def _receive(self, answers: dict[int, Response], deadline_ms: int) -> None:
         self._wait_until(deadline_ms)

@@ -102,23 +102,19 @@ class Asker:
 
         Raises NotConnected or RequestTimedOut when nobody gives one, BrokerRefused.
         """
-        return self._ask(self._header(at, rows, filtered=self.filters))
-
-    def ask_for_one(self, at: int) -> Response:
-        """As :meth:`ask`, for the message at an offset whether it matches the filter or not."""
-        return self._ask(self._header(at, 1, filtered=False))
+        return self._ask(self._header(at, rows))
 
     def ask_ahead(self, places: Sequence[tuple[int, int]]) -> list[Response]:
         """The answers of the last copy about several offsets and numbers of messages at once;
         empty when it is away."""
         assert self._last is not None
-        calls = [(_PULL, self._header(*place, filtered=self.filters)) for place in places]
+        calls = [(_PULL, self._header(*place)) for place in places]
         try:
             return call_many(self._last.address, calls, self._access)
         except (NotConnected, RequestTimedOut):
             return []
 
-    def _header(self, at: int, rows: int, *, filtered: bool) -> PullMessage:
+    def _header(self, at: int, rows: int) -> PullMessage:
         wanted = self._row_filter
         return PullMessage(
             consumer_group=GROUP,
@@ -130,8 +126,8 @@ class Asker:
             commit_offset=0,
             suspend_timeout_millis=0,
             sub_version=0,
-            subscription=wanted.expression if filtered else "*",
-            expression_type=wanted.expression_type if filtered else TAG,
+            subscription=wanted.expression if self.filters else "*",
+            expression_type=wanted.expression_type if self.filters else TAG,
         )
 
     def _ask(self, header: PullMessage) -> Response:

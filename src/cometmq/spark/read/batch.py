@@ -7,21 +7,27 @@ the tasks; so it holds values only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.brokers import cluster
-from cometmq.spark.read.partition import QueueRanges, ranges_of
-from cometmq.spark.read.planning import ranges, tasks
-from cometmq.spark.read.points import Kind, Point
-from cometmq.spark.read.positions import resolve
+from cometmq.spark.read import topics
+from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.partition import planned, ranges_of
+from cometmq.spark.read.planning import backward, ranges
+from cometmq.spark.read.points import AtGroup, Edge, Named
+from cometmq.spark.read.positions import check_order, resolve
 from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.spark.read.options import ReadOptions
+
+
+_EARLIEST: Final = Named("startingOffsets", Edge.EARLIEST)
+_LATEST: Final = Named("endingOffsets", Edge.LATEST)
 
 
 class TopicReader(DataSourceReader):
@@ -32,20 +38,22 @@ class TopicReader(DataSourceReader):
         self._names = names
 
     def partitions(self) -> list[InputPartition]:
-        """One partition a task. Raises RouteNotFound, NotConnected, BadOption."""
+        """One partition a task. Raises RouteNotFound, NotConnected, BadOption, DataLoss."""
         options = self._options
-        queues = cluster.queues(options.topics, options.access)
-        starting = options.starting or Point(Kind.EARLIEST)
-        ending = options.ending or Point(Kind.LATEST)
-        start = resolve(starting, "startingOffsets", queues, options)
-        end = resolve(ending, "endingOffsets", queues, options)
-        planned = tasks(
-            ranges(start, end),
-            tasks_min=options.min_partitions,
-            rows_max=options.max_rows_per_partition,
-        )
-        return [QueueRanges(parts) for parts in planned]
+        queues = topics.find_all(options.topics, options.access)
+        starting = options.starting or _EARLIEST
+        start = resolve(starting, queues, options.access)
+        end = resolve(options.ending or _LATEST, queues, options.access)
+        if isinstance(starting.point, AtGroup):
+            # The group read further than the queue reaches: its topic was made anew.
+            for queue in backward(start, end):
+                report_loss(queue, end[queue], start[queue], options)
+        else:
+            check_order(start, end, starting.option)
+        return planned(ranges(start, end), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Raises DataLoss and what the wire raises."""
-        return batches(ranges_of(partition), self._options, self._names)
+        parts = ranges_of(partition)
+        cluster.prefetch((part.queue.topic for part in parts), self._options.access)
+        return batches(parts, self._options, self._names)

@@ -2,11 +2,12 @@
 
     {"v": 1, "q": {"broker-a|TopicX|0": 123, ...}}                     where a batch ends
     {"v": 1, "q": {...}, "first": true}                                where a new query starts
-    {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      the end of its first batch
+    {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      an end with some of its start
 
-An offset is the next message to read. Keys are sorted, because Spark compares offsets as text. The
-end of the first batch carries its own start: Spark keeps only ends, so a query that is killed in
-its first batch would otherwise begin at what "latest" means after the restart. A topic may hold a
+An offset is the next message to read. Keys are sorted, because Spark compares offsets as text.
+Spark keeps only ends, so an end carries with it what its batch's start does not tell: all of it for
+a first batch, since a query killed in that would otherwise begin at what "latest" means after the
+restart; and the oldest offset of each queue that a query meets on its way. A topic may hold a
 ``|``, a broker name and a queue id do not.
 """
 
@@ -30,7 +31,8 @@ class BadOffset(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A point of a stream. ``is_first`` marks a new query's start, ``origin`` its first batch."""
+    """A point of a stream. ``is_first`` marks a new query's start; ``origin`` is where the batch
+    that ends here starts, in those queues where the end before does not say it."""
 
     queues: Offsets
     is_first: bool = False

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from cometmq.spark.read.planning import tasks
+
 if TYPE_CHECKING:
+    from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
 
 
@@ -20,3 +24,9 @@ class QueueRanges(InputPartition):
 def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
     """The ranges of a task; Spark sends a partition of nothing where a plan gave no task."""
     return partition.value if isinstance(partition, QueueRanges) else ()
+
+
+def planned(todo: Iterable[Range], options: ReadOptions) -> list[InputPartition]:
+    """Ranges shared among tasks as the options want it."""
+    parts = tasks(todo, tasks_min=options.min_partitions, rows_max=options.max_rows_per_partition)
+    return [QueueRanges(part) for part in parts]

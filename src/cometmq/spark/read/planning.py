@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,26 +17,26 @@ TASK_ROWS_MAX: Final = 250_000
 """Longer ranges are cut, so that one full queue does not keep one core busy alone."""
 
 
+TASK_RANGES_MAX: Final = 256
+"""A task asks at least once for each range: a thousand almost empty queues are a few tasks."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """The messages ``start <= offset < stop`` of a queue. ``is_new`` marks a queue that the query
-    met on its way: it starts at 0, wherever its oldest message is."""
+    """The messages ``start <= offset < stop`` of a queue."""
 
     queue: MessageQueue
     start: int
     stop: int
-    is_new: bool = False
 
     def __len__(self) -> int:
         return self.stop - self.start
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What lies between two points, queue by queue; queues that only ``end`` has are new."""
-    found = [
-        Range(queue, start.get(queue, 0), stop, queue not in start) for queue, stop in end.items()
-    ]
-    return sorted(found_range for found_range in found if found_range.stop > found_range.start)
+    """What lies between two points, queue by queue; a queue that ``start`` has not starts at 0."""
+    found = (Range(queue, start.get(queue, 0), stop) for queue, stop in end.items())
+    return sorted(part for part in found if part.stop > part.start)
 
 
 def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
@@ -44,13 +44,9 @@ def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
     return sorted(queue for queue, offset in start.items() if end.get(queue, offset) < offset)
 
 
-def advance(start: Offsets, latest: Offsets) -> dict[MessageQueue, int]:
-    """The furthest point after ``start``.
-
-    A queue whose broker is away keeps its offset; a new queue counts once it holds a message.
-    """
-    known = {queue: offset for queue, offset in latest.items() if queue in start or offset > 0}
-    return {**start, **known}
+def advance(start: Offsets, newer: Offsets) -> dict[MessageQueue, int]:
+    """The furthest point after ``start``; a queue that cannot be asked now keeps its offset."""
+    return {**start, **newer}
 
 
 def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
@@ -99,46 +95,18 @@ def split(part: Range, rows_max: int) -> list[Range]:
     """Even pieces of at most ``rows_max`` messages."""
     count = -(-len(part) // rows_max)
     borders = [part.start + len(part) * at // count for at in range(count + 1)]
-    return [
-        Range(part.queue, borders[at], borders[at + 1], part.is_new and at == 0)
-        for at in range(count)
-    ]
+    return [Range(part.queue, borders[at], borders[at + 1]) for at in range(count)]
 
 
 def join(pieces: Sequence[Range], rows_max: int) -> list[tuple[Range, ...]]:
-    """Neighbours put together while they have at most ``rows_max`` messages."""
-    found: list[tuple[Range, ...]] = []
+    """Neighbours put together while they have at most ``rows_max`` messages, and are few."""
+    found: list[list[Range]] = []
     rows = 0
     for piece in pieces:
-        if found and rows + len(piece) <= rows_max:
-            found[-1] += (piece,)
+        if found and rows + len(piece) <= rows_max and len(found[-1]) < TASK_RANGES_MAX:
+            found[-1].append(piece)
             rows += len(piece)
         else:
-            found.append((piece,))
+            found.append([piece])
             rows = len(piece)
-    return found
-
-
-def first_at_or_after(
-    store_ms: Callable[[int], int], low: int, high: int, hint: int, moment_ms: int
-) -> int:
-    """The first offset in ``low..high`` whose store time is ``moment_ms`` or later; ``high`` when
-    all are earlier.
-
-    ``store_ms`` gives the time of an offset in ``low <= offset < high``; times never fall.
-    ``hint`` is a guess: the search gallops away from it, so a good one costs three calls.
-    """
-    before, after = low - 1, high  # before is too early, after is not
-    step = 1
-    at = min(max(hint, low), high - 1)
-    while after - before > 1:
-        if store_ms(at) < moment_ms:
-            before = at
-            at = at + step
-        else:
-            after = at
-            at = at - step
-        step *= 2
-        if not before < at < after:
-            at = (before + after) // 2
-    return after
+    return [tuple(task) for task in found]

@@ -1,83 +1,172 @@
-"""Points in queues as options name them: an edge, offsets, a time."""
+"""Points in queues as options name them: an edge, offsets, times, what a group committed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum, auto
+from enum import Enum
 from typing import Final
 
 import msgspec
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.options import Given, only_one, parsed
+from cometmq.spark.options import BadOption, Given, get, one_of, only_one, parsed, some_text
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
 
+STRATEGY: Final = "startingOffsetsByTimestampStrategy"
+OPTIONS: Final = (
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", STRATEGY),
+    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    *("consumerGroup", "uncommittedOffsets"),
+)
 
-class Kind(Enum):
-    """How a point in the queues is given."""
 
-    EARLIEST = auto()
-    LATEST = auto()
-    OFFSETS = auto()
-    TIME = auto()
+class Edge(Enum):
+    """One of both ends of a queue."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A place in every queue. ``offsets`` may hold -2 (earliest) and -1 (latest); queues that it
-    does not name are taken at ``otherwise``."""
+class AtOffsets:
+    """Offsets of queues, -2 the earliest and -1 the latest; other queues are at ``otherwise``."""
 
-    kind: Kind
-    offsets: Mapping[MessageQueue, int] | None = None
-    moment_ms: int = 0
-    otherwise: Kind = Kind.EARLIEST
+    by_queue: Mapping[MessageQueue, int]
+    otherwise: Edge
 
 
-def point(given: Given, side: str, otherwise: Kind) -> Point | None:
-    """The point of ``side`` (starting or ending), None when no option names it.
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The first message stored at a moment (ms since the epoch) or later: one for all queues, or
+    one each, with other queues at ``otherwise``. A queue without such a message is at its end, or
+    an error where ``is_strict``."""
 
-    Raises BadOption.
-    """
-    offsets, timestamp = f"{side}Offsets", f"{side}Timestamp"
-    chosen = only_one(given, (offsets, timestamp))
-    if chosen is None:
+    everywhere_ms: int | None = None
+    by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
+    otherwise: Edge = Edge.EARLIEST
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtGroup:
+    """What a consumer group committed; queues without that are at ``otherwise``."""
+
+    group: str
+    otherwise: Edge
+
+
+Point = Edge | AtOffsets | AtTimes | AtGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A point, and the option that named it, for errors."""
+
+    option: str
+    point: Point
+
+
+def starting(given: Given) -> Named | None:
+    """Where a read starts, None when no option says it. Raises BadOption."""
+    found = _named(given, "starting", Edge.EARLIEST)
+    if STRATEGY in given and (found is None or not isinstance(found.point, AtTimes)):
+        raise BadOption(STRATEGY, "needs startingTimestamp or startingOffsetsByTimestamp")
+    if "uncommittedOffsets" in given and (found is None or not isinstance(found.point, AtGroup)):
+        raise BadOption("uncommittedOffsets", "needs startingOffsets=group")
+    return found
+
+
+def ending(given: Given) -> Named | None:
+    """Where a batch ends, None when no option says it. Raises BadOption."""
+    return _named(given, "ending", Edge.LATEST)
+
+
+def in_order(start: Named | None, end: Named | None) -> None:
+    """Check what can be checked without asking anybody. Raises BadOption."""
+    if start is None or end is None:
+        return
+    first, last = start.point, end.point
+    if not (isinstance(first, AtTimes) and isinstance(last, AtTimes)):
+        return
+    if first.everywhere_ms is None or last.everywhere_ms is None:
+        return
+    if first.everywhere_ms > last.everywhere_ms:
+        raise BadOption(end.option, f"is before {start.option}")
+
+
+def _named(given: Given, side: str, otherwise: Edge) -> Named | None:
+    offsets, moment, moments = f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
+    option = only_one(given, (offsets, moment, moments))
+    if option is None:
         return None
-    if chosen == timestamp:
-        return Point(Kind.TIME, moment_ms=parsed(timestamp, given[timestamp], moment_ms))
-    return parsed(offsets, given[offsets], lambda text: _offsets(text, otherwise))
+    if option == offsets:
+        return Named(option, parsed(option, given[option], _offsets(given, otherwise)))
+    is_strict = side == "starting" and get(given, STRATEGY, _is_error, False)
+    if option == moment:
+        everywhere_ms = parsed(option, given[option], moment_ms)
+        return Named(option, AtTimes(everywhere_ms, is_strict=is_strict))
+    by_queue = parsed(option, given[option], _moments)
+    return Named(option, AtTimes(None, by_queue, otherwise, is_strict))
 
 
-def _offsets(text: str, otherwise: Kind) -> Point:
-    named = {"earliest": Kind.EARLIEST, "latest": Kind.LATEST}.get(text.lower())
-    if named is not None:
-        return Point(named)
+def _is_error(text: str) -> bool:
+    return one_of("error", "latest")(text) == "error"
+
+
+def _offsets(given: Given, otherwise: Edge) -> Callable[[str], Point]:
+    def read(text: str) -> Point:
+        if text.lower() in ("earliest", "latest"):
+            return Edge(text.lower())
+        if text.lower() == "group" and otherwise is Edge.EARLIEST:
+            return _group(given)
+        return AtOffsets(by_queue(text, _offset), otherwise)
+
+    return read
+
+
+def _group(given: Given) -> AtGroup:
+    group = get(given, "consumerGroup", some_text, None)
+    if group is None:
+        raise BadOption("consumerGroup", "is required with startingOffsets=group")
+    edge = get(given, "uncommittedOffsets", one_of("earliest", "latest"), "earliest")
+    return AtGroup(group, Edge(edge))
+
+
+def by_queue(text: str, read: Callable[[int | str], int]) -> dict[MessageQueue, int]:
+    """Numbers of queues, from JSON like ``{"topic": {"broker": {"0": 123}}}``. Raises
+    ValueError."""
     try:
-        found = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, int]]])
+        found = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, int | str]]])
     except msgspec.MsgspecError as error:
         form = '{"topic": {"broker": {"0": 123}}}'
-        raise ValueError(f"is neither earliest nor latest nor like {form}: {error}") from None
-    queues: dict[MessageQueue, int] = {}
-    for topic, brokers in found.items():
-        for broker, ids in brokers.items():
-            for queue_id, offset in ids.items():
-                queues[_queue(topic, broker, queue_id)] = _offset(offset)
-    return Point(Kind.OFFSETS, queues, otherwise=otherwise)
+        raise ValueError(f"is neither a known word nor like {form}: {error}") from None
+    return {
+        queue(topic, broker, queue_id): read(value)
+        for topic, brokers in found.items()
+        for broker, ids in brokers.items()
+        for queue_id, value in ids.items()
+    }
 
 
-def _queue(topic: str, broker: str, queue_id: str) -> MessageQueue:
+def queue(topic: str, broker: str, queue_id: str) -> MessageQueue:
+    """A queue whose id is text. Raises ValueError."""
     if not (queue_id.isascii() and queue_id.isdigit()):
         raise ValueError(f"{queue_id!r} of {topic} on {broker} is no queue id")
     return MessageQueue(topic, broker, int(queue_id))
 
 
-def _offset(offset: int) -> int:
-    if offset < EARLIEST_OFFSET:
-        raise ValueError(f"{offset} is no offset; -2 means earliest, -1 latest")
+def _offset(offset: int | str) -> int:
+    if not isinstance(offset, int) or offset < EARLIEST_OFFSET:
+        raise ValueError(f"{offset!r} is no offset; -2 means earliest, -1 latest")
     return offset
+
+
+def _moments(text: str) -> dict[MessageQueue, int]:
+    return by_queue(text, lambda moment: moment_ms(str(moment)))
 
 
 def moment_ms(text: str) -> int:

@@ -1,74 +1,125 @@
-"""Turns a point that a user named (earliest, offsets, a time) into an offset of every queue."""
+"""Turns a point that a user named (an edge, offsets, times, a group) into offsets of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from cometmq.spark.brokers import cluster
+from cometmq.spark.brokers import groups, reach
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.offsets import key_of
-from cometmq.spark.read.planning import first_at_or_after
 from cometmq.spark.read.points import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
-    Kind,
-    Point,
+    STRATEGY,
+    AtGroup,
+    AtOffsets,
+    AtTimes,
+    Edge,
+    Named,
 )
-from cometmq.spark.read.pull import QueuePuller
+from cometmq.spark.read.seeking import first_at_or_after, together
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.read.options import ReadOptions
+    from cometmq.spark.brokers.access import Access
 
 Vector = dict["MessageQueue", int]
 
+_EDGES: Final = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}
 
-def resolve(
-    point: Point, option: str, queues: Sequence[MessageQueue], options: ReadOptions
-) -> Vector:
-    """The offset of each queue at ``point``.
 
-    Raises BadOption naming ``option`` when the point names a queue that does not exist.
+def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vector:
+    """The offset of each queue at a point.
+
+    Raises BadOption when the point names a queue that does not exist, or a moment that must lie in
+    a queue and does not; and what :func:`reach.ends` raises.
     """
-    if point.kind is Kind.TIME:
-        return _at_time(point.moment_ms, queues, options)
-    if point.kind is not Kind.OFFSETS:
-        return _edge(point.kind, queues, options)
-    named = dict(point.offsets or {})
+    point = named.point
+    match point:
+        case Edge():
+            return _at_edge(point, queues, access)
+        case AtOffsets():
+            _check_known(named.option, point.by_queue, queues)
+            exact = {q: at for q, at in point.by_queue.items() if at not in _EDGES}
+            edge_of = {q: _EDGES[at] for q, at in point.by_queue.items() if at in _EDGES}
+            return exact | _rest(exact, queues, access, lambda q: edge_of.get(q, point.otherwise))
+        case AtTimes():
+            _check_known(named.option, point.by_queue, queues)
+            found = _at_times(named.option, point, queues, access)
+            return found | _rest(found, queues, access, lambda _: point.otherwise)
+        case AtGroup():
+            found = groups.committed(point.group, queues, access)
+            return found | _rest(found, queues, access, lambda _: point.otherwise)
+
+
+def check_order(start: Vector, end: Vector, option: str) -> None:
+    """Refuse a start after the end; ``option`` named the start. Raises BadOption."""
+    for queue in sorted(start):
+        if queue in end and start[queue] > end[queue]:
+            raise BadOption(
+                option,
+                f"queue {key_of(queue)} (broker|topic|queue) starts at {start[queue]}, "
+                f"after its end {end[queue]}",
+            )
+
+
+def _check_known(
+    option: str, named: Iterable[MessageQueue], queues: Iterable[MessageQueue]
+) -> None:
     unknown = sorted(set(named) - set(queues))
     if unknown:
         raise BadOption(option, f"no queue {key_of(unknown[0])} (broker|topic|queue)")
-    return _named(named, point.otherwise, queues, options)
 
 
-def _edge(kind: Kind, queues: Sequence[MessageQueue], options: ReadOptions) -> Vector:
-    ask = cluster.earliest if kind is Kind.EARLIEST else cluster.latest
-    return ask(queues, options.access)
-
-
-def _named(
-    named: Vector, otherwise: Kind, queues: Sequence[MessageQueue], options: ReadOptions
+def _rest(
+    found: Mapping[MessageQueue, int],
+    queues: Sequence[MessageQueue],
+    access: Access,
+    edge_of: Callable[[MessageQueue], Edge],
 ) -> Vector:
-    edges = {EARLIEST_OFFSET: Kind.EARLIEST, LATEST_OFFSET: Kind.LATEST}
-    wanted = {queue: edges.get(named[queue]) if queue in named else otherwise for queue in queues}
-    found = {queue: named[queue] for queue in queues if wanted[queue] is None}
-    for kind in (Kind.EARLIEST, Kind.LATEST):
-        group = [queue for queue in queues if wanted[queue] is kind]
-        found |= _edge(kind, group, options)
-    return found
+    """The queues that are not found yet, each at its edge."""
+    rest: Vector = {}
+    for edge in Edge:
+        rest |= _at_edge(edge, [q for q in queues if q not in found and edge_of(q) is edge], access)
+    return rest
 
 
-def _at_time(moment_ms: int, queues: Sequence[MessageQueue], options: ReadOptions) -> Vector:
-    """Brokers of 4.x only come near (see cluster.near_time), so each guess is made exact."""
-    oldest = cluster.earliest(queues, options.access)
-    newest = cluster.latest(queues, options.access)
-    near = cluster.near_time(queues, moment_ms, options.access)
-    found: Vector = {}
+def _at_edge(edge: Edge, queues: Sequence[MessageQueue], access: Access) -> Vector:
+    ask = reach.earliest if edge is Edge.EARLIEST else reach.latest
+    return ask(queues, access)
+
+
+def _at_times(
+    option: str, point: AtTimes, queues: Sequence[MessageQueue], access: Access
+) -> Vector:
+    moments: Vector = {}
     for queue in queues:
-        low, high = oldest[queue], newest[queue]
-        if low < high:
-            look = QueuePuller(queue, options).store_ms
-            low = first_at_or_after(look, low, high, near[queue], moment_ms)
-        found[queue] = low
+        moment_ms = point.by_queue.get(queue, point.everywhere_ms)
+        if moment_ms is not None:
+            moments[queue] = moment_ms
+    newest = reach.latest(moments, access)
+    found = at_moments(moments, newest, access)
+    for queue, offset in found.items():
+        if point.is_strict and offset >= newest[queue]:
+            raise BadOption(
+                option,
+                f"queue {key_of(queue)} (broker|topic|queue) has no message stored at "
+                f"{moments[queue]} ms or later; {STRATEGY} latest starts it at its end",
+            )
     return found
+
+
+def at_moments(
+    moments: Mapping[MessageQueue, int], newest: Mapping[MessageQueue, int], access: Access
+) -> Vector:
+    """The first message stored at each queue's moment (ms) or later, before the ends of
+    ``newest``; such an end where there is none. Raises what :func:`reach.ends` raises."""
+    oldest, near = reach.earliest(moments, access), reach.near_times(moments, access)
+    return together(
+        {
+            queue: first_at_or_after(oldest[queue], newest[queue], near[queue], moment_ms)
+            for queue, moment_ms in moments.items()
+        },
+        lambda places: {q: look.store_ms for q, look in reach.looks(places, access).items()},
+    )

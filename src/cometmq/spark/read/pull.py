@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cometmq.message.record import decode_one
 from cometmq.protocol.codes import ResponseCode
 from cometmq.spark.read.asking import Asker, onward
 
@@ -75,13 +74,6 @@ class QueuePuller:
             if span.gone:
                 yield span
             start = span.stop
-
-    def store_ms(self, offset: int) -> int:
-        """When the message at an offset was stored; 0 when it is gone."""
-        answer = self._asker.ask_for_one(offset)
-        if answer.code != ResponseCode.SUCCESS:
-            return 0
-        return decode_one(answer.body, check_crc=False).store_ms
 
     def _walk(self, part: Range) -> Iterator[Span]:
         """The range in order, one span an answer."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cometmq.spark.decode.records import Block
+from cometmq.message.record import BadRecord
+from cometmq.spark.read.dirty import DirtyRow, clean, read_block
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.pull import QueuePuller
+from cometmq.spark.read.quarantine import quarantine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cometmq.filter.tags import TagFilter
+    from cometmq.spark.decode.records import Block
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
     from cometmq.spark.read.pull import Span
-
-BATCH_ROWS: Final = 20_000
+    from cometmq.spark.read.quarantine import Quarantine
 
 
 def batches(
@@ -27,29 +28,37 @@ def batches(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the ranges, in the order of each queue.
 
-    Raises DataLoss, BadRecord, and what the wire raises.
+    Raises DataLoss, DirtyRow, and what the wire raises.
     """
-    for part in parts:
-        for span in QueuePuller(part.queue, options).spans(part):
-            yield from _rows(part, span, options, names)
+    with quarantine(options.dirty.path, parts) as aside:
+        for part in parts:
+            for span in QueuePuller(part.queue, options).spans(part):
+                yield from _rows(part, span, options, names, aside)
 
 
 def _rows(
-    part: Range, span: Span, options: ReadOptions, names: tuple[str, ...]
+    part: Range,
+    span: Span,
+    options: ReadOptions,
+    names: tuple[str, ...],
+    aside: Quarantine | None,
 ) -> Iterator[pa.RecordBatch]:
     if span.gone:
-        # A queue met on the way starts at 0, though its oldest message may be younger.
-        if not (part.is_new and span.start == 0):
-            report_loss(part.queue, span.start, span.stop, options)
+        report_loss(part.queue, span.start, span.stop, options)
         return
-    block = Block(span.data, part.queue.broker_name)
+    queue, dirty = part.queue, options.dirty
+    try:
+        block, problems = read_block(span.data, queue.broker_name, dirty, topic=queue.topic)
+    except BadRecord as error:
+        why = f"the answers from here on are no chain of records: {error}"
+        place = (queue.topic, queue.broker_name, queue.queue_id, span.start)
+        raise DirtyRow(*place, why) from None
     offsets = block.queue_offsets
     block.choose((offsets >= span.start) & (offsets < span.stop))
-    if options.tag_filter.matches_all:
+    if not span.filtered:
         _report_holes(part, span, block, options)
-    else:
-        block.choose(accepted(block.tags(), options.tag_filter))
-    yield from block.batches(names, BATCH_ROWS)
+    options.row_filter.choose(block, beside=problems)
+    yield from clean(block, problems, names, dirty, aside, topic=queue.topic)
 
 
 def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -> None:
@@ -59,13 +68,3 @@ def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -
     edges = np.concatenate(([span.start - 1], np.sort(block.queue_offsets), [span.stop]))
     for at in np.flatnonzero(np.diff(edges) > 1).tolist():
         report_loss(part.queue, int(edges[at]) + 1, int(edges[at + 1]), options)
-
-
-def accepted(tags: pa.Array, tag_filter: TagFilter) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which rows a filter takes: brokers compare the hashes of tags, so others slip through."""
-    encoded = tags.dictionary_encode()
-    known = [tag_filter.accepts(tag) for tag in encoded.dictionary.to_pylist()]
-    verdicts = np.array([*known, False])
-    index = encoded.indices.fill_null(len(known)).to_numpy()
-    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = verdicts[index]
-    return found

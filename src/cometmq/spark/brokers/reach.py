@@ -1,0 +1,175 @@
+"""How far queues reach, where a moment lies in them, and what single messages are like.
+
+Each question is asked of all queues of a broker in one exchange, so that a thousand queues cost
+about what one does. The master is asked; when it is away, another broker of its name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut
+from cometmq.message.record import iter_decode
+from cometmq.protocol import headers as h
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.spark.brokers import cluster
+from cometmq.spark.brokers.wire import GROUP, Call, call_many, checked, refusal
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.frame import Response
+    from cometmq.spark.brokers.access import Access
+
+log = logging.getLogger(__name__)
+
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_SUBSCRIPTION_IN_HEADER: Final = 4
+
+Header = Callable[["MessageQueue"], h.Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The end of each queue: the offset that its next message gets. Those of ``copies`` were told
+    by a slave, which may be behind its master."""
+
+    by_queue: Mapping[MessageQueue, int]
+    copies: frozenset[MessageQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker said of a queue."""
+
+    queue: MessageQueue
+    broker_id: int
+    address: str
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The first message at an offset, or after it where ``is_gone``; its size is the mean of all
+    that came with it."""
+
+    store_ms: int
+    size_bytes: float
+    is_gone: bool = False
+
+
+def ends(asked: Iterable[MessageQueue], access: Access) -> Ends:
+    """How far queues reach. Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused."""
+    answers = list(ask(asked, RequestCode.GET_MAX_OFFSET, _topic_queue, access))
+    copies = (answer.queue for answer in answers if answer.broker_id != cluster.MASTER_ID)
+    return Ends(_offsets(answers, RequestCode.GET_MAX_OFFSET), frozenset(copies))
+
+
+def latest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue, int]:
+    """The end of each queue; raises as :func:`ends`."""
+    return dict(ends(asked, access).by_queue)
+
+
+def earliest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue, int]:
+    """The oldest message of each queue that the broker still has; raises as :func:`ends`."""
+    code = RequestCode.GET_MIN_OFFSET
+    return _offsets(ask(asked, code, _topic_queue, access), code)
+
+
+def near_times(moments: Mapping[MessageQueue, int], access: Access) -> dict[MessageQueue, int]:
+    """An offset near the first message stored at each queue's moment (ms) or later. Only near: a
+    4.x broker gives the nearest message, on either side, and any one of several of the same
+    millisecond. Raises as :func:`ends`."""
+
+    def header(queue: MessageQueue) -> h.Header:
+        moment_ms = moments[queue]
+        return h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=moment_ms)
+
+    code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    return _offsets(ask(moments, code, header, access), code)
+
+
+def looks(
+    places: Mapping[MessageQueue, int], access: Access, *, rows: int = 1
+) -> dict[MessageQueue, Look]:
+    """The message at one offset of each queue, with up to ``rows`` after it; raises as
+    :func:`ends`, also where a broker does not say what is there."""
+
+    def header(queue: MessageQueue) -> h.Header:
+        return h.PullMessage(
+            consumer_group=GROUP,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=places[queue],
+            max_msg_nums=rows,
+            sys_flag=_SUBSCRIPTION_IN_HEADER,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=0,
+            subscription="*",
+            expression_type="TAG",
+        )
+
+    answers = ask(places, RequestCode.PULL_MESSAGE, header, access)
+    return {answer.queue: _look(answer, places[answer.queue]) for answer in answers}
+
+
+def ask(
+    asked: Iterable[MessageQueue], code: RequestCode, header: Header, access: Access
+) -> Iterator[Answer]:
+    """Ask the brokers of queues, all that one broker has at once.
+
+    Raises RouteNotFound; NotConnected or RequestTimedOut when no broker of a name answers.
+    """
+    queues = list(asked)
+    cluster.routes((queue.topic for queue in queues), access)
+    groups: dict[tuple[tuple[int, str], ...], list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        groups[tuple(cluster.brokers(queue, access))].append(queue)
+    for known, group in groups.items():
+        calls: list[Call] = [(int(code), header(queue)) for queue in group]
+        (broker_id, address), answers = _ask_one(known, calls, access)
+        for queue, answer in zip(group, answers, strict=True):
+            yield Answer(queue, broker_id, address, answer)
+
+
+def _ask_one(
+    known: Iterable[tuple[int, str]], calls: list[Call], access: Access
+) -> tuple[tuple[int, str], list[Response]]:
+    """Ask the master, or whoever of its broker name answers."""
+    failure: ClientError | None = None
+    for broker_id, address in known:
+        try:
+            return (broker_id, address), call_many(address, calls, access)
+        except (NotConnected, RequestTimedOut) as error:
+            log.warning("broker_unreachable address=%s error=%r", address, str(error))
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _offsets(answers: Iterable[Answer], code: RequestCode) -> dict[MessageQueue, int]:
+    return {
+        answer.queue: int(checked(answer.address, code, answer.response).ext["offset"])
+        for answer in answers
+    }
+
+
+def _look(answer: Answer, asked_for: int) -> Look:
+    response = answer.response
+    if response.code == ResponseCode.SUCCESS:
+        records = list(iter_decode(response.body, check_crc=False))
+        size_bytes = len(response.body) / len(records)
+        return Look(records[0].store_ms, size_bytes, records[0].queue_offset > asked_for)
+    moved = response.code == ResponseCode.PULL_OFFSET_MOVED
+    waits = response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    if moved or (waits and int(response.ext["nextBeginOffset"]) > asked_for):
+        return Look(0, 0.0, is_gone=True)
+    raise refusal(answer.address, _PULL, response)
+
+
+def _topic_queue(queue: MessageQueue) -> h.Header:
+    return h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id)

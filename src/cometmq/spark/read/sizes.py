@@ -1,0 +1,40 @@
+"""How large messages are, guessed from some of them: a broker tells offsets, never bytes.
+
+The guess is made anew for every micro-batch from the first messages that it would take, in the
+queues that give most: what is read next is what was looked at. A batch is off by as much as the
+rest of it differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark.brokers import reach
+
+if TYPE_CHECKING:
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.planning import Range
+
+QUEUES: Final = 16
+ROWS: Final = 32
+"""Queues looked into, and messages asked of each: an answer of a broker holds no more."""
+
+
+def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | None:
+    """How many messages of ranges have about ``bytes_max`` together; None when nobody can tell,
+    since all that were looked at are gone.
+
+    Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
+    """
+    fullest = sorted(todo, key=len, reverse=True)[:QUEUES]
+    looks = reach.looks({part.queue: part.start for part in fullest}, access, rows=ROWS)
+    weighed = [
+        (len(part), looks[part.queue].size_bytes)
+        for part in fullest
+        if looks[part.queue].size_bytes > 0
+    ]
+    if not weighed:
+        return None
+    mean_bytes = sum(rows * size for rows, size in weighed) / sum(rows for rows, _ in weighed)
+    return max(1, int(bytes_max / mean_bytes))

@@ -1,0 +1,106 @@
+"""Asking for the ends of queues, gently and through outages."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cometmq.core.errors import NotConnected, RouteNotFound
+from cometmq.message.model import MessageQueue
+from cometmq.protocol.frame import Request
+from cometmq.spark.brokers import wire
+from cometmq.spark.brokers.reach import Ends
+from cometmq.spark.read import discovery
+from cometmq.spark.read.discovery import Discovery
+from tests.spark.scripted import Answer, ScriptedCluster
+from tests.spark.topics import options
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    wire.close_all()
+
+
+def seven(_: Request[Any]) -> Answer:
+    return 0, {"offset": "7"}, b""
+
+
+def test_routes_are_asked_for_now_and_then() -> None:
+    with ScriptedCluster("T", seven) as peers:
+        found = Discovery(options(peers.namesrv, "T"))
+        assert [found.ends() for _ in range(5)] == [Ends({QUEUE: 7}, frozenset())] * 5
+        assert peers.routes_asked.count("T") < 5
+
+
+def test_asking_rests_after_a_round_of_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    now_ms = 0
+
+    class Clock:
+        def monotonic_ms(self) -> int:
+            nonlocal now_ms
+            now_ms += 10
+            return now_ms
+
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            rests.append(seconds * 1000)
+
+    with ScriptedCluster("T", seven) as peers:
+        found = Discovery(options(peers.namesrv, "T"))
+        monkeypatch.setattr(discovery, "_clock", Clock())
+        monkeypatch.setattr(discovery, "_pause", Pause())
+        found.ends()
+        found.ends()
+        found.has_news()
+        found.ends()
+    assert rests[0] == rests[2] == 0
+    assert rests[1] > 0
+    assert rests[1] <= discovery.REST_MAX_MS
+
+
+def test_a_topic_that_went_stops_the_query_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedCluster("T", seven) as peers:
+        peers.unknown.add("Gone")
+        found = Discovery(options(peers.namesrv, "Gone,T"))
+        assert found.ends().by_queue == {QUEUE: 7}
+        monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
+        with pytest.raises(RouteNotFound, match="'Gone'"):
+            found.ends()
+
+
+def test_a_topic_that_went_is_left_out_where_losses_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
+    with ScriptedCluster("T", seven) as peers, caplog.at_level(logging.WARNING):
+        peers.unknown.add("Gone")
+        found = Discovery(options(peers.namesrv, "Gone,T", failOnDataLoss="false"))
+        assert found.ends().by_queue == {QUEUE: 7}
+    assert "topics_unknown topics=['Gone']" in caplog.text
+
+
+def test_a_broker_may_be_away_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_away = True
+
+    def broker(request: Request[Any]) -> Answer | None:
+        return None if is_away else seven(request)
+
+    with ScriptedCluster("T", broker) as peers:
+        found = Discovery(options(peers.namesrv, "T"))
+        assert found.ends().by_queue == {}
+        is_away = False
+        assert found.ends().by_queue == {QUEUE: 7}
+        is_away = True
+        monkeypatch.setattr(discovery, "OUTAGE_MS", 0)
+        with pytest.raises(NotConnected):
+            found.ends()
+
+
+def test_name_servers_may_be_away_for_a_while() -> None:
+    found = Discovery(options("127.0.0.1:1", "T"))
+    assert found.ends().by_queue == {}
