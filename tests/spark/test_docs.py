@@ -3,7 +3,7 @@
 import re
 
 from cometmq.spark.read.options import KNOWN
-from cometmq.spark.schema import COLUMNS
+from cometmq.spark.schema import BY_NAME
 from tests.architecture.rules import ROOT
 
 PAGE = (ROOT / "docs" / "spark" / "index.md").read_text(encoding="utf-8")
@@ -15,7 +15,7 @@ def section(title: str) -> str:
 
 def test_columns() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section("Columns"), re.MULTILINE)
-    assert rows == [(column.name, column.spark, column.meaning) for column in COLUMNS]
+    assert rows == [(column.name, column.spark, column.meaning) for column in BY_NAME.values()]
 
 
 def test_options() -> None:

@@ -54,8 +54,13 @@ COLUMNS: Final = (
     Column("prepared_offset", "bigint", pa.int64(), "commit-log offset of a half message"),
     Column("size_bytes", "int", pa.int32(), "size of the whole record in the commit log"),
 )
-BY_NAME: Final = {column.name: column for column in COLUMNS}
-NAMES: Final = tuple(BY_NAME)
+CORRUPT: Final = Column(
+    "_corrupt", "string", pa.string(), "why a message could not be read; null for a good one"
+)
+"""There by itself where bad rows are let through, elsewhere where a user's schema names it."""
+
+NAMES: Final = tuple(column.name for column in COLUMNS)
+BY_NAME: Final = {column.name: column for column in (*COLUMNS, CORRUPT)}
 DDL: Final = ", ".join(f"{column.name} {column.spark}" for column in COLUMNS)
 
 
@@ -72,7 +77,7 @@ def selected(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         column = BY_NAME.get(field.name)
         if column is None:
-            raise BadSchema(f"no column {field.name!r}; the source has {', '.join(NAMES)}")
+            raise BadSchema(f"no column {field.name!r}; the source has {', '.join(BY_NAME)}")
         asked = field.dataType.simpleString()
         if asked != column.spark:
             raise BadSchema(f"column {field.name!r} is {column.spark}, not {asked}: cast it later")

@@ -29,9 +29,10 @@ class TopicSource(DataSource):
 
     def schema(self) -> str:
         """All columns; a user's own schema may name fewer."""
-        from cometmq.spark.schema import DDL
+        from cometmq.spark.schema import CORRUPT, DDL
 
-        return DDL
+        lets_bad_rows_through = self.options.get("mode", "").strip().upper() == "PERMISSIVE"
+        return f"{DDL}, {CORRUPT.name} {CORRUPT.spark}" if lets_bad_rows_through else DDL
 
     def reader(self, schema: StructType) -> TopicReader:
         """For a batch read. Raises BadOption, BadSchema."""

@@ -1,5 +1,6 @@
 """The vectorised decoder says what the plain one says, column by column."""
 
+import zlib
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.message.compression import decompress
+from cometmq.message.flags import COMPRESSED, Compression
 from cometmq.message.properties import decode
 from cometmq.message.record import BadRecord, Record, iter_decode
 from cometmq.spark.decode.fields import walk
@@ -128,12 +130,29 @@ def test_no_rows_give_no_batches() -> None:
     assert rows(b"") == []
 
 
-def test_a_body_that_cannot_be_unpacked_names_its_offset() -> None:
+def test_a_body_that_cannot_be_unpacked_is_told_where_it_is_wanted() -> None:
     data = bytearray(plain_record(7))
     data[39] = 1
-    with pytest.raises(BadRecord, match="queue offset 7"):
+    with pytest.raises(BadRecord, match="does not inflate"):
         rows(bytes(data))
     assert rows(bytes(data), ("queue_offset",)) == [{"queue_offset": 7}]
+
+
+def test_bodies_packed_by_each_kind() -> None:
+    import lz4.frame
+    import zstandard
+
+    plain = b"a body of some length" * 50
+    kinds = {
+        Compression.ZLIB: zlib.compress(plain),
+        Compression.LZ4: lz4.frame.compress(plain),
+        Compression.ZSTD: zstandard.compress(plain),
+    }
+    data = b"".join(plain_record(at, body=body) for at, body in enumerate(kinds.values()))
+    flagged = bytearray(data)
+    for start, kind in zip(walk(data).tolist(), kinds, strict=True):
+        flagged[start + 38 : start + 40] = (COMPRESSED | kind << 8).to_bytes(2, "big")
+    assert [row["body"] for row in rows(bytes(flagged), ("body",))] == [plain] * 3
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 90])

@@ -22,7 +22,7 @@ from cometmq.spark.decode.alike import WORD_BYTES, all_equal, distinct
 from cometmq.spark.decode.fields import Fields, Flags, read_fields, walk
 from cometmq.spark.decode.gather import slices, text
 from cometmq.spark.decode.properties import PropertyColumns, parse
-from cometmq.spark.schema import arrow_schema
+from cometmq.spark.schema import CORRUPT, arrow_schema
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -53,6 +53,11 @@ class Block:
         return self._fields
 
     @property
+    def broker_name(self) -> str:
+        """The broker that the records are of."""
+        return self._broker_name
+
+    @property
     def queue_offsets(self) -> Ints:
         """The queue offset of every row."""
         return self._fields.number("queue_offset")
@@ -65,15 +70,29 @@ class Block:
 
     def topics(self) -> pa.Array:
         """The topic of every row."""
+        name = self._only_topic()
+        if name is not None:
+            return pa.repeat(pa.scalar(name, pa.string()), len(self))
+        return text(slices(self._data, self._fields.topic_starts, self._fields.topic_ends))
+
+    def topic_codes(self) -> tuple[list[str], Ints]:
+        """The different topics, and which of them each row has."""
+        name = self._only_topic()
+        if name is not None:
+            return [name], np.zeros(len(self), np.int64)
+        encoded = self.topics().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+    def _only_topic(self) -> str | None:
+        """The topic of all rows, when they surely have the same."""
         fields = self._fields
-        if not len(fields):
-            return pa.array([], pa.string())
         at, ends = fields.topic_starts, fields.topic_ends
         # Words are compared, so some bytes must follow the last topic.
-        if ends[-1] + WORD_BYTES <= len(self._data) and all_equal(fields.raw, at, ends - at):
-            name = self._data[int(at[0]) : int(ends[0])].decode("utf-8", "replace")
-            return pa.repeat(pa.scalar(name, pa.string()), len(self))
-        return text(slices(self._data, at, ends))
+        if not len(fields) or ends[-1] + WORD_BYTES > len(self._data):
+            return None
+        if not all_equal(fields.raw, at, ends - at):
+            return None
+        return self._data[int(at[0]) : int(ends[0])].decode("utf-8", "replace")
 
     def tags(self) -> pa.Array:
         """The tag of every row, null without one."""
@@ -86,15 +105,16 @@ class Block:
         """
         if not len(self):
             return
-        arrays = [self._column(name) for name in names]
+        arrays = [self.column(name) for name in names]
         whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(names))
         for start in range(0, len(self), rows_max):
             yield whole.slice(start, rows_max)
 
     # -------------------------------------------------------------------------------- columns
 
-    def _column(self, name: str) -> pa.Array:
-        """One column, in exactly the Arrow type of the schema."""
+    def column(self, name: str) -> pa.Array:
+        """One column, in exactly the Arrow type of the schema; no row is corrupt, as far as a block
+        knows. Raises BadRecord when a body cannot be unpacked."""
         kind = arrow_schema((name,)).field(0).type
         if pa.types.is_integer(kind):
             return pa.array(self._fields.number(name).astype(kind.to_pandas_dtype()), kind)
@@ -109,24 +129,27 @@ class Block:
 
     def bodies(self) -> pa.Array:
         """The bodies, unpacked. Raises BadRecord."""
+        bodies, problems = self.unpacked()
+        for row, problem in problems.items():
+            raise BadRecord(int(self._fields.starts[row]), problem)
+        return bodies
+
+    def unpacked(self) -> tuple[pa.Array, dict[int, str]]:
+        """The bodies, null where one cannot be unpacked, and why not, by row."""
         fields = self._fields
         bodies = slices(self._data, fields.body_starts, fields.body_ends)
         packed = np.flatnonzero(fields.sys_flags & COMPRESSED)
         if not len(packed):
-            return bodies
-        values: list[bytes] = bodies.to_pylist()
+            return bodies, {}
+        problems: dict[int, str] = {}
+        values: list[bytes | None] = bodies.to_pylist()
         for row in packed.tolist():
-            if values[row]:
-                values[row] = self._unpack(values[row], row)
-        return pa.array(values, pa.binary())
-
-    def _unpack(self, body: bytes, row: int) -> bytes:
-        try:
-            return decompress(body, int(self._fields.sys_flags[row]))
-        except BadRecord as error:
-            where = f"queue offset {int(self.queue_offsets[row])}"
-            problem = f"{where}: {error.problem}; leave `body` out of the schema to read past it"
-            raise BadRecord(int(self._fields.starts[row]), problem) from None
+            try:
+                values[row] = decompress(values[row] or b"", int(fields.sys_flags[row]))
+            except BadRecord as error:
+                values[row] = None
+                problems[row] = error.problem
+        return pa.array(values, pa.binary()), problems
 
     def born_hosts(self) -> pa.Array:
         """Addresses of the producers."""
@@ -185,6 +208,7 @@ _OTHERS: Final[dict[str, Callable[[Block], pa.Array]]] = {
     "body": Block.bodies,
     "born_host": Block.born_hosts,
     "store_host": Block.store_hosts,
+    CORRUPT.name: lambda block: pa.nulls(len(block), pa.string()),
 }
 
 

@@ -20,7 +20,7 @@ from cometmq.filter.tags import TagFilter
 from cometmq.spark.options import BadOption, Given, get, one_of, parsed, some_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from cometmq.spark.decode.records import Block
 
@@ -65,15 +65,20 @@ class RowFilter:
         codes = frozenset(map(tags.tag_code, both))
         return replace(self, tags=TagFilter(" || ".join(sorted(both)), frozenset(both), codes))
 
-    def choose(self, block: Block) -> None:
-        """Leave only the rows of a block that match."""
+    def choose(self, block: Block, *, beside: Collection[int] = ()) -> None:
+        """Leave only the rows of a block that match, and those that begin ``beside`` them: nobody
+        can say what those hold."""
+        if self.matches_all:
+            return
         if self.matches_none:
-            block.choose(np.zeros(len(block), np.bool_))
+            found = np.zeros(len(block), np.bool_)
         elif self.sql is not None:
-            found = _compiled(self.sql).matches(_property_texts(block))
-            block.choose(np.array(found, np.bool_))
-        elif not self.tags.matches_all:
-            block.choose(_tagged(block, self.tags))
+            found = np.array(_compiled(self.sql).matches(_property_texts(block)), np.bool_)
+        else:
+            found = _tagged(block, self.tags)
+        if beside:
+            found |= np.isin(block.fields.starts, [*beside])
+        block.choose(found)
 
 
 def parse(given: Given) -> RowFilter:

@@ -1,0 +1,161 @@
+"""Messages that cannot be read: an error, a row with the reason in it, or a line in a file aside.
+
+Which checks are made depends on what is asked for: a body that nobody reads is not unpacked, CRCs
+cost as much as half of the decoding and are compared on request. Texts that other clients read by
+guessing fail no query, and are told where bad rows are let through or put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cometmq.core.errors import CometError
+from cometmq.message.record import BadRecord
+from cometmq.spark.decode import faults
+from cometmq.spark.decode.fields import walk
+from cometmq.spark.decode.records import Block
+from cometmq.spark.options import BadOption, Given, boolean, get, one_of, some_text
+from cometmq.spark.schema import CORRUPT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cometmq.message.walk import Ints
+    from cometmq.spark.decode.faults import Faults
+    from cometmq.spark.read.quarantine import Quarantine
+
+OPTIONS: Final = ("mode", "checkCrc", "badRecordsPath")
+
+BATCH_ROWS: Final = 20_000
+_TEXTS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties", CORRUPT.name})
+
+
+class Mode(Enum):
+    """What becomes of a message that cannot be read."""
+
+    FAILFAST = "FAILFAST"
+    PERMISSIVE = "PERMISSIVE"
+    ASIDE = "put aside"
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """``path`` is the folder of the files of what is put aside."""
+
+    mode: Mode = Mode.FAILFAST
+    check_crc: bool = False
+    path: str | None = None
+
+
+class DirtyRow(CometError):
+    """The message at ``queue_offset`` cannot be read; ``reason`` says why. ``topic`` is empty where
+    even that cannot be read."""
+
+    def __init__(
+        self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str
+    ) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.reason = reason
+        super().__init__(
+            f"offset {queue_offset} of queue {queue_id} of topic {topic!r} on broker "
+            f"{broker_name!r} cannot be read: {reason}; option mode=PERMISSIVE gives such messages "
+            "with the reason in column _corrupt, badRecordsPath puts them aside"
+        )
+
+
+def parse(given: Given) -> Dirty:
+    """Read the options about messages that cannot be read. Raises BadOption."""
+    check_crc = get(given, "checkCrc", boolean, False)
+    if "badRecordsPath" in given:
+        if "mode" in given:
+            raise BadOption("mode", "cannot be given together with badRecordsPath")
+        return Dirty(Mode.ASIDE, check_crc, get(given, "badRecordsPath", some_text, None))
+    name = get(given, "mode", one_of(Mode.FAILFAST.value, Mode.PERMISSIVE.value), "FAILFAST")
+    return Dirty(Mode(name), check_crc)
+
+
+def read_block(
+    data: bytes, broker_name: str, dirty: Dirty, starts: Ints | None = None, *, topic: str = ""
+) -> tuple[Block, dict[int, str]]:
+    """The records that begin at ``starts`` (None: of a block of nothing but records), and what is
+    wrong with some, by where they begin.
+
+    Raises DirtyRow where that is an error, BadRecord where not even their sizes can be followed.
+    """
+    try:
+        return Block(data, broker_name, starts), {}
+    except BadRecord:
+        places = walk(data) if starts is None else starts
+        readable, problems = faults.mended(data, places)
+    block = Block(readable, broker_name, places)
+    if dirty.mode is Mode.FAILFAST:
+        _fail(block, faults.find(block, problems, bodies=False, crcs=False, texts=False), topic)
+    return block, problems
+
+
+def clean(
+    block: Block,
+    problems: dict[int, str],
+    names: tuple[str, ...],
+    dirty: Dirty,
+    aside: Quarantine | None = None,
+    *,
+    topic: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a block from :func:`read_block`, with what the mode says of bad ones.
+
+    Raises DirtyRow where bad rows are errors.
+    """
+    if not len(block):
+        return
+    wants_body = "body" in names
+    is_strict = dirty.mode is Mode.FAILFAST
+    found = faults.find(
+        block,
+        problems,
+        bodies=wants_body and (not is_strict or dirty.check_crc),
+        crcs=dirty.check_crc,
+        texts=not is_strict and (dirty.mode is Mode.ASIDE or not _TEXTS.isdisjoint(names)),
+    )
+    if is_strict:
+        _fail(block, found, topic)
+    if found.reasons and aside is not None:
+        for row, reason in found.reasons.items():
+            aside.add(*_place(block, found, row, topic), reason, _raw(block, row))
+        good = np.ones(len(block), np.bool_)
+        good[list(found.reasons)] = False
+        block.choose(good)
+        yield from block.batches(names, BATCH_ROWS)
+    elif is_strict:
+        try:
+            yield from block.batches(names, BATCH_ROWS)
+        except BadRecord:
+            _fail(block, faults.find(block, {}, bodies=True, crcs=False, texts=False), topic)
+            raise
+    else:
+        yield from faults.batches(block, found, names, BATCH_ROWS)
+
+
+def _fail(block: Block, found: Faults, topic: str) -> None:
+    for row, reason in found.reasons.items():
+        raise DirtyRow(*_place(block, found, row, topic), reason)
+
+
+def _place(block: Block, found: Faults, row: int, topic: str) -> tuple[str, str, int, int]:
+    if not topic and row not in found.unreadable:
+        topic = block.topics()[row].as_py()
+    queue_id, offset = (block.fields.number(name)[row] for name in ("queue_id", "queue_offset"))
+    return topic, block.broker_name, int(queue_id), int(offset)
+
+
+def _raw(block: Block, row: int) -> bytes:
+    start, end = block.fields.starts[row], block.fields.ends[row]
+    return block.fields.raw[start:end].tobytes()

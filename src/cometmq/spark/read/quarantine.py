@@ -1,0 +1,92 @@
+"""Files of messages that a read put aside, one file a task that met any.
+
+    {"topic": "orders", "broker": "broker-a", "queue": 3, "offset": 120,
+     "reason": "body CRC differs from the stored 0x1a2b3c4d", "record": "AAAB..."}
+
+A line a message; ``record`` is the stored record in base64, as the broker gave it. The folder has
+to be one that all executors share. A file appears whole when its task has read everything, under a
+name that its ranges make: a task that Spark runs again replaces it, and counts once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.spark.read.planning import Range
+
+
+class Quarantine:
+    """The file of one task, begun with its first message."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file: IO[str] | None = None
+
+    def add(
+        self,
+        topic: str,
+        broker_name: str,
+        queue_id: int,
+        queue_offset: int,
+        reason: str,
+        raw: bytes,
+    ) -> None:
+        """Put a message aside. Raises OSError."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._draft.open("w", encoding="utf-8")
+        line = {
+            "topic": topic,
+            "broker": broker_name,
+            "queue": queue_id,
+            "offset": queue_offset,
+            "reason": reason,
+            "record": b64encode(raw).decode("ascii"),
+        }
+        self._file.write(json.dumps(line) + "\n")
+
+    def finish(self) -> None:
+        """Show the file, if there is anything in it."""
+        if self._file is not None:
+            self._file.close()
+            self._draft.replace(self._path)
+
+    def drop(self) -> None:
+        """Forget the file: the task is not through."""
+        if self._file is not None:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def quarantine(folder: str | None, parts: Sequence[Range]) -> Iterator[Quarantine | None]:
+    """The file of the task that reads ``parts``, shown once that is done; None without a folder."""
+    if folder is None or not parts:
+        yield None
+        return
+    aside = Quarantine(Path(folder) / file_name(parts))
+    try:
+        yield aside
+    except BaseException:
+        aside.drop()
+        raise
+    aside.finish()
+
+
+def file_name(parts: Sequence[Range]) -> str:
+    """What the file of some ranges is called: their first one, and a sum over all."""
+    first = parts[0]
+    queue = first.queue
+    named = f"{queue.topic}-{queue.broker_name}-{queue.queue_id}-{first.start}"
+    every = ";".join(f"{part.queue} {part.start} {part.stop}" for part in parts)
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', named)}-{zlib.crc32(every.encode()):08x}.jsonl"

@@ -1,0 +1,144 @@
+"""Messages that cannot be read, in each mode."""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from zlib import compress
+
+import pytest
+
+from cometmq.message.flags import COMPRESSED
+from cometmq.message.model import MessageQueue
+from cometmq.message.record import Record, pack
+from cometmq.protocol.frame import Request
+from cometmq.spark.brokers import wire
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.dirty import Dirty, DirtyRow, Mode, parse
+from cometmq.spark.read.planning import Range
+from cometmq.spark.read.rows import batches
+from tests.spark.records import plain_record
+from tests.spark.scripted import Answer, ScriptedCluster, pull_answer
+from tests.spark.topics import options
+
+QUEUE = MessageQueue("T", "broker-a", 3)
+HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
+NAMES = ("queue_offset", "body", "tags", "_corrupt")
+
+
+def packed(offset: int, body: bytes, text: bytes = b"TAGS\x01tag") -> bytes:
+    return pack(
+        Record(0, 0, 3, 0, offset, 9, COMPRESSED, 1, HOST, 2, HOST, 0, 0, body, "T", text)
+    )  # fmt: skip
+
+
+def spoilt(offset: int, at: int) -> bytes:
+    data = bytearray(plain_record(offset))
+    data[at] ^= 0x70
+    return bytes(data)
+
+
+GOOD = compress(b"good")
+#: A good one; one that does not inflate; one of another CRC; lengths that contradict each other;
+#: properties that are none; a good one.
+RECORDS = (
+    plain_record(0),
+    packed(1, b"no zlib"),
+    spoilt(2, 88),
+    spoilt(3, 84),
+    packed(4, GOOD, b"TAGS\x01tag\x02KEYS"),
+    packed(5, GOOD),
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_connection_is_left() -> Iterator[None]:
+    yield
+    wire.close_all()
+
+
+def read(
+    *chosen: int, names: tuple[str, ...] = NAMES, chain: bytes = b"", **extra: str
+) -> list[dict[str, Any]]:
+    def script(request: Request[Any]) -> Answer:
+        at = request.header.queue_offset
+        data = b"".join(RECORDS[offset] for offset in chosen if offset >= at)
+        return pull_answer(0, 6, data + chain)
+
+    with ScriptedCluster("T", script) as cluster:
+        asked = options(cluster.namesrv, "T", failOnDataLoss="false", **extra)
+        found = batches([Range(QUEUE, 0, 6)], asked, names)
+        return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_a_bad_message_is_an_error_that_names_its_place() -> None:
+    with pytest.raises(DirtyRow, match=r"offset 1 of queue 3 of topic 'T' on.*inflate") as caught:
+        read(0, 1)
+    error = caught.value
+    assert (error.topic, error.broker_name, error.queue_id, error.queue_offset) == (
+        *("T", "broker-a", 3, 1),
+    )
+    with pytest.raises(DirtyRow, match=r"offset 3 of queue 3 of topic 'T'.*length"):
+        read(0, 3)
+    with pytest.raises(DirtyRow, match=r"offset 2 .*CRC"):
+        read(0, 2, checkCrc="true")
+
+
+def test_what_nobody_reads_is_no_error() -> None:
+    rows = read(0, 1, 2, 4, names=("queue_offset", "tags"))
+    assert [row["tags"] for row in rows] == ["tag"] * 4
+    assert [row["queue_offset"] for row in read(0, 2)] == [0, 2]
+
+
+def test_texts_that_others_read_fail_no_query() -> None:
+    assert [row["tags"] for row in read(4, 5)] == ["tag", "tag"]
+    assert [row["_corrupt"] for row in read(4, 5)] == [None, None]
+
+
+def test_bad_messages_are_let_through_with_the_reason() -> None:
+    rows = read(0, 1, 2, 3, 4, 5, mode="permissive", checkCrc="true")
+    assert [row["queue_offset"] for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert [row["body"] for row in rows] == [b"body", None, None, None, b"good", b"good"]
+    assert [row["tags"] for row in rows] == ["tag", "tag", "tag", None, "tag", "tag"]
+    words = [None, "inflate", "CRC", "length", "no name with a value", None]
+    for row, word in zip(rows, words, strict=True):
+        assert (row["_corrupt"] is None) == (word is None)
+        assert word is None or word in row["_corrupt"]
+
+
+def test_a_filter_lets_through_what_nobody_can_read() -> None:
+    for wanted in ({"filter": "other"}, {"sqlFilter": "TAGS = 'other'"}):
+        rows = read(0, 3, 5, mode="PERMISSIVE", **wanted)
+        assert [row["queue_offset"] for row in rows] == [3]
+
+
+def test_bad_messages_are_put_aside(tmp_path: Path) -> None:
+    rows = read(0, 1, 2, 3, 4, 5, badRecordsPath=str(tmp_path), checkCrc="true")
+    assert [row["queue_offset"] for row in rows] == [0, 5]
+    (path,) = tmp_path.iterdir()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["offset"] for line in lines] == [1, 2, 3, 4]
+    assert {(line["topic"], line["broker"], line["queue"]) for line in lines} == {
+        ("T", "broker-a", 3)
+    }
+    raw = [b64decode(line["record"]) for line in lines]
+    assert [raw[0], raw[1], raw[3]] == [RECORDS[1], RECORDS[2], RECORDS[4]]
+
+
+def test_a_broken_chain_is_always_an_error() -> None:
+    for mode in ("FAILFAST", "PERMISSIVE"):
+        with pytest.raises(DirtyRow, match=r"offset 0 of queue 3.*no chain of records"):
+            read(0, chain=b"rubbish", mode=mode)
+
+
+def test_options() -> None:
+    assert parse({}) == Dirty()
+    assert parse({"mode": "failfast", "checkCrc": "true"}) == Dirty(Mode.FAILFAST, True)
+    assert parse({"mode": "permissive"}) == Dirty(Mode.PERMISSIVE)
+    assert parse({"badRecordsPath": "bad"}) == Dirty(Mode.ASIDE, False, "bad")
+    for given in ({"mode": "DROPMALFORMED"}, {"mode": "FAILFAST", "badRecordsPath": "x"}):
+        with pytest.raises(BadOption, match="'mode'"):
+            parse(given)
+    with pytest.raises(BadOption, match="'badRecordsPath'"):
+        parse({"badRecordsPath": ""})
