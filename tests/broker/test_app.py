@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.app import VIP_DISTANCE, reserve_ports
+from cometmq.broker.ports import VIP_DISTANCE
 from cometmq.core.errors import StoreCorrupt, StoreLocked
 from cometmq.net.server import reserve
 from cometmq.protocol.registry import REGISTRY, Side
@@ -68,14 +68,6 @@ async def test_a_taken_port_is_an_error_before_the_store_is_touched(tmp_path: Pa
     assert not (tmp_path / "store").exists()
 
 
-def test_a_port_whose_vip_port_is_taken_is_no_pair() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] + VIP_DISTANCE
-        with pytest.raises(OSError, match="in use"):
-            reserve_ports("127.0.0.1", port)
-        reserve("127.0.0.1", port).close()
-
-
 async def test_the_loop_sleeps_while_a_thread_syncs_for_an_answer(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         lookout, store = running.broker.lookout, running.broker.store
@@ -106,16 +98,3 @@ async def test_every_broker_code_of_the_registry_is_served(tmp_path: Path) -> No
                 if head.code == 3:
                     unsupported.append(spec.code.name)
     assert unsupported == []
-
-
-def test_picked_ports_are_nobody_else_s() -> None:
-    pairs = [reserve_ports("127.0.0.1", 0) for _ in range(200)]
-    try:
-        listeners = [listener for pair in pairs for listener in pair]
-        assert len({listener.getsockname()[1] for listener in listeners}) == len(listeners)
-        for listener in listeners:
-            listener.listen()
-    finally:
-        for pair in pairs:
-            for listener in pair:
-                listener.close()

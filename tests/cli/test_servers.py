@@ -46,7 +46,7 @@ def test_a_bad_port_is_refused(text: str, capsys: pytest.CaptureFixture[str]) ->
         (["start", "--set", "nonsense"], "key=value"),
         (["namesrv", "--set", "brokerName=a"], "no such setting"),
         (["namesrv", "--set", "listenPort=many"], "is not a number"),
-        (["broker", "--set", "brokerRole=SLAVE"], "not supported"),
+        (["broker", "--set", "brokerRole=SLAVE"], "brokerId"),
         (["broker", "-c", "no/such/file.conf"], "no/such/file.conf"),
     ],
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cometmq.broker.admin_broker import BrokerAdmin
 from cometmq.broker.admin_clients import ClientAdmin
@@ -28,16 +28,19 @@ from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
+from cometmq.broker.ports import join, reserve_ha, reserve_ports
 from cometmq.broker.pull import PullHandler
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
 from cometmq.broker.relay import RelayHandler
 from cometmq.broker.repeats.guard import RepeatGuard
+from cometmq.broker.replication import part_of
 from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
+from cometmq.broker.slaverole import as_slave
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import warn_of_missing
 from cometmq.broker.timers.recall import RecallHandler
@@ -67,10 +70,6 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
-
-#: The second port that older clients are told to use for sends ("VIP channel").
-VIP_DISTANCE: Final = 2
-_PORT_TRIES: Final = 50
 
 
 class HandlerPart(Protocol):
@@ -135,6 +134,7 @@ class Broker:
         for listener in listeners:
             push(listener.close)
         self.port = listeners[0].getsockname()[1]
+        self._ha_listener = self._reserve_ha()
         self.store = MessageStore.open(self._store_config, self._clock, self._files)
         push(self.store.close)
         self._build()
@@ -157,18 +157,30 @@ class Broker:
         for early in (self.topics, self.queue_locks):
             with suppress(StoreError):  # a full disk, say: logged; the next change tries again
                 await early.saved()
-        await self.checkback.recover()
-        await self.timers.recover()
+        if not self.config.is_slave:
+            await self.checkback.recover()
+            await self.timers.recover()
+            self.store.upkeep.expiry.release = self.timers.release
         if self.repeats is not None:
             await self.repeats.recover()
-        self.store.upkeep.expiry.release = self.timers.release
         await self.store.start(self._tasks)
         self._spawn_background()
+        await self.part.start(self._ha_listener, self.appender, self.pull, self._tasks)
+        push_async(self.part.close)
         push_async(self.server.close)
         for listener in listeners:
             await self.server.serve(listener)
         push_async(self.registration.stop)
         await self.registration.start(self._place())
+
+    def _reserve_ha(self) -> socket.socket | None:
+        """Where slaves connect; a slave has none itself."""
+        config = self.config
+        if config.is_slave:
+            return None
+        listener = reserve_ha(self._reserve, config.bind_address, config.ha_listen_port, self.port)
+        self._stack.callback(listener.close)
+        return listener
 
     # --------------------------------------------------------------------------------- composition
 
@@ -206,16 +218,7 @@ class Broker:
         self.repeats = self._make_repeats()
         self._build_transactions(directory)
         self._load_tables(directory)
-        self.remoting = Remoting(clock=clock, tasks=tasks)
-        self.registration = Registration(
-            [address for address in config.namesrv_addr.split(";") if address.strip()],
-            self.topics,
-            remoting=self.remoting,
-            clock=clock,
-            tasks=tasks,
-        )
-        self.topics.on_change.append(self.registration.changed)
-        self.topics.announced = self.registration.announced
+        self._build_outgoing()
         self.router = Router(
             Side.BROKER,
             self._handlers(),
@@ -227,6 +230,32 @@ class Broker:
             self.router, clock=clock, tasks=tasks, watchdog=self.watchdog, lookout=self.lookout
         )
         self.store.listeners.append(self._dispatched)
+
+    def _build_outgoing(self) -> None:
+        """What this broker asks of others: name servers, and as a slave its master."""
+        config, clock, tasks = self.config, self._clock, self._tasks
+        self.remoting = Remoting(clock=clock, tasks=tasks)
+        self.part = part_of(
+            config,
+            self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            delay=self.delay,
+            remoting=self.remoting,
+            clock=clock,
+            tasks=tasks,
+        )
+        self.registration = Registration(
+            [address for address in config.namesrv_addr.split(";") if address.strip()],
+            self.topics,
+            remoting=self.remoting,
+            clock=clock,
+            tasks=tasks,
+            on_master=self.part.master_is,
+        )
+        self.topics.on_change.append(self.registration.changed)
+        self.topics.announced = self.registration.announced
 
     def _build_transactions(self, directory: str) -> None:
         self.transactions = Transactions(
@@ -292,7 +321,8 @@ class Broker:
 
     def _handlers(self) -> dict[int, Handler]:
         parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
-        return {code: handler for part in parts for code, handler in part.handlers().items()}
+        found = {code: handler for part in parts for code, handler in part.handlers().items()}
+        return as_slave(found, self.part.where) if self.config.is_slave else found
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)
@@ -352,7 +382,7 @@ class Broker:
                 topics=self.topics,
                 members=self.members,
                 clock=self._clock,
-                store_address=_join(resolve(self.config.broker_ip1), self.port),
+                store_address=join(resolve(self.config.broker_ip1), self.port),
             ),
             SendBackHandler(
                 config=self.config,
@@ -387,6 +417,7 @@ class Broker:
                     **self.members.facts(),
                     **self.timers.facts(),
                     **(self.repeats.facts() if self.repeats else {}),
+                    **self.part.facts(),
                 },
             ),
             TopicAdmin(
@@ -420,7 +451,7 @@ class Broker:
                 members=self.members,
                 stats=self.stats,
                 clock=self._clock,
-                store_address=_join(resolve(self.config.broker_ip1), self.port),
+                store_address=join(resolve(self.config.broker_ip1), self.port),
             ),
             ResetHandler(
                 config=self.config,
@@ -441,19 +472,21 @@ class Broker:
         keep(self.members.expire_forever, name="expire clients", clock=clock)
         keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
         keep(self.stored_filters.clean_forever, name="clean consumer filters", clock=clock)
-        keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
-        self.timers.start(self._tasks)
-        keep(self.checkback.run_forever, name="check transactions", clock=clock)
         keep(self.stats.sample_forever, name="sample statistics", clock=clock)
+        if not self.config.is_slave:
+            keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
+            self.timers.start(self._tasks)
+            keep(self.checkback.run_forever, name="check transactions", clock=clock)
 
     def _place(self) -> BrokerPlace:
-        config = self.config
+        config, listener = self.config, self._ha_listener
+        ha_port = listener.getsockname()[1] if listener is not None else config.ha_listen_port
         return BrokerPlace(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            broker_addr=_join(config.broker_ip1, self.port),
-            ha_server_addr=_join(config.broker_ip2 or config.broker_ip1, config.ha_listen_port),
+            broker_addr=join(config.broker_ip1, self.port),
+            ha_server_addr=join(config.broker_ip2 or config.broker_ip1, ha_port),
         )
 
     def _dispatched(self, grown: Growth) -> None:
@@ -462,26 +495,3 @@ class Broker:
             self.pull.longpoll.wake(
                 [((queue.topic, queue.queue_id), queue.max_offset) for queue in grown]
             )
-
-
-def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
-    """Sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
-
-    Raises OSError when one of them cannot be bound.
-    """
-    for _ in range(_PORT_TRIES if port == 0 else 1):
-        main = reserve(host, port)
-        vip_port = main.getsockname()[1] - VIP_DISTANCE
-        if vip_port <= 0:
-            return [main]
-        try:
-            return [main, reserve(host, vip_port, exclusive=port == 0)]
-        except OSError:
-            main.close()
-            if port:
-                raise
-    raise OSError(f"no two free ports {VIP_DISTANCE} apart on {host}")
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -12,6 +12,7 @@ import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from cometmq.core.errors import SettingsError
@@ -19,8 +20,18 @@ from cometmq.core.settings import build, normalise, reject_unknown
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
+#: A Java slave takes what fits its buffer of 4 MiB.
+TRANSFER_BATCH_MAX_BYTES: Final = 2 << 20
 #: Looking longer than this only burns the processor: a wake-up takes a twentieth of it.
 MAX_LOOKOUT_MICROS: Final = 1_000
+
+
+class BrokerRole(Enum):
+    """What a broker is to the others of its name."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
 
 
 @dataclass(slots=True)
@@ -37,6 +48,12 @@ class BrokerConfig:
     in which a message whose unique key was stored within the window is not stored again;
     ``drop_repeated_ids_max`` bounds how many keys are remembered (broker/repeats).
 
+    ``ha_listen_port`` 0 is the port behind ``listen_port``. A slave connects to
+    ``ha_master_address``, or without one to the master that name servers know for its name.
+    ``in_sync_replicas`` counts the logs that hold a message before a SYNC_MASTER acknowledges it,
+    its own among them; it waits for one slave at least. ``ha_whole_history`` gives a slave that has
+    nothing all of the log, not its last file alone.
+
     One object serves all parts of a broker. An administrator may change the fields in LIVE while
     it runs; whoever needs one of those reads it anew each time. The others never change.
     """
@@ -49,7 +66,16 @@ class BrokerConfig:
     broker_cluster_name: str = "DefaultCluster"
     broker_id: int = 0
     namesrv_addr: str = ""
-    ha_listen_port: int = 10912
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    ha_listen_port: int = 0
+    ha_master_address: str = ""
+    ha_transfer_batch_size: int = 256 << 10
+    ha_slave_fallbehind_max: int = 256 << 20
+    ha_whole_history: bool = True
+    max_ha_transfer_byte_in_second: int = 0
+    in_sync_replicas: int = 1
+    slave_timeout: int = 3_000
+    slave_read_enable: bool = True
     broker_permission: int = 6
     remote_admin_enable: bool = False
     default_topic_queue_nums: int = 8
@@ -106,8 +132,34 @@ class BrokerConfig:
         if not self.broker_name or not self.broker_cluster_name:
             raise SettingsError("brokerName", "a broker and its cluster need a name")
         _check_repeats(self.drop_repeated_ids_window_minutes, self.drop_repeated_ids_max)
-        if self.broker_id != 0:
-            raise SettingsError("brokerId", "only 0, the master, is supported")
+        self._check_replication()
+
+    def _check_replication(self) -> None:
+        if self.broker_id < 0 or self.is_slave != (self.broker_id > 0):
+            raise SettingsError("brokerId", "a master has 0, each slave (brokerRole) one from 1 on")
+        if not 1 <= self.ha_transfer_batch_size <= TRANSFER_BATCH_MAX_BYTES:
+            limit = TRANSFER_BATCH_MAX_BYTES
+            raise SettingsError("haTransferBatchSize", f"it is from 1 to {limit} bytes")
+        if self.in_sync_replicas < 1:
+            raise SettingsError("inSyncReplicas", "the master's own log is one of them")
+        if min(self.max_ha_transfer_byte_in_second, self.slave_timeout) < 0:
+            raise SettingsError("maxHaTransferByteInSecond", "it and slaveTimeout are not negative")
+        if self.ha_master_address:
+            host, _, port = self.ha_master_address.rpartition(":")
+            if not (host and port.isdecimal()):
+                raise SettingsError("haMasterAddress", "it is of the form host:port")
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether it copies a master's log and takes no sends."""
+        return self.broker_role is BrokerRole.SLAVE
+
+    @property
+    def copies(self) -> int:
+        """In how many logs a message has to be before it is acknowledged."""
+        if self.broker_role is not BrokerRole.SYNC_MASTER:
+            return 1
+        return max(self.in_sync_replicas, 2)
 
 
 #: Fields that may change while the broker runs.
@@ -135,6 +187,8 @@ LIVE: Final = frozenset(
         "timer_max_delay_sec",
         "recall_message_enable",
         "default_query_max_num",
+        "slave_read_enable",
+        "slave_timeout",
     }
 )
 
@@ -154,7 +208,7 @@ _IGNORED: Final = """
     commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
     compressedRegister
     filterSupportRetry enableCalcFilterBitMap
-    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold slaveReadEnable
+    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
     serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize
     serverSocketRcvBufSize serverSocketBacklog serverPooledByteBufAllocatorEnable
@@ -167,8 +221,8 @@ _IGNORED: Final = """
     flushLeastPagesWhenWarmMapedFile putMsgIndexHightWater cleanResourceInterval
     checkCRCOnRecover deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
     flushConsumeQueueLeastPages destroyMapedFileIntervalForcibly redeleteHangedFileInterval
-    haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
-    slaveTimeout haMasterAddress messageIndexSafe flushCommitLogTimed
+    haSendHeartbeatInterval haHousekeepingInterval
+    messageIndexSafe flushCommitLogTimed
     offsetCheckInSlave transientStorePoolEnable transientStorePoolSize commitIntervalCommitLog
     fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage commitCommitLogLeastPages
     commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush isEnableBatchPush
@@ -184,7 +238,6 @@ _IGNORED: Final = """
 
 #: Keys that may be set only to values which ask for nothing that is missing.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
-    "brokerRole": ("ASYNC_MASTER",),
     "aclEnable": ("false",),
     "enableDLegerCommitLog": ("false",),
     "duplicationEnable": ("false",),

@@ -34,6 +34,7 @@ from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.protocol.fastjson import parse_json
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.gathering import gather
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
@@ -159,6 +160,14 @@ class DelayDelivery:
         if self._changed or self._file.unsaved:
             await self._file.write()
         await self._file.close()
+
+    def replace(self, text: bytes) -> None:
+        """Have the positions of a master, as its answer 45 has them.
+
+        Raises BadRequest and ValueError.
+        """
+        self._positions = _positions(parse_json(text, dict[str, Any]))
+        self._changed = True
 
     def text(self) -> bytes:
         """The positions in one line, as answer 45 carries them."""

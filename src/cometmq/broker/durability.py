@@ -2,12 +2,17 @@
 
 Everything that is stored goes through :class:`Appender`. Handlers append during the turn; at its
 end the store writes all of it at once, and only then answers leave. With SYNC_FLUSH a turn's
-answers are parked, as one token, until the log is durable up to the turn's end. When the write
-fails, every append of the turn is answered with the store's error and nothing of it is visible.
+answers are parked, as one token, until the log is durable up to the turn's end; a SYNC_MASTER parks
+them then until enough slaves have it. When the write fails, every append of the turn is answered
+with the store's error and nothing of it is visible.
 
-    append ... append | commit (one pwrite) | ASYNC_FLUSH: answer
-                                            | SYNC_FLUSH: park -> fdatasync -> answer
+    append ... append | commit (one pwrite) | ASYNC_FLUSH: stored
+                                            | SYNC_FLUSH: park -> fdatasync -> stored
                                             |                  -> deadline: FLUSH_DISK_TIMEOUT
+    stored | ASYNC_MASTER: answer
+           | SYNC_MASTER: too few slaves: SLAVE_NOT_AVAILABLE
+           |              park -> they have it -> answer
+           |                   -> deadline: FLUSH_SLAVE_TIMEOUT
 
 While a large batch holds the log (largebatch.py), turns end without a commit; it comes with the
 batch's end, for all of them.
@@ -21,11 +26,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
 from cometmq.core.errors import CometError, StoreError
+from cometmq.core.watermark import Watermark
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id
@@ -105,9 +111,11 @@ WaitingPut = tuple[Told, PutResult]
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn of the loop appended and must be answered."""
+    """What one turn of the loop appended and must be answered; it ends at the physical offset
+    ``end``, once it is committed."""
 
     sends: list[WaitingSend] = field(default_factory=list)
+    end: int = 0
     puts: list[WaitingPut] = field(default_factory=list)
     watchers: list[asyncio.Future[None]] = field(default_factory=list)
 
@@ -120,6 +128,23 @@ class Turn:
                 done.set_result(None)
             else:
                 done.set_exception(error)
+
+
+class Replicated(Protocol):
+    """The slaves that a SYNC_MASTER's answers wait for."""
+
+    #: Told up to where enough of them have the log.
+    on_reached: Callable[[int], None]
+
+    @property
+    def reached(self) -> int:
+        """Up to where enough of them have the log."""
+        ...
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether enough of them are there to wait for."""
+        ...
 
 
 class Appender:
@@ -135,7 +160,11 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._synced = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._sync_timeout_ms = store.config.sync_flush_timeout
+        self._slaves: Replicated | None = None
+        self._slave_timeout_ms = 0
+        self._copied: Watermark[Turn] = Watermark()
         self._turn = Turn()
+        #: Of sends that wait for nothing but the write.
         self._unsynced = Turn()
         #: Turns that ended while a large batch held the log, and those whose answers it delayed.
         self._held: list[Turn] = []
@@ -151,11 +180,18 @@ class Appender:
         store.on_durable = self._durable
         store.on_sync_failed = self._sync_failed
 
+    def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
+        """From now on a turn is answered once enough slaves have it, or after a timeout."""
+        self._slaves = slaves
+        self._slave_timeout_ms = timeout_ms
+        slaves.on_reached = self._slaves_have
+
     def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
         """Have a send that was appended in this turn answered once its policy is met."""
         if not self._due:
             self._schedule()
-        turn = self._turn if wait_durable or not self._synced else self._unsynced
+        waits = self._synced or self._slaves is not None
+        turn = self._turn if wait_durable or not waits else self._unsynced
         turn.sends.append(send)
 
     async def put(self, record: OutgoingRecord) -> PutResult:
@@ -238,6 +274,10 @@ class Appender:
                 self.waiting_sends -= len(turn.sends)
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
+            remark = f"too few slaves had it within {self._slave_timeout_ms} ms"
+            for turn in self._copied.expire(self._clock.monotonic_ms()):
+                self.waiting_sends -= len(turn.sends)
+                self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
 
     def end_turn(self) -> None:
         """Commit what was appended so far, before the turn of the loop ends."""
@@ -249,6 +289,9 @@ class Appender:
         self.end_turn()
         while self._delayed:
             self._answer_delayed()
+        for turn in self._copied.drain():
+            self.waiting_sends -= len(turn.sends)
+            self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
 
     def _schedule(self) -> None:
         if not self._due:
@@ -288,10 +331,15 @@ class Appender:
         turns = [turn]
         if self._held:
             turns, self._held = [*self._held, turn], []
+        for each in turns:
+            each.end = store.written_offset
+        if self._unsynced.sends:
+            unsynced, self._unsynced = self._unsynced, Turn()
+            self._answer(unsynced, ResponseCode.SUCCESS, None)
         if self._synced:
             self._park(turns)
         elif len(turns) == 1:
-            self._answer(turn, ResponseCode.SUCCESS, None)
+            self._stored(turn)
         else:
             self._delayed += turns
             self._answer_delayed()
@@ -299,26 +347,45 @@ class Appender:
     def _answer_delayed(self) -> None:
         """Answer one turn; those behind it get turns of their own."""
         if self._delayed:
-            self._answer(self._delayed.popleft(), ResponseCode.SUCCESS, None)
+            self._stored(self._delayed.popleft())
         if self._delayed:
             self._loop.call_soon(self._go_on)
 
     def _park(self, turns: list[Turn]) -> None:
         """Let turns wait until the device has them."""
         store = self._store
-        if self._unsynced.sends:
-            unsynced, self._unsynced = self._unsynced, Turn()
-            self._answer(unsynced, ResponseCode.SUCCESS, None)
         deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
         for turn in turns:
             if turn.sends or turn.puts or turn.watchers:
                 self.waiting_sends += len(turn.sends)
-                store.durable.park(store.written_offset, deadline_ms, turn)
+                store.durable.park(turn.end, deadline_ms, turn)
         # Also for sends that do not wait: consumers see a message only once it is durable.
         store.sync()
 
     def _durable(self, tokens: list[object]) -> None:
         for turn in cast("list[Turn]", tokens):
+            self.waiting_sends -= len(turn.sends)
+            self._stored(turn)
+
+    def _stored(self, turn: Turn) -> None:
+        """A turn is as safe here as the flush policy promises: answer it, or wait for slaves."""
+        slaves = self._slaves
+        if (
+            slaves is None
+            or not (turn.sends or turn.puts or turn.watchers)
+            or slaves.reached >= turn.end
+        ):
+            self._answer(turn, ResponseCode.SUCCESS, None)
+        elif not slaves.has_enough:
+            remark = "stored here, and too few slaves are connected"
+            self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
+        else:
+            self.waiting_sends += len(turn.sends)
+            deadline_ms = self._clock.monotonic_ms() + self._slave_timeout_ms
+            self._copied.park(turn.end, deadline_ms, turn)
+
+    def _slaves_have(self, offset: int) -> None:
+        for turn in self._copied.advance(offset):
             self.waiting_sends -= len(turn.sends)
             self._answer(turn, ResponseCode.SUCCESS, None)
 

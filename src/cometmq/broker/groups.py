@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.versioned import TableFormat, VersionedTable
@@ -82,6 +83,12 @@ class GroupTable:
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Create or replace a group."""
         self._table.put(config.group_name, config)
+
+    def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
+        """Have the groups of a master, at a version of its table."""
+        self._table.replace(groups, version)
+        for name in _AT_START:
+            self._table.add_default(name, SubscriptionGroupConfig(name))
 
     def delete(self, group: str) -> bool:
         """Forget a group; False when there was none."""

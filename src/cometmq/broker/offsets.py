@@ -21,6 +21,7 @@ from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.fields import truth
 from cometmq.protocol.headers import QueueOffsetResponse
 
@@ -131,6 +132,16 @@ class ConsumerOffsets:
                 )  # fmt: skip
             offsets[queue_id] = offset
             self._stale.add(key)
+
+    def replace(self, text: bytes) -> None:
+        """Have the offsets of a master, as its answer 43 has them.
+
+        Raises BadRequest and ValueError.
+        """
+        table = _offset_table(parse_json(text, dict[str, Any]))
+        self._stale |= {key for key in self._table.keys() - table.keys()}
+        self._stale |= {key for key in table if self._table.get(key) != table[key]}
+        self._table = table
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Where ``group`` reads on; -1 when it never committed."""

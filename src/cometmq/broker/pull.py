@@ -23,6 +23,8 @@ from cometmq.store.reader import Query, ReadStatus
 from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.filtering import Filters
     from cometmq.broker.groups import GroupTable
@@ -69,7 +71,7 @@ _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 _LENGTH_BYTES: Final = 4
 _HEAD: Final = (
     b'{"code":%d,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
-    b'"suggestWhichBrokerId":"0"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
+    b'"suggestWhichBrokerId":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
     b'"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
 )
 
@@ -103,6 +105,9 @@ class PullHandler:
         self._clock = clock
         self._tasks = tasks
         self._sifter = Sifter()
+        #: Where to send who reads far behind the end; and on a slave, whether it may be read now.
+        self.relieved: Callable[[], bool] = lambda: False
+        self.serves: Callable[[], bool] = lambda: True
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
@@ -129,7 +134,18 @@ class PullHandler:
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
         wanted = self._filters.wanted(header)
-        if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
+        if not self.serves():
+            peer.reply(
+                request,
+                Reply(
+                    ResponseCode.PULL_RETRY_IMMEDIATELY,
+                    header=PullMessageResponse(0, header.queue_offset, 0, 0),
+                    remark="this slave is read only while its master is gone (slaveReadEnable)",
+                ),
+            )
+            return
+        is_slave = self._config.is_slave
+        if header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0 and not is_slave:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -187,7 +203,7 @@ class PullHandler:
         header = pull.request.header
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
             return False
-        if result.status in _EMPTY and pull.offset != 0:
+        if result.status in _EMPTY and pull.offset != 0 and not self._config.is_slave:
             return False
         if not pull.deadline_ms:
             hold_ms = min(header.suspend_timeout_millis, MAX_HOLD_MS)
@@ -229,18 +245,24 @@ class PullHandler:
         peer, request = pull.peer, pull.request
         status = result.status
         if status in _EMPTY:
-            moved = pull.request.header.queue_offset != 0
+            moved = request.header.queue_offset != 0
             code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
         else:
             code = _CODES[status]
+        onward = result.next_offset
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
+            # It may lack what its master has: where a queue begins and ends only that one says.
+            code, onward = ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset
+        suggested = self._suggested(request.header, far=result.cold)
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
-            self._answer_slowly(pull, result, code)
+            self._answer_slowly(pull, result, code, onward, suggested)
             return
         head = _HEAD % (
             code,
             result.max_offset,
             result.min_offset,
-            result.next_offset,
+            onward,
+            suggested,
             request.opaque,
             status.name.encode(),
         )
@@ -248,8 +270,17 @@ class PullHandler:
         peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
         peer.write_all(chunks)
 
-    def _answer_slowly(self, pull: HeldPull, result: ReadResult, code: int) -> None:
-        header = PullMessageResponse(0, result.next_offset, result.min_offset, result.max_offset)
+    def _suggested(self, header: PullMessage, *, far: bool) -> int:
+        """The id of the broker that is to be asked next: a slave while the reader is far behind."""
+        if not far or not self._config.slave_read_enable or not self.relieved():
+            return 0
+        group = self._groups.get(header.consumer_group)
+        return group.which_broker_when_consume_slowly if group is not None else 0
+
+    def _answer_slowly(
+        self, pull: HeldPull, result: ReadResult, code: int, onward: int, suggested: int
+    ) -> None:
+        header = PullMessageResponse(suggested, onward, result.min_offset, result.max_offset)
         body = b"".join(result.chunks) if result.status is ReadStatus.FOUND else b""
         self._hooks.after_pull(pull.peer, pull.request, code, result.count, result.size_bytes)
         pull.peer.reply(

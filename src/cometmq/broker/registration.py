@@ -95,7 +95,8 @@ class Registration:
     """Keeps one broker registered with ``name_servers`` ("host:port" each).
 
     ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) that name
-    servers answer with.
+    servers answer with. ``on_master`` gets, for a slave, where its master sends its log from, and
+    the master's own address; a slave registers anew each time, for it is told with that alone.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Registration:
         tasks: Tasks,
         filter_servers: Sequence[str] = (),
         on_order_topics: Callable[[Mapping[str, str]], None] | None = None,
+        on_master: Callable[[str, str], None] | None = None,
     ) -> None:
         self._servers = [
             _NameServer(address) for address in dict.fromkeys(map(str.strip, name_servers))
@@ -118,6 +120,7 @@ class Registration:
         self._tasks = tasks
         self._filter_servers = list(filter_servers)
         self._on_order_topics = on_order_topics
+        self._on_master = on_master
         self._place: BrokerPlace | None = None
         self._batching = False
         self._rest_until_ms = clock.monotonic_ms()
@@ -236,9 +239,11 @@ class Registration:
         Raises CometError when it cannot be reached or refuses.
         """
         known = server.version
-        if known == self._topics.data_version:
+        if known == self._topics.data_version and not place.broker_id:
             if not await self._is_stale(server, place, known):
                 return
+            known = None
+        if place.broker_id:
             known = None
         started_ms, losses = self._clock.monotonic_ms(), server.losses
         version = self._topics.data_version
@@ -268,6 +273,13 @@ class Registration:
         if server.version is None:
             log.info("registered name_server=%s broker=%s", server.address, place.broker_name)
         server.version = version
+        if place.broker_id and self._on_master is not None:
+            told = from_ext(h.RegisterBrokerResponse, response.ext)
+            if told.ha_server_addr and told.master_addr:
+                self._on_master(told.ha_server_addr, told.master_addr)
+            else:
+                # The master may come any moment.
+                server.due_ms = now_ms + RETRY_MS
         if response.body and self._on_order_topics is not None:
             self._on_order_topics(parse_json(response.body, KvTable).table)
 

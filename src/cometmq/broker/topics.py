@@ -176,6 +176,13 @@ class TopicTable:
         if self._table.put(config.topic_name, config):
             self._tell()
 
+    def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> set[str]:
+        """Have the topics of a master, at a version of its table; gives those that went."""
+        gone = self._table.replace(topics, version)
+        self._add_system_topics()
+        self._tell()
+        return gone - set(self._table)
+
     def delete(self, topic: str) -> bool:
         """Forget a topic; False when there was none."""
         deleted = self._table.delete(topic)

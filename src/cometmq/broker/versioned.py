@@ -147,6 +147,20 @@ class VersionedTable(Generic[V]):
         self._changed(name)
         return True
 
+    def replace(self, values: Mapping[str, V], version: DataVersion) -> set[str]:
+        """Become a copy of another broker's table of that version; gives the names that went."""
+        gone = self._values.keys() - values.keys()
+        for name in gone:
+            del self._values[name]
+            self._texts.drop(name)
+        for name, value in values.items():
+            if self._values.get(name) != value:
+                self._set(name, value)
+        self._changes.clear()
+        self.version = version
+        self.file.touch()
+        return gone
+
     def notes(self) -> dict[str, int]:
         """All notes by name, as they are now; the one that was put last is the last."""
         return dict(self._notes)

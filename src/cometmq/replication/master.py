@@ -106,6 +106,12 @@ class Master:
         links = [slave.link for slave in self._slaves]
         return are_enough(links, settings.copies, self.end, settings.fall_behind_max_bytes)
 
+    @property
+    def has_a_near_slave(self) -> bool:
+        """Whether some slave is near enough to be read instead of this broker."""
+        links = [slave.link for slave in self._slaves]
+        return are_enough(links, 2, self.end, self.settings.fall_behind_max_bytes)
+
     def slaves(self) -> list[SlaveState]:
         """The slaves that are connected and have said what they have."""
         end = self.end

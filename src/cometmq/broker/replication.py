@@ -1,0 +1,182 @@
+"""A broker's part in replication: as a master it serves slaves, as a slave it follows its master.
+
+Where a slave's master is follows from ``haMasterAddress``, or from what name servers answer when
+the slave registers; its tables come from the address that these answer with.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from cometmq.broker.config import BrokerRole
+from cometmq.broker.mastertables import MasterTables
+from cometmq.replication.master import Master, MasterSettings
+from cometmq.replication.slave import Slave
+from cometmq.store.replica import Replica
+
+if TYPE_CHECKING:
+    import socket
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.delay import DelayDelivery
+    from cometmq.broker.durability import Appender
+    from cometmq.broker.groups import GroupTable
+    from cometmq.broker.offsets import ConsumerOffsets
+    from cometmq.broker.pull import PullHandler
+    from cometmq.broker.topics import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.client import Remoting
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.engine import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class MasterPart:
+    """What a master does for its slaves."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, *, clock: Clock, tasks: Tasks
+    ) -> None:
+        self._config = config
+        settings = MasterSettings(
+            copies=config.copies,
+            transfer_bytes=config.ha_transfer_batch_size,
+            fall_behind_max_bytes=config.ha_slave_fallbehind_max,
+            whole_history=config.ha_whole_history,
+            rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
+        )
+        self.master = Master(store, settings, clock=clock, tasks=tasks)
+
+    async def start(
+        self, listener: socket.socket | None, appender: Appender, pull: PullHandler, _tasks: Tasks
+    ) -> None:
+        """Take slaves; with SYNC_MASTER sends wait for them from now on."""
+        assert listener is not None
+        if self._config.broker_role is BrokerRole.SYNC_MASTER:
+            appender.wait_for_slaves(self.master, self._config.slave_timeout)
+        pull.relieved = lambda: self.master.has_a_near_slave
+        await self.master.start(listener)
+
+    async def close(self) -> None:
+        """Let the slaves go."""
+        await self.master.close()
+
+    def master_is(self, _ha_address: str, _address: str) -> None:
+        """That is this one."""
+
+    def where(self) -> str:
+        """The master's address, for who asks a slave; nobody does here."""
+        return ""
+
+    def facts(self) -> dict[str, str]:
+        """Who copies this broker, for people."""
+        slaves = self.master.slaves()
+        return {
+            "slaves": str(len(slaves)),
+            "slaveStates": ",".join(
+                f"{slave.address}={slave.acked}(-{slave.behind_bytes})" for slave in slaves
+            ),
+        }
+
+
+class SlavePart:
+    """What a slave does to be like its master."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        delay: DelayDelivery,
+        remoting: Remoting,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self.ha_address = config.ha_master_address
+        self.master_address = ""
+        self.slave = Slave(store, Replica(store), clock=clock, master=lambda: self.ha_address)
+        self.tables = MasterTables(
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            delay=delay,
+            remoting=remoting,
+            clock=clock,
+            master=lambda: self.master_address,
+        )
+        self.slave.on_change.append(self.tables.soon)
+
+    async def start(
+        self,
+        _listener: socket.socket | None,
+        _appender: Appender,
+        pull: PullHandler,
+        tasks: Tasks,
+    ) -> None:
+        """Follow the master from now on."""
+        pull.serves = self._serves
+        tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
+        tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)
+
+    def master_is(self, ha_address: str, address: str) -> None:
+        """A name server said where the master is."""
+        if address != self.master_address:
+            log.info("master_known address=%s ha=%s", address, ha_address)
+        self.master_address = address
+        if not self._config.ha_master_address:
+            self.ha_address = ha_address
+        self.tables.soon()
+
+    async def close(self) -> None:
+        """The tasks that follow the master end with their owner."""
+
+    def where(self) -> str:
+        """The master's address; "" while it is not known."""
+        return self.master_address
+
+    def _serves(self) -> bool:
+        return self._config.slave_read_enable or not self.slave.is_connected
+
+    def facts(self) -> dict[str, str]:
+        """How far this broker has followed its master, for people."""
+        problem = self.slave.problem
+        return {
+            "masterAddress": self.master_address,
+            "masterHaAddress": self.ha_address,
+            "masterConnected": str(self.slave.is_connected).lower(),
+            "replicationProblem": "" if problem is None else str(problem),
+        }
+
+
+def part_of(
+    config: BrokerConfig,
+    store: MessageStore,
+    *,
+    topics: TopicTable,
+    groups: GroupTable,
+    offsets: ConsumerOffsets,
+    delay: DelayDelivery,
+    remoting: Remoting,
+    clock: Clock,
+    tasks: Tasks,
+) -> MasterPart | SlavePart:
+    """The part that a broker's role gives it."""
+    if not config.is_slave:
+        return MasterPart(config, store, clock=clock, tasks=tasks)
+    return SlavePart(
+        config,
+        store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        delay=delay,
+        remoting=remoting,
+        clock=clock,
+    )
