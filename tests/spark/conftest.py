@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.spark.session import local_session
+from cometmq.testing.postgres import running_postgres
 
 # The quick compiler alone: the JVM is young in every test, and the machine is small.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
@@ -16,3 +17,10 @@ def spark() -> Iterator[SparkSession]:
     session = local_session("tests", settings=QUICK_JVM)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The conninfo of a server that all Spark tests share."""
+    with running_postgres() as conninfo:
+        yield conninfo

@@ -85,7 +85,9 @@ class Campaign:
         name = self.chance.choice(self.sinks)
         goal = self.logged(name, "commits") + commits
         self.wait_until(lambda: goal <= self.logged(name, "commits") < self.logged(name, "offsets"))
-        time.sleep(self.chance.random() * self.chance.choice((0.05, 0.5)))
+        moment = time.monotonic() + self.chance.random() * self.chance.choice((0.05, 0.5))
+        while time.monotonic() < moment:
+            time.sleep(0.005)
         hit = any(
             self.logged(each, "commits") < self.logged(each, "offsets") for each in self.sinks
         )

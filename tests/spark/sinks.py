@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -57,6 +58,44 @@ def in_parquet(place: Place) -> list[str]:
     return found
 
 
+def to_delta(frame: DataFrame, place: Place) -> DataStreamWriter:
+    """A Delta table."""
+    from cometmq.spark.tables.delta import DeltaLakeTable
+
+    return frame.writeStream.foreachBatch(DeltaLakeTable(str(place.root / "delta")))
+
+
+def in_delta(place: Place) -> list[str]:
+    """Read by deltalake."""
+    from deltalake import DeltaTable
+
+    column = DeltaTable(place.root / "delta").to_pyarrow_table(columns=["body"]).column("body")
+    return [body.decode() for body in column.to_pylist()]
+
+
+def to_postgres(frame: DataFrame, place: Place) -> DataStreamWriter:
+    """A table that rows are appended to, so that a repeat would be seen."""
+    from cometmq.spark.tables.postgres import PostgresTable
+
+    return frame.writeStream.foreachBatch(PostgresTable(place.postgres, postgres_table(place)))
+
+
+def in_postgres(place: Place) -> list[str]:
+    """Read by psycopg."""
+    import psycopg
+
+    with psycopg.connect(place.postgres) as connection:
+        found = connection.execute(f"SELECT body FROM {postgres_table(place)}").fetchall()
+    return [bytes(body).decode() for (body,) in found]
+
+
+def postgres_table(place: Place) -> str:
+    """One for each campaign."""
+    return f"killed_{sha256(place.folder.encode()).hexdigest()[:12]}"
+
+
 SINKS: dict[str, Sink] = {
     "parquet": Sink(to_parquet, in_parquet),
+    "delta": Sink(to_delta, in_delta),
+    "postgres": Sink(to_postgres, in_postgres),
 }

@@ -1,0 +1,230 @@
+"""A Delta table that micro-batches are appended to, with `deltalake` and without a jar.
+
+    ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (attempts.py)
+    ROOT/_delta_log/                                    Delta's; the driver adds a commit a batch
+
+A commit has the batch's files and Delta's own note of the transaction, (query id, batch), the same
+that Spark's Delta sink writes. Delta refuses the note's repeat, so the batch is in the table once,
+whoever else writes to it, compacts it or deletes from it meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from cometmq.core.errors import SettingsError
+from cometmq.spark.tables.attempts import DATA, Attempts, write_files
+from cometmq.spark.tables.columns import fitted
+from cometmq.spark.tables.folders import Folder, LocalFolder, StoredFile, folder_at
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
+from cometmq.spark.tables.statistics import statistics_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+_COMMIT_TRIES: Final = 10
+#: Delta writes a partition's value as text; that of other types depends on a time zone or a format.
+_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
+_NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class DeltaLakeTable(TableSink):
+    """The Delta table at ``path``; it is made where it is missing.
+
+    ``path`` is what Spark writes to; ``storage_options`` are deltalake's, for the same place on an
+    object store (``s3a://`` is ``s3://`` there). ``partition_by`` are the columns of a new table,
+    and must be those of one that is there. ``options`` go to Spark's Parquet writer.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._path = path
+        self._partition_by = list(partition_by)
+        self._storage_options = dict(storage_options or {})
+        self._options = dict(options or {})
+        self._attempts = Attempts()
+        self._table: DeltaTable | None = None
+
+    def __str__(self) -> str:
+        return self._path
+
+    def last(self, spark: SparkSession, query: str) -> int:
+        table = self._current(spark)
+        return NO_BATCH if table is None else _last(table, query)
+
+    def write(self, rows: DataFrame, mark: Mark) -> bool:
+        """Raises ColumnsDiffer, SettingsError for other partition columns than the table's, and
+        deltalake's errors."""
+        spark = rows.sparkSession
+        table = self._current(spark) or self._make(spark, rows.schema)
+        partition_by = self._checked_partitions(table)
+        schema = _schema_of(table)
+        folder = folder_at(self._path, spark)
+        attempt = self._attempts.begin(mark)
+        files = write_files(
+            fitted(rows, schema, self._path), folder, attempt, partition_by, self._options
+        )
+        added: list[AddAction | RemoveAction] = [
+            _added(folder, file, partition_by) for file in files
+        ]
+        if not self._commit(spark, mark, added, partition_by, schema):
+            folder.remove(f"{DATA}/{attempt}")
+            return False
+        self._attempts.settle(
+            folder, mark, lambda name, batch: batch == mark.batch and name != attempt
+        )
+        return True
+
+    def clean(self, spark: SparkSession, retention_hours: int = 168) -> list[str]:
+        """Delta's own vacuum: remove files that no version of that age or younger names, those that
+        crashed attempts left too; gives their names."""
+        table = self._current(spark)
+        if table is None:
+            return []
+        return table.vacuum(
+            retention_hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+
+    # ------------------------------------------------------------------ Delta
+
+    def _commit(
+        self,
+        spark: SparkSession,
+        mark: Mark,
+        added: list[AddAction | RemoveAction],
+        partition_by: list[str],
+        schema: StructType,
+    ) -> bool:
+        from deltalake import Schema
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import CommitProperties, Transaction
+
+        columns = Schema.from_json(schema.json())
+        properties = CommitProperties(app_transactions=[Transaction(*mark)])
+        for tries_left in reversed(range(_COMMIT_TRIES)):
+            table = self._current(spark)
+            assert table is not None
+            if mark.batch <= _last(table, mark.query):
+                return False
+            try:
+                table.create_write_transaction(
+                    added, "append", columns, partition_by, commit_properties=properties
+                )
+            except CommitFailedError as error:
+                # Another writer was faster: what it did decides whether ours still fits.
+                if not tries_left or _schema_of(self._fresh(spark)) != schema:
+                    raise
+                log.info("commit_again table=%s batch=%d error=%s", self, mark.batch, error)
+            else:
+                return True
+        raise AssertionError
+
+    def _current(self, spark: SparkSession) -> DeltaTable | None:
+        """The table as it is now; None where there is none."""
+        from deltalake import DeltaTable
+
+        if self._table is None:
+            uri = self._uri(spark)
+            if not DeltaTable.is_deltatable(uri, storage_options=self._storage_options):
+                return None
+            return self._fresh(spark)
+        self._table.update_incremental()
+        return self._table
+
+    def _fresh(self, spark: SparkSession) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        self._table = DeltaTable(self._uri(spark), storage_options=self._storage_options)
+        return self._table
+
+    def _make(self, spark: SparkSession, schema: StructType) -> DeltaTable:
+        from deltalake import DeltaTable, Schema
+
+        for name in self._partition_by:
+            _checked_partition(schema, name)
+        uri = self._uri(spark)
+        if isinstance(folder_at(self._path, spark), LocalFolder):
+            Path(uri).mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(
+            uri,
+            Schema.from_json(schema.json()),
+            mode="ignore",
+            partition_by=self._partition_by,
+            storage_options=self._storage_options,
+        )
+        return self._fresh(spark)
+
+    def _checked_partitions(self, table: DeltaTable) -> list[str]:
+        found = list(table.metadata().partition_columns)
+        if self._partition_by and self._partition_by != found:
+            raise SettingsError("partition_by", f"{self._path} is partitioned by {found}")
+        return found
+
+    def _uri(self, spark: SparkSession) -> str:
+        """What deltalake calls the table."""
+        folder = folder_at(self._path, spark)
+        url = folder.url("").rstrip("/")
+        if isinstance(folder, LocalFolder):
+            return url.removeprefix("file://")
+        return url.replace("s3a://", "s3://", 1)
+
+
+def _last(table: DeltaTable, query: str) -> int:
+    found = table.transaction_version(query)
+    return NO_BATCH if found is None else found
+
+
+def _schema_of(table: DeltaTable) -> StructType:
+    import json
+
+    from pyspark.sql.types import StructType
+
+    found: dict[str, Any] = json.loads(table.schema().to_json())
+    return StructType.fromJson(found)
+
+
+def _checked_partition(schema: StructType, name: str) -> None:
+    if name not in schema.names:
+        raise SettingsError("partition_by", f"there is no column {name!r}")
+    kind = schema[name].dataType.typeName()
+    if kind not in _PARTITION_TYPES:
+        raise SettingsError(
+            "partition_by", f"column {name!r} is {kind}, none of {_PARTITION_TYPES}"
+        )
+
+
+def _added(folder: Folder, file: StoredFile, partition_by: Sequence[str]) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    statistics = "{}"
+    if isinstance(folder, LocalFolder):
+        statistics = statistics_of(folder.url(file.name).removeprefix("file://"))
+    values = partition_values(file.name, len(partition_by))
+    return AddAction(
+        file.name, file.size_bytes, values, file.modified_ms, data_change=True, stats=statistics
+    )
+
+
+def partition_values(name: str, count: int) -> dict[str, str | None]:
+    """The values in the last folders of a file's name, as Spark wrote them."""
+    folders = name.split("/")[:-1][-count:] if count else []
+    found: dict[str, str | None] = {}
+    for folder in folders:
+        key, _, value = folder.partition("=")
+        found[unquote(key)] = None if value == _NULL_FOLDER else unquote(value)
+    return found

@@ -1,0 +1,373 @@
+"""A PostgreSQL table that micro-batches are appended to, or merged into by key.
+
+A batch goes in three steps, and what is not done after a failure is done by the batch's next try:
+
+1. The driver makes an unlogged staging table with a name of its own.
+2. Each task copies its rows there in one transaction, marked with the attempt's own id, and tells
+   the id and the count. Tasks that fail leave nothing; those that run twice, by a retry or as
+   speculation, leave rows of an id that nobody names.
+3. One transaction notes the batch in ``cometmq_batches``, puts the named rows into the table and
+   drops the staging table. A batch that is noted already changes nothing; a count that is not that
+   of the tasks (the server crashed and emptied the unlogged table) undoes all.
+
+So readers see whole batches, and the driver sees one line a task. Staging tables of a try that was
+killed are dropped by the query's next batch, or by :meth:`PostgresTable.clean`.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import CometError, SettingsError
+from cometmq.spark.tables.pgcolumns import as_text, postgres_types
+from cometmq.spark.tables.pgcopy import StagingSource, staged
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+BATCHES: Final = "cometmq_batches"
+STAGING: Final = "cometmq_staging"
+TASK: Final = "_cometmq_task"
+"""The column of a staging table that says which attempt of a task wrote a row."""
+#: A task of a driver that was thought dead may still copy into a table that is to be dropped.
+_DROP_WAIT_MS: Final = 1_000
+
+
+class MergeFailed(CometError):
+    """The rows of a batch could not be put into the table; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How rows meet those of the table: by ``keys``, or appended when there are none.
+
+    Of rows with the same key in a batch the one with the highest ``newest_by`` counts, and it
+    replaces only a row whose ``newest_by`` is not higher. Rows whose boolean column ``deleted`` is
+    true delete; that column is not in the table.
+    """
+
+    keys: tuple[str, ...] = ()
+    newest_by: tuple[str, ...] = ()
+    deleted: str = ""
+
+
+class PostgresTable(TableSink):
+    """The table ``table`` (also ``schema.table``) of the database that ``conninfo`` names.
+
+    ``conninfo`` is what libpq takes, and must reach the database from every executor. It may leave
+    the password to ``PGPASSWORD`` or a password file there. The table is made where it is missing,
+    with ``keys`` as its primary key; one that is there must have a unique index on them.
+
+    ``keys``, ``newest_by`` and ``deleted`` are :class:`Merge`'s. Raises SettingsError for names
+    that do not go together.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        table: str,
+        *,
+        keys: Sequence[str] = (),
+        newest_by: Sequence[str] = (),
+        deleted: str = "",
+    ) -> None:
+        if (newest_by or deleted) and not keys:
+            raise SettingsError("keys", "newest_by and deleted need them")
+        self._conninfo = conninfo
+        self._schema, _, self._name = table.rpartition(".")
+        self._merge = Merge(tuple(keys), tuple(newest_by), deleted)
+
+    def __str__(self) -> str:
+        return self._full
+
+    @property
+    def _full(self) -> str:
+        return f"{self._schema}.{self._name}" if self._schema else self._name
+
+    def last(self, spark: SparkSession, query: str) -> int:
+        from psycopg import sql
+
+        select = sql.SQL("SELECT batch FROM {} WHERE target = %s AND query = %s")
+        with self._connect() as connection:
+            self._make_batches(connection)
+            values = (self._full, query)
+            row = connection.execute(select.format(self._identifier(BATCHES)), values).fetchone()
+        return NO_BATCH if row is None else int(row[0])
+
+    def write(self, rows: DataFrame, mark: Mark) -> bool:
+        """Raises TypeUnknown, MergeFailed, psycopg.Error, and Spark's errors of tasks."""
+        columns = rows.columns
+        staging = self._staging_name(mark)
+        with self._connect() as connection:
+            self._make_batches(connection)
+            self._make_table(connection, rows)
+            self._drop_staging(connection, mark.query)
+            self._make_staging(connection, staging, rows)
+        try:
+            counts = staged(as_text(rows), self._staging_source(staging, columns))
+            with self._connect() as connection, connection.transaction():
+                return self._apply(connection, mark, staging, columns, counts)
+        finally:
+            with suppress(Exception), self._connect() as connection:
+                self._drop(connection, staging)
+
+    def clean(self) -> list[str]:
+        """Drop the staging tables of this table's queries; gives their names. No query may be
+        writing to the table meanwhile."""
+        with self._connect() as connection:
+            return self._drop_staging(connection, None)
+
+    # ------------------------------------------------------------------ the merge
+
+    def _apply(
+        self,
+        connection: psycopg.Connection[Any],
+        mark: Mark,
+        staging: str,
+        columns: Sequence[str],
+        counts: dict[str, int],
+    ) -> bool:
+        from psycopg import errors, sql
+
+        note = sql.SQL(
+            "INSERT INTO {batches} AS b (target, query, batch) VALUES (%s, %s, %s) "
+            "ON CONFLICT (target, query) DO UPDATE SET batch = excluded.batch, applied_at = now() "
+            "WHERE b.batch < excluded.batch"
+        ).format(batches=self._identifier(BATCHES))
+        if connection.execute(note, (self._full, mark.query, mark.batch)).rowcount == 0:
+            return False
+        place = self._identifier(staging)
+        count = sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)")
+        named = sorted(counts)
+        found = connection.execute(count.format(place, sql.Identifier(TASK)), (named,)).fetchone()
+        if found is None or found[0] != sum(counts.values()):
+            raise MergeFailed(
+                f"{self._full}: {sum(counts.values())} rows were copied for batch {mark.batch}, "
+                f"{found and found[0]} are there"
+            )
+        for statement in self._statements(place, columns):
+            try:
+                connection.execute(statement, (named,))
+            except errors.CardinalityViolation:
+                raise MergeFailed(
+                    f"{self._full}: two rows of batch {mark.batch} have the same key, and no "
+                    "newest_by says which one counts"
+                ) from None
+        connection.execute(sql.SQL("DROP TABLE {}").format(place))
+        return True
+
+    def _statements(self, staging: sql.Composable, columns: Sequence[str]) -> list[sql.Composed]:
+        """What puts the staged rows of some tasks (its one value) into the table."""
+        from psycopg import sql
+
+        merge = self._merge
+        kept = [name for name in columns if name != merge.deleted]
+        parts: dict[str, sql.Composable] = {
+            "target": self._identifier(self._name),
+            "columns": _names(kept),
+            "keys": _names(merge.keys),
+            "newest": self._newest(staging, columns),
+            "deleted": sql.Identifier(merge.deleted or "-"),
+            "same_key": _joined(" AND ", [("t", key, "=", "s") for key in merge.keys]),
+            "set": _joined(", ", [("", name, "=", "excluded") for name in kept
+                                  if name not in merge.keys]),
+            "not_newer": _not_newer(merge.newest_by, "t", "s"),
+            "still": _not_newer(merge.newest_by, "t", "excluded"),
+        }  # fmt: skip
+        if not merge.keys:
+            append = "INSERT INTO {target} ({columns}) SELECT {columns} FROM {newest} s"
+            return [sql.SQL(append).format(**parts)]
+        found: list[sql.Composed] = []
+        rest = "{newest} s"
+        if merge.deleted:
+            delete = "DELETE FROM {target} t USING {newest} s WHERE {same_key} AND {not_newer} "
+            found.append(sql.SQL(delete + "AND s.{deleted}").format(**parts))
+            rest = "{newest} s WHERE s.{deleted} IS NOT TRUE"
+        other = [name for name in kept if name not in merge.keys]
+        doing = "UPDATE SET {set} WHERE {still}" if other else "NOTHING"
+        upsert = (
+            f"INSERT INTO {{target}} AS t ({{columns}}) SELECT {{columns}} FROM {rest} "
+            f"ON CONFLICT ({{keys}}) DO {doing}"
+        )
+        return [*found, sql.SQL(upsert).format(**parts)]
+
+    def _newest(self, staging: sql.Composable, columns: Sequence[str]) -> sql.Composable:
+        """The rows of the tasks, one a key."""
+        from psycopg import sql
+
+        merge = self._merge
+        rows = sql.SQL("(SELECT {columns} FROM {staging} WHERE {task} = ANY(%s))")
+        if merge.newest_by:
+            rows = sql.SQL(
+                "(SELECT DISTINCT ON ({keys}) {columns} FROM {staging} WHERE {task} = ANY(%s) "
+                "ORDER BY {keys}, {order})"
+            )
+        order = [
+            sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(name)) for name in merge.newest_by
+        ]
+        return rows.format(
+            columns=_names(columns), staging=staging, task=sql.Identifier(TASK),
+            keys=_names(merge.keys), order=sql.SQL(", ").join(order),
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ tables
+
+    def _make_batches(self, connection: psycopg.Connection[Any]) -> None:
+        from psycopg import sql
+
+        table = self._identifier(BATCHES)
+        if _exists(connection, table):
+            return
+        create = sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (target text NOT NULL, query text NOT NULL, "
+            "batch bigint NOT NULL, applied_at timestamptz NOT NULL DEFAULT now(), "
+            "PRIMARY KEY (target, query))"
+        )
+        _create(connection, create.format(table))
+
+    def _make_table(self, connection: psycopg.Connection[Any], rows: DataFrame) -> None:
+        from psycopg import sql
+
+        table = self._identifier(self._name)
+        if _exists(connection, table):
+            return
+        types = postgres_types(rows.schema)
+        types.pop(self._merge.deleted, None)
+        parts = [_column(name, kind) for name, kind in types.items()]
+        if self._merge.keys:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(_names(self._merge.keys)))
+        create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+        _create(connection, create.format(table, sql.SQL(", ").join(parts)))
+
+    def _make_staging(
+        self, connection: psycopg.Connection[Any], staging: str, rows: DataFrame
+    ) -> None:
+        """Columns have the types of the target's, so that COPY reads them as these."""
+        from psycopg import sql
+
+        deleted = self._merge.deleted
+        kept = [name for name in rows.columns if name != deleted]
+        extra = [sql.SQL("NULL::uuid AS {}").format(sql.Identifier(TASK))]
+        if deleted:
+            extra.append(sql.SQL("NULL::boolean AS {}").format(sql.Identifier(deleted)))
+        create = sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {} FROM {} WITH NO DATA")
+        chosen = sql.SQL(", ").join([_names(kept), *extra])
+        target = self._identifier(self._name)
+        connection.execute(create.format(self._identifier(staging), chosen, target))
+
+    def _drop_staging(self, connection: psycopg.Connection[Any], query: str | None) -> list[str]:
+        """Drop what earlier tries of a query left, or those of all."""
+        from psycopg import sql
+
+        prefix = self._prefix(query)
+        select = sql.SQL(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, %s) "
+            "AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = {}::regclass)"
+        )
+        batches = sql.Literal(self._identifier(BATCHES).as_string(connection))
+        found = connection.execute(select.format(batches), (prefix,)).fetchall()
+        return [name for (name,) in found if self._drop(connection, name)]
+
+    def _drop(self, connection: psycopg.Connection[Any], staging: str) -> bool:
+        """Whether the table could be dropped: one that somebody writes to is left."""
+        from psycopg import errors, sql
+
+        connection.execute(f"SET lock_timeout = {_DROP_WAIT_MS}")
+        try:
+            drop = sql.SQL("DROP TABLE IF EXISTS {}")
+            connection.execute(drop.format(self._identifier(staging)))
+        except errors.LockNotAvailable:
+            log.warning("staging_in_use table=%s", staging)
+            return False
+        finally:
+            connection.execute("RESET lock_timeout")
+        return True
+
+    # ------------------------------------------------------------------ names
+
+    def _prefix(self, query: str | None) -> str:
+        """How the names of staging tables begin: of this table, and of a query."""
+        words = f"{STAGING}_{_digest(self._full)}_"
+        return words if query is None else f"{words}{_digest(query)}_"
+
+    def _staging_name(self, mark: Mark) -> str:
+        return f"{self._prefix(mark.query)}{mark.batch}_{uuid.uuid4().hex[:8]}"
+
+    def _staging_source(self, staging: str, columns: Sequence[str]) -> StagingSource:
+        return StagingSource(self._conninfo, self._schema, staging, tuple(columns), TASK)
+
+    def _identifier(self, name: str) -> sql.Identifier:
+        from psycopg import sql
+
+        return sql.Identifier(self._schema, name) if self._schema else sql.Identifier(name)
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        import psycopg
+
+        return psycopg.connect(self._conninfo, autocommit=True)
+
+
+def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:
+    found = connection.execute("SELECT to_regclass(%s)", (table.as_string(connection),)).fetchone()
+    return found is not None and found[0] is not None
+
+
+def _create(connection: psycopg.Connection[Any], create: sql.Composed) -> None:
+    """IF NOT EXISTS is no lock: of two at the same moment one fails, and the table is there."""
+    from psycopg import errors
+
+    with suppress(errors.UniqueViolation, errors.DuplicateTable):
+        connection.execute(create)
+
+
+def _column(name: str, kind: str) -> sql.Composable:
+    from psycopg import sql
+
+    return sql.SQL("{} " + kind).format(sql.Identifier(name))
+
+
+def _names(names: Sequence[str]) -> sql.Composable:
+    from psycopg import sql
+
+    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
+
+
+def _joined(between: str, parts: Sequence[tuple[str, str, str, str]]) -> sql.Composable:
+    """``left.name OP right.name`` for each part; without a left, its name alone."""
+    from psycopg import sql
+
+    words = [
+        sql.SQL("{left} {sign} {right}").format(
+            left=sql.Identifier(left, name) if left else sql.Identifier(name),
+            sign=sql.SQL(sign),
+            right=sql.Identifier(right, name),
+        )
+        for left, name, sign, right in parts
+    ]
+    return sql.SQL(between).join(words)
+
+
+def _not_newer(names: Sequence[str], left: str, right: str) -> sql.Composable:
+    """Whether a row of the table is not newer than one that comes."""
+    from psycopg import sql
+
+    if not names:
+        return sql.SQL("TRUE")
+    own = sql.SQL(", ").join(sql.Identifier(left, name) for name in names)
+    other = sql.SQL(", ").join(sql.Identifier(right, name) for name in names)
+    return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:8]
