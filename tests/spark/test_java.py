@@ -1,4 +1,4 @@
-"""The source against a real RocketMQ 4.9.7 broker."""
+"""The source against real RocketMQ brokers, 4.9.7 and 5.5.0."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +12,18 @@ from cometmq.spark.brokers import cluster, reach, wire
 from cometmq.spark.read.points import AtTimes, Named
 from cometmq.spark.read.positions import resolve
 from cometmq.testing.cluster import Cluster
-from tests.compat.anchor import JavaCluster, fetch_jars
+from tests.compat.anchor import LATEST, VERSION, JavaCluster, fetch_jars
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
 from tests.spark.topics import access, fill, fill_all, make_topic
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark]
 
 
-@pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with JavaCluster(fetch_jars(), tmp_path_factory.mktemp("java")) as found:
+@pytest.fixture(scope="module", params=[VERSION, LATEST])
+def java(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with JavaCluster(fetch_jars(request.param), tmp_path_factory.mktemp("java")) as found:
         yield Cluster(found.namesrv, found.broker, found.store)
     wire.close_all()
 
