@@ -52,6 +52,7 @@ def test_bodies_that_cannot_be_unpacked() -> None:
         record(at, body=body, sys_flag=COMPRESSED if at else 0) for at, body in enumerate(bodies)
     )
     found = faults.find(Block(data), {}, bodies=True, crcs=False, texts=False)
+    assert found.bodies is not None
     assert found.bodies.to_pylist() == [b"plain", b"x" * 100, None, None, b"x" * 100]
     assert list(found.reasons) == [2, 3]
     assert "cut off" in found.reasons[2]
@@ -63,6 +64,7 @@ def test_crcs_are_compared_on_request() -> None:
     spoilt = bytearray(record(0) + record(1) + record(2))
     spoilt[spoilt.find(b"body", len(record(0)))] ^= 1
     found = faults.find(Block(bytes(spoilt)), {}, bodies=True, crcs=True, texts=False)
+    assert found.bodies is not None
     assert found.bodies.to_pylist() == [b"body", None, b"body"]
     assert found.reasons == {
         1: f"body CRC differs from the stored {crc32(b'body') & 0x7FFFFFFF:#010x}"

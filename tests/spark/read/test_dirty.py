@@ -108,8 +108,10 @@ def test_bad_messages_are_let_through_with_the_reason() -> None:
 
 
 def test_a_filter_lets_through_what_nobody_can_read() -> None:
-    for wanted in ({"filter": "other"}, {"sqlFilter": "TAGS = 'other'"}):
-        rows = read(0, 3, 5, mode="PERMISSIVE", **wanted)
+    for rows in (
+        read(0, 3, 5, mode="PERMISSIVE", filter="other"),
+        read(0, 3, 5, mode="PERMISSIVE", sqlFilter="TAGS = 'other'"),
+    ):
         assert [row["queue_offset"] for row in rows] == [3]
 
 

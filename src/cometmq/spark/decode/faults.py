@@ -142,7 +142,7 @@ def _add(found: dict[int, str], more: Iterable[tuple[int, str]]) -> None:
 
 def _of_crcs(block: Block) -> Iterator[tuple[int, str]]:
     fields = block.fields
-    view = memoryview(fields.raw)
+    view = fields.raw.data
     crcs = fields.number("body_crc").tolist()
     places = zip(crcs, fields.body_starts.tolist(), fields.body_ends.tolist(), strict=True)
     for row, (crc, start, end) in enumerate(places):
@@ -152,7 +152,7 @@ def _of_crcs(block: Block) -> Iterator[tuple[int, str]]:
 
 def _of_texts(block: Block) -> Iterator[tuple[int, str]]:
     fields = block.fields
-    view = memoryview(fields.raw)
+    view = fields.raw.data
     topics = _slices(view, fields.topic_starts, fields.topic_ends)
     properties = _slices(view, fields.properties_starts, fields.ends)
     # Parted, or halves of characters would come together.

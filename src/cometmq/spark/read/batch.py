@@ -6,7 +6,8 @@ the tasks; so it holds values only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -17,12 +18,15 @@ from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.partition import planned, ranges_of
 from cometmq.spark.read.planning import backward, ranges
 from cometmq.spark.read.points import AtGroup, Edge, Named
-from cometmq.spark.read.positions import check_order, resolve
+from cometmq.spark.read.positions import at_moments, check_order, resolve
+from cometmq.spark.read.pushdown import Push, Pushed, split
 from cometmq.spark.read.rows import batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
+    from cometmq.message.model import MessageQueue
     from cometmq.spark.read.options import ReadOptions
 
 
@@ -36,6 +40,14 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._names = names
+        self._pushed = Pushed(options.row_filter)
+        if options.pushes_filters:
+            self.pushFilters = Push(self._push)  # type: ignore[method-assign]
+
+    def _push(self, filters: Iterable[Filter]) -> list[Filter]:
+        self._pushed, rest = split(filters, self._options.row_filter)
+        self._options = replace(self._options, row_filter=self._pushed.row_filter)
+        return rest
 
     def partitions(self) -> list[InputPartition]:
         """One partition a task. Raises RouteNotFound, NotConnected, BadOption, DataLoss."""
@@ -50,7 +62,11 @@ class TopicReader(DataSourceReader):
                 report_loss(queue, end[queue], start[queue], options)
         else:
             check_order(start, end, starting.option)
-        return planned(ranges(start, end), options)
+
+        def at_time(moment_ms: int, asked: Sequence[MessageQueue]) -> Mapping[MessageQueue, int]:
+            return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
+
+        return planned(ranges(*self._pushed.cut(start, end, at_time)), options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Raises DataLoss and what the wire raises."""

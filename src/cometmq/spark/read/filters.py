@@ -108,7 +108,7 @@ def _compiled(expression: str) -> SqlFilter:
 
 def _property_texts(block: Block) -> list[memoryview]:
     fields = block.fields
-    view = memoryview(fields.raw)
+    view = fields.raw.data
     places = zip(fields.properties_starts.tolist(), fields.ends.tolist(), strict=True)
     return [view[start:end] for start, end in places]
 

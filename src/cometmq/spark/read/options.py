@@ -30,6 +30,7 @@ KNOWN: Final = (
     *("minPartitions", "maxRowsPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
     *filters.OPTIONS,
+    "pushFilters",
     *dirty.OPTIONS,
 )
 ALIASES: Final = access.ALIASES | topics.ALIASES
@@ -52,6 +53,7 @@ class ReadOptions:
     consumer_group: str | None
     reports_lag: bool
     row_filter: RowFilter
+    pushes_filters: bool
     dirty: Dirty
 
 
@@ -71,6 +73,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         consumer_group=get(given, "consumerGroup", some_text, None),
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),
+        pushes_filters=get(given, "pushFilters", boolean, False),
         dirty=dirty.parse(given),
     )
     points.in_order(read.starting, read.ending)

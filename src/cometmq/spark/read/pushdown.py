@@ -9,6 +9,9 @@ exactly Spark need not look at again; the rest is returned to it, also what only
   CLOCK_SLACK_MS that costs no row, since ranges are cut that much wider;
 - keys and everything else.
 
+Off unless the user asks for it: Spark 4.3 keeps the plan of the last pushed filters for a DataFrame
+as a whole, and every later query of it, filtered or not, gets those rows.
+
 Pure: filters in, bounds out.
 """
 
@@ -53,7 +56,6 @@ _US: Final = timedelta(microseconds=1)
 _QUEUE_COLUMNS: Final[dict[str, type]] = {"topic": str, "broker_name": str, "queue_id": int}
 _NEVER_NULL: Final = frozenset({"broker_name", "queue_id", "queue_offset", "store_timestamp"})
 
-Test = Callable[["MessageQueue"], bool]
 AtTime = Callable[[int, Sequence["MessageQueue"]], Mapping["MessageQueue", int]]
 
 
@@ -76,7 +78,7 @@ class Pushed:
     """What the filters leave: of queues, of offsets, of store times in milliseconds, of rows."""
 
     row_filter: RowFilter = field(default_factory=RowFilter)
-    tests: tuple[Test, ...] = ()
+    of_queues: tuple[Filter, ...] = ()
     offsets: Bounds = Bounds()
     store_ms: Bounds = Bounds()
 
@@ -85,7 +87,7 @@ class Pushed:
 
         ``at_time`` gives the first offset of each queue that was stored at a time (ms) or later.
         """
-        queues = [queue for queue in end if all(test(queue) for test in self.tests)]
+        queues = [queue for queue in end if all(_takes(one, queue) for one in self.of_queues)]
         if self.row_filter.matches_none:
             queues = []
         starts = {queue: start.get(queue, 0) for queue in queues}
@@ -135,10 +137,9 @@ def _add(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
     if isinstance(one, IsNotNull):
         return pushed, column in _NEVER_NULL
     if column in _QUEUE_COLUMNS:
-        test = _queue_test(one, column)
-        if test is None:
+        if not _can_take(one, _QUEUE_COLUMNS[column]):
             return pushed, False
-        return replace(pushed, tests=(*pushed.tests, test)), column != "topic"
+        return replace(pushed, of_queues=(*pushed.of_queues, one)), column != "topic"
     if column == "queue_offset":
         bounds, is_exact = _bounds(one, lambda value: _whole(value, 1))
         return replace(pushed, offsets=pushed.offsets.within(bounds)), is_exact
@@ -159,21 +160,20 @@ def _column(one: Filter) -> str:
     return path[0] if len(path) == 1 else ""
 
 
-def _queue_test(one: Filter, column: str) -> Test | None:
+def _can_take(one: Filter, kind: type) -> bool:
+    """Whether a filter over a column of this kind can be decided here."""
     if isinstance(one, Not):
-        inner = _queue_test(one.child, column)
-        return None if inner is None else lambda queue: not inner(queue)
-    value = getattr(one, "value", None)
-    values = value if isinstance(one, In) else (value,)
+        return _can_take(one.child, kind)
+    values = one.value if isinstance(one, In) else (getattr(one, "value", None),)
     # True is an int of Python's, and null equals nothing: such comparisons are Spark's.
-    if not isinstance(values, tuple) or not values:
-        return None
-    if any(type(each) is not _QUEUE_COLUMNS[column] for each in values):
-        return None
-    accepts = _VERDICTS.get(type(one))
-    if accepts is None:
-        return None
-    return lambda queue: accepts(getattr(queue, column), value)
+    return type(one) in _VERDICTS and all(type(each) is kind for each in values)
+
+
+def _takes(one: Filter, queue: MessageQueue) -> bool:
+    if isinstance(one, Not):
+        return not _takes(one.child, queue)
+    own = getattr(queue, _column(one))
+    return _VERDICTS[type(one)](own, getattr(one, "value"))  # noqa: B009
 
 
 _VERDICTS: Final[dict[type[Filter], Callable[..., bool]]] = {
