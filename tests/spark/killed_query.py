@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.spark.session import session_on
 from tests.spark.conftest import QUICK_JVM
-from tests.spark.sinks import COLUMNS, SINKS, Place
+from tests.spark.sinks import COLUMNS, Place, start, streams
 
 BATCH = 40
 
@@ -34,18 +34,21 @@ def from_json(text: str) -> Query:
     return Query(**{**fields, "place": Place(**fields["place"])})
 
 
-def session(query: Query) -> SparkSession:
-    """A session of this process; failed tasks are tried again in both kinds."""
-    settings = {
+def settings(query: Query) -> dict[str, str]:
+    """Small JVMs that start soon."""
+    found = {
         **QUICK_JVM,
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.stopTimeout": "20s",
+        "spark.ui.enabled": "false",
     }
-    if query.master:
-        return session_on(query.master, "killed", {**settings, "spark.driver.host": "127.0.0.1"})
-    return session_on("local[2,4]", "killed", settings)
+    return {**found, "spark.driver.host": "127.0.0.1"} if query.master else found
+
+
+def session(query: Query) -> SparkSession:
+    """A session of this process; failed tasks are tried again in both kinds."""
+    return session_on(query.master or "local[2,4]", "killed", settings(query))
 
 
 def messages(spark: SparkSession, query: Query) -> DataFrame:
@@ -59,9 +62,8 @@ def main(query: Query) -> None:
     """Run the streams until killed, or to the topic's end."""
     spark = session(query)
     running = []
-    for name in query.sinks:
-        writer = SINKS[name].attach(messages(spark, query), query.place)
-        writer = writer.option("checkpointLocation", str(query.place.root / f"{name}-checkpoint"))
+    for stream in streams(query.sinks):
+        writer = start(stream, query.sinks, messages(spark, query), query.place)
         if query.available_now:
             writer = writer.trigger(availableNow=True)
         running.append(writer.start())

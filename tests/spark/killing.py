@@ -1,7 +1,7 @@
 """`kill -9` of everything that a stream into a table needs; then every message is there once.
 
-A campaign is a topic on a broker of its own, with real files, and one process that runs a stream
-into each sink, on a standalone cluster or on a JVM of its own. In a round messages are sent, and
+A campaign is a topic on a broker of its own, with real files, and one process that runs streams
+into all sinks, on a standalone cluster or on a JVM of its own. In a round messages are sent, and
 while micro-batches are under way, one is killed of: the driver, its JVM, a Python worker, an
 executor, the broker. What was killed is started again. In the end the streams read to the topic's
 end (`availableNow`) and each sink must hold every message once. All chance is drawn from the seed.
@@ -18,6 +18,7 @@ of the campaign is kept), 3 when rounds are left.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from cometmq.testing.postgres import running_postgres
 from tests.architecture.rules import ROOT
 from tests.spark.killed_query import Query
 from tests.spark.processes import Process, below, end, end_group
-from tests.spark.sinks import SINKS, Place
+from tests.spark.sinks import SINKS, Place, streams
 from tests.spark.standalone import Standalone, standalone
 from tests.spark.topics import make_topic
 
@@ -82,14 +83,15 @@ class Campaign:
         self.ensure_running()
         commits = self.chance.randrange(0, 3)
         # Any of the streams may be the one whose batch is hit.
-        name = self.chance.choice(self.sinks)
+        name = self.chance.choice(streams(self.sinks))
         goal = self.logged(name, "commits") + commits
         self.wait_until(lambda: goal <= self.logged(name, "commits") < self.logged(name, "offsets"))
         moment = time.monotonic() + self.chance.random() * self.chance.choice((0.05, 0.5))
         while time.monotonic() < moment:
             time.sleep(0.005)
         hit = any(
-            self.logged(each, "commits") < self.logged(each, "offsets") for each in self.sinks
+            self.logged(each, "commits") < self.logged(each, "offsets")
+            for each in streams(self.sinks)
         )
         self.kill(victim)
         self.kills[victim] += hit
@@ -145,7 +147,12 @@ class Campaign:
         command = [sys.executable, "-m", "tests.spark.killed_query", query.to_json()]
         with (self.folder / "query.log").open("ab") as log:
             return subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=ROOT,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def stop(self) -> None:
@@ -168,9 +175,9 @@ class Campaign:
             assert not lost, f"{name} lacks {len(lost)} messages: {sorted(lost)[:10]}"
             assert not more, f"{name} has {sum(more.values())} repeats: {sorted(more)[:10]}"
 
-    def logged(self, sink: str, kind: str) -> int:
+    def logged(self, stream: str, kind: str) -> int:
         """How many batches a checkpoint has in its log of ``offsets`` or of ``commits``."""
-        found = (self.folder / f"{sink}-checkpoint" / kind).glob("*")
+        found = (self.folder / f"{stream}-checkpoint" / kind).glob("*")
         numbers = [int(path.name) for path in found if path.name.isdigit()]
         return max(numbers, default=-1) + 1
 

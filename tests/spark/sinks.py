@@ -1,7 +1,7 @@
 """The sinks that the kill tests know: how a stream is written to each, and what each holds then."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+TABLES = "tables"
 COLUMNS = "topic string, queue_id int, queue_offset bigint, body binary"
 
 
@@ -26,21 +27,30 @@ class Place:
         return Path(self.folder)
 
 
+Apply = Callable[[DataFrame, int], None]
+
+
 @dataclass(frozen=True)
 class Sink:
-    """``attach`` gives a writer of frames with COLUMNS; ``bodies`` reads, without Spark, the bodies
-    of all messages that the sink holds, repeats included; ``make`` runs once before all."""
+    """``bodies`` reads, without Spark, the bodies of all messages that the sink holds, repeats
+    included; ``make`` runs once before all. How it is written to is one of two:
 
-    attach: Callable[[DataFrame, Place], DataStreamWriter]
+    - ``table`` gives a callable for ``foreachBatch``. One stream goes into all sinks of this kind,
+      each batch into one after another, so that a kill finds a batch in some of them only.
+    - ``attach`` gives a writer of frames with COLUMNS, for a stream of its own.
+    """
+
     bodies: Callable[[Place], list[str]]
+    table: Callable[[Place], Apply] | None = None
+    attach: Callable[[DataFrame, Place], DataStreamWriter] | None = None
     make: Callable[[Place], None] = lambda place: None
 
 
-def to_parquet(frame: DataFrame, place: Place) -> DataStreamWriter:
+def to_parquet(place: Place) -> Apply:
     """Our table of Parquet files."""
     from cometmq.spark.tables.parquet import ParquetTable
 
-    return frame.writeStream.foreachBatch(ParquetTable(str(place.root / "parquet")))
+    return ParquetTable(str(place.root / "parquet"))
 
 
 def in_parquet(place: Place) -> list[str]:
@@ -58,11 +68,11 @@ def in_parquet(place: Place) -> list[str]:
     return found
 
 
-def to_delta(frame: DataFrame, place: Place) -> DataStreamWriter:
+def to_delta(place: Place) -> Apply:
     """A Delta table."""
     from cometmq.spark.tables.delta import DeltaLakeTable
 
-    return frame.writeStream.foreachBatch(DeltaLakeTable(str(place.root / "delta")))
+    return DeltaLakeTable(str(place.root / "delta"))
 
 
 def in_delta(place: Place) -> list[str]:
@@ -73,11 +83,11 @@ def in_delta(place: Place) -> list[str]:
     return [body.decode() for body in column.to_pylist()]
 
 
-def to_postgres(frame: DataFrame, place: Place) -> DataStreamWriter:
+def to_postgres(place: Place) -> Apply:
     """A table that rows are appended to, so that a repeat would be seen."""
     from cometmq.spark.tables.postgres import PostgresTable
 
-    return frame.writeStream.foreachBatch(PostgresTable(place.postgres, postgres_table(place)))
+    return PostgresTable(place.postgres, postgres_table(place))
 
 
 def in_postgres(place: Place) -> list[str]:
@@ -95,7 +105,35 @@ def postgres_table(place: Place) -> str:
 
 
 SINKS: dict[str, Sink] = {
-    "parquet": Sink(to_parquet, in_parquet),
-    "delta": Sink(to_delta, in_delta),
-    "postgres": Sink(to_postgres, in_postgres),
+    "parquet": Sink(in_parquet, to_parquet),
+    "delta": Sink(in_delta, to_delta),
+    "postgres": Sink(in_postgres, to_postgres),
 }
+
+
+def streams(names: Sequence[str]) -> list[str]:
+    """The streams that some sinks need: TABLES for all that are tables, and one for each other."""
+    tables = [TABLES] if any(SINKS[name].table for name in names) else []
+    return tables + [name for name in names if SINKS[name].attach]
+
+
+def start(stream: str, names: Sequence[str], frame: DataFrame, place: Place) -> DataStreamWriter:
+    """The writer of a stream, its checkpoint named."""
+    if stream == TABLES:
+        tables = [table(place) for name in names if (table := SINKS[name].table)]
+        writer = frame.writeStream.foreachBatch(_into_all(tables))
+    else:
+        attach = SINKS[stream].attach
+        assert attach is not None
+        writer = attach(frame, place)
+    return writer.option("checkpointLocation", str(place.root / f"{stream}-checkpoint"))
+
+
+def _into_all(tables: Sequence[Apply]) -> Apply:
+    def apply(rows: DataFrame, batch: int) -> None:
+        rows.persist()
+        for table in tables:
+            table(rows, batch)
+        rows.unpersist()
+
+    return apply
