@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cometmq.spark.read.batch import TopicReader
     from cometmq.spark.read.stream import TopicStreamReader
+    from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
 
 
 class TopicSource(DataSource):
@@ -49,3 +50,23 @@ class TopicSource(DataSource):
         from cometmq.spark.schema import selected
 
         return TopicStreamReader(for_stream(parse(self.options)), selected(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
+        """For a batch write. Raises BadOption, BadSchema."""
+        from cometmq.spark.write.columns import check
+        from cometmq.spark.write.options import appending
+        from cometmq.spark.write.writer import TopicWriter
+
+        options = appending(self.options, overwrite=overwrite)
+        check(schema, options.topic)
+        return TopicWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:
+        """For a stream. Raises BadOption, BadSchema."""
+        from cometmq.spark.write.columns import check
+        from cometmq.spark.write.options import appending
+        from cometmq.spark.write.writer import TopicStreamWriter
+
+        options = appending(self.options, overwrite=overwrite)
+        check(schema, options.topic)
+        return TopicStreamWriter(options)

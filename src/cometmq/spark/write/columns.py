@@ -1,0 +1,70 @@
+"""Which columns a frame may have to be written to topics, and what each becomes.
+
+The names are the source's, so that a frame that was read can be written back. Columns of the source
+that a producer has no say in (where and when the message was stored) are taken and left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.spark import schema
+from cometmq.spark.schema import BadSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``types`` are those of Spark's names for them that it may have."""
+
+    name: str
+    types: tuple[str, ...]
+    meaning: str
+
+
+_MAP: Final = "map<string,string>"
+
+COLUMNS: Final = (
+    Column("body", ("binary", "string"), "the body; text becomes UTF-8; null is an error"),
+    Column("topic", ("string",), "where the row goes, unless option `topic` says it for all"),
+    Column("tags", ("string",), "the tag"),
+    Column("keys", ("string", "array<string>"), "index keys; in a text separated by blanks"),
+    Column("properties", (_MAP,), "the user's properties; reserved names in it are left out"),
+    Column("flag", ("int",), "the user's own flag"),
+    Column("order_key", ("string",), "rows with one key go to one queue, in the task's order"),
+    Column("delay_level", ("int",), "the broker's delay level; 0 or null for none"),
+    Column("delay_ms", ("int", "bigint"), "delivered so long after a broker has it"),
+    Column("deliver_at", ("timestamp", "bigint"), "delivered at this time (a number: ms)"),
+    Column("message_id", ("string",), "an id of your own in the place of the one that is made"),
+)
+BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+PLACE: Final = ("broker_name", "queue_id", "queue_offset")
+"""Where a row was read: with these, and the source's topic, ids outlive any change of the job."""
+
+
+def check(frame: StructType, topic: str | None) -> None:
+    """Raises BadSchema for a frame that cannot be written, with the column and what to do.
+
+    ``topic`` is what option topic says.
+    """
+    names = [field.name for field in frame.fields]
+    for field in frame.fields:
+        asked = field.dataType.simpleString()
+        column = BY_NAME.get(field.name)
+        read = schema.BY_NAME.get(field.name)
+        if column is None and read is None:
+            known = ", ".join(each.name for each in COLUMNS)
+            raise BadSchema(f"a topic has no column {field.name!r}; it takes {known}: drop it")
+        types = column.types if column is not None else (read.spark if read is not None else "",)
+        if asked not in types:
+            raise BadSchema(f"column {field.name!r} is {asked}, not {' or '.join(types)}: cast it")
+        if names.count(field.name) > 1:
+            raise BadSchema(f"column {field.name!r} is there twice")
+    if "body" not in names:
+        raise BadSchema("a frame for a topic needs a column 'body', binary or string")
+    if topic is None and "topic" not in names:
+        raise BadSchema("where to? name a topic in option 'topic', or give a column 'topic'")

@@ -1,0 +1,187 @@
+"""Messages of one task to their queues: which queue, and which messages leave together.
+
+A row with an order key goes where every producer of CometMQ or Java sends that key. Another one
+goes where its id says, so that it goes there again when its task is repeated: a broker knows what
+it has stored, another one does not.
+"""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from cometmq.client.routes import publish_queues
+from cometmq.client.selection import by_key
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import (
+    BrokerRefused,
+    CometError,
+    NotConnected,
+    RequestTimedOut,
+    RouteNotFound,
+)
+from cometmq.message import batch
+from cometmq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import SendMessageV2
+from cometmq.spark.brokers import cluster
+from cometmq.spark.write.pipeline import PAUSES_MS, Pending, Pipeline, SendFailed
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.write.options import WriteOptions
+    from cometmq.spark.write.rows import Outgoing
+
+BUFFERED_BYTES: Final = 16 << 20
+SPREAD: Final = 16
+"""Queues of a broker that one task sends to without order keys; further tasks take others."""
+
+_clock: Final = SystemClock()
+_pause: Final = Event()
+_ENTRY_BYTES: Final = 22
+
+
+class _Lane:
+    """What waits for one queue."""
+
+    __slots__ = ("messages", "queue", "size_bytes")
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.messages: list[Outgoing] = []
+        self.size_bytes = 0
+
+
+class _Targets:
+    """The queues of a topic, as one task sees them."""
+
+    def __init__(self, queues: tuple[MessageQueue, ...], task: int) -> None:
+        self._queues = queues
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        self._brokers = [
+            _window(by_broker[name], task * SPREAD, SPREAD) for name in sorted(by_broker)
+        ]
+
+    def of(self, message: Outgoing) -> MessageQueue:
+        if message.order_key is not None:
+            return by_key(self._queues, message.order_key)
+        number = crc32(message.unique.encode())
+        of_broker = self._brokers[number % len(self._brokers)]
+        return of_broker[number // len(self._brokers) % len(of_broker)]
+
+
+def _window(queues: list[MessageQueue], start: int, size: int) -> list[MessageQueue]:
+    if len(queues) <= size:
+        return queues
+    return [queues[(start + at) % len(queues)] for at in range(size)]
+
+
+class Sender:
+    """Sends the messages of one task; :meth:`finish` ends it, :meth:`close` gives up."""
+
+    def __init__(self, options: WriteOptions, task: int) -> None:
+        self._options = options
+        self._task = task
+        self._pipeline = Pipeline(options)
+        self._targets: dict[str, _Targets] = {}
+        self._lanes: dict[MessageQueue, _Lane] = {}
+        self._buffered_bytes = 0
+        self.rows = 0
+        self.size_bytes = 0
+
+    @property
+    def retries(self) -> int:
+        """Requests that were sent again."""
+        return self._pipeline.retries
+
+    def add(self, message: Outgoing) -> None:
+        """Take a message; it may be sent later. Raises SendFailed."""
+        targets = self._targets.get(message.topic)
+        if targets is None:
+            targets = self._targets[message.topic] = self._find(message.topic)
+        queue = targets.of(message)
+        lane = self._lanes.get(queue)
+        if lane is None:
+            lane = self._lanes[queue] = _Lane(queue)
+        size_bytes = _ENTRY_BYTES + len(message.body) + len(message.properties)
+        options = self._options
+        alone = message.alone or message.topic.startswith(RETRY_PREFIX)
+        full = len(lane.messages) >= options.batch_messages
+        if lane.messages and (alone or full or lane.size_bytes + size_bytes > options.batch_bytes):
+            self._flush(lane)
+        lane.messages.append(message)
+        lane.size_bytes += size_bytes
+        self._buffered_bytes += size_bytes
+        self.rows += 1
+        self.size_bytes += len(message.body)
+        if alone:
+            self._flush(lane)
+        elif self._buffered_bytes > BUFFERED_BYTES:
+            self._flush(max(self._lanes.values(), key=lambda each: each.size_bytes))
+
+    def finish(self) -> None:
+        """Send the rest and wait until everything is stored. Raises SendFailed."""
+        for lane in self._lanes.values():
+            if lane.messages:
+                self._flush(lane)
+        self._pipeline.finish()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pipeline.close()
+
+    def _flush(self, lane: _Lane) -> None:
+        messages, lane.messages = lane.messages, []
+        self._buffered_bytes -= lane.size_bytes
+        lane.size_bytes = 0
+        self._pipeline.send(_request(lane.queue, messages, self._options.group))
+
+    def _find(self, topic: str) -> _Targets:
+        """The queues of a topic; its broker or its name server may be away for a moment."""
+        deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
+        attempt = 0
+        error: CometError = RouteNotFound(topic, "no queue of it can be written")
+        while True:
+            try:
+                route = cluster.routes([topic], self._options.access).get(topic)
+                if route is None:
+                    raise cluster.unknown(topic, self._options.access)
+                queues = publish_queues(topic, route)
+                if queues:
+                    return _Targets(queues, self._task)
+            except (RouteNotFound, NotConnected, RequestTimedOut, BrokerRefused) as failure:
+                error = failure
+            if _clock.monotonic_ms() > deadline_ms:
+                raise SendFailed(topic, 1, error)
+            _pause.wait(PAUSES_MS[min(attempt + 1, len(PAUSES_MS) - 1)] / 1000)
+            attempt += 1
+
+
+def _request(queue: MessageQueue, messages: list[Outgoing], group: str) -> Pending:
+    first = messages[0]
+    batched = len(messages) > 1
+    if batched:
+        body = batch.pack((each.flag, each.body, each.properties) for each in messages)
+        code, flag, text = RequestCode.SEND_BATCH_MESSAGE, 0, ""
+    else:
+        body, flag, text = first.body, first.flag, first.properties.decode()
+        code = RequestCode.SEND_MESSAGE_V2
+    header = SendMessageV2(
+        producer_group=group,
+        topic=queue.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=4,
+        queue_id=queue.queue_id,
+        sys_flag=0,
+        born_timestamp=_clock.wall_ms(),
+        flag=flag,
+        properties=text,
+        reconsume_times=0,
+        unit_mode=False,
+        batch=batched,
+        broker_name=queue.broker_name,
+    )
+    return Pending(queue, (int(code), header, body), len(messages))

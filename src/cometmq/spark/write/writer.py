@@ -1,0 +1,122 @@
+"""What Spark calls to write: a task sends its rows and says how many; the driver only logs.
+
+A task's message to the driver leaves when every row is stored, so a batch that is committed is in
+its topic. A task that fails leaves what it has sent there; it is sent again with the same ids when
+Spark repeats the task or the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from cometmq.spark.write.identity import Ids, Origin
+from cometmq.spark.write.rows import Encoder
+from cometmq.spark.write.sender import Sender
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cometmq.spark.write.options import WriteOptions
+
+log = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task stored."""
+
+    rows: int
+    size_bytes: int
+    retries: int
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """``df.write``."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        #: The same for all tasks and their repetitions: Spark hands the writer out pickled.
+        self._run = uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task. Raises BadRow and SendFailed."""
+        return write_rows(iterator, self._options, self._run)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All rows are stored already."""
+        _report(messages, None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was sent stays sent."""
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """``writeStream``."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._run = uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task of a micro-batch. Raises BadRow and SendFailed."""
+        return write_rows(iterator, self._options, self._run)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """All rows are stored already."""
+        _report(messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays sent; the batch comes again, with the same ids."""
+
+
+def write_rows(iterator: Iterator[pa.RecordBatch], options: WriteOptions, run: str) -> Written:
+    """Store the rows of the task that this process runs. Raises BadRow and SendFailed."""
+    origin = _origin(options, run)
+    encoder, sender = Encoder(options, Ids(origin)), Sender(options, origin.task)
+    try:
+        for batch in iterator:
+            for message in encoder.messages(batch):
+                sender.add(message)
+        sender.finish()
+    finally:
+        sender.close()
+    return Written(sender.rows, sender.size_bytes, sender.retries)
+
+
+def _origin(options: WriteOptions, run: str) -> Origin:
+    """Query, micro-batch and task, of which a repetition has the same."""
+    context = TaskContext.get()
+    if context is None:
+        return Origin(options.query or run, options.batch or 0, 0)
+    query = options.query or context.getLocalProperty(QUERY_ID)
+    if not query:
+        return Origin(run, 0, context.partitionId())
+    batch = options.batch
+    if batch is None:
+        batch = int(context.getLocalProperty(BATCH_ID) or 0)
+    return Origin(query, batch, context.partitionId())
+
+
+def _report(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+    done = [message for message in messages if isinstance(message, Written)]
+    log.info(
+        "topic_written batch=%s rows=%d bytes=%d retries=%d",
+        batch,
+        sum(each.rows for each in done),
+        sum(each.size_bytes for each in done),
+        sum(each.retries for each in done),
+    )
