@@ -18,6 +18,8 @@ from pyspark.sql.types import (
 from cometmq.spark import schema
 from cometmq.spark.schema import BadSchema
 from cometmq.spark.write.columns import COLUMNS, check
+from cometmq.spark.write.options import OWN
+from tests.architecture.rules import ROOT
 
 # StructType.fromDDL asks a JVM.
 TYPES: dict[str, DataType] = {
@@ -64,3 +66,11 @@ def test_every_column_is_taken_in_each_of_its_types() -> None:
 def test_others_are_refused_with_a_way_out(ddl: str, topic: str | None, says: str) -> None:
     with pytest.raises(BadSchema, match=says.replace("?", r"\?")):
         check(frame(ddl), topic)
+
+
+def test_the_page_tells_all_columns_and_options() -> None:
+    page = (ROOT / "docs" / "spark" / "sink.md").read_text(encoding="utf-8")
+    for column in COLUMNS:
+        assert f"| `{column.name}` | {column.types[0].partition('<')[0]}" in page
+    for option in OWN:
+        assert f"`{option}`" in page
