@@ -57,6 +57,7 @@ deep: $(STAMP)
 	$(BIN)/pytest -m "compat and deep"
 	mkdir -p build
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
+	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt
 	$(BIN)/python -m cometmq.testing.sim 0:10000 --ledger build/sim.txt
 	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
 

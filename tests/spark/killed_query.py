@@ -52,10 +52,12 @@ def session(query: Query) -> SparkSession:
 
 
 def messages(spark: SparkSession, query: Query) -> DataFrame:
-    """The topic, in many small batches."""
+    """The topic, in many small batches; what is left in the end, in one."""
     read = spark.readStream.format("rocketmq").schema(COLUMNS)
     read = read.option("nameservers", query.place.namesrv).option("topic", query.topic)
-    return read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", BATCH).load()
+    if not query.available_now:
+        read = read.option("maxOffsetsPerTrigger", BATCH)
+    return read.option("startingOffsets", "earliest").load()
 
 
 def main(query: Query) -> None:

@@ -66,7 +66,7 @@ def test_a_batch_that_comes_again_changes_nothing(spark: SparkSession, tmp_path:
     ]
     batch = spark.createDataFrame(rows, COLUMNS)
     for _ in range(2):
-        sync.apply_batch(batch, 0, options)
+        sync.ChangeTable(options)(batch, 0)
         manifest = options.table.current()
         assert (manifest.version, manifest.counts) == (1, {"applied": 2, "rejected": 0})
     assert copy_of(spark, options) == {("t", "a"): {"n": 2}}
@@ -78,13 +78,13 @@ def test_files_of_an_attempt_that_was_killed_are_written_over(
     options = sync.SyncOptions("unused:1", "T", tmp_path, buckets=1)
     first = [("broker-a", 0, 0, body("t", "a", "insert", 1, {"n": 1}), None, None)]
     second = [("broker-a", 0, 1, body("t", "a", "delete", 2, None), None, None)]
-    sync.apply_batch(spark.createDataFrame(first, COLUMNS), 0, options)
-    sync.apply_batch(spark.createDataFrame(second, COLUMNS), 1, options)
+    sync.ChangeTable(options)(spark.createDataFrame(first, COLUMNS), 0)
+    sync.ChangeTable(options)(spark.createDataFrame(second, COLUMNS), 1)
     assert copy_of(spark, options) == {}
     # Without its manifest the second batch has not happened; Spark gives it again.
     (tmp_path / "table" / "manifests" / "00000002.json").unlink()
     assert copy_of(spark, options) == {("t", "a"): {"n": 1}}
-    sync.apply_batch(spark.createDataFrame(second, COLUMNS), 1, options)
+    sync.ChangeTable(options)(spark.createDataFrame(second, COLUMNS), 1)
     assert copy_of(spark, options) == {}
     assert options.table.current().counts == {"applied": 2, "rejected": 0}
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
@@ -25,14 +25,13 @@ from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, new
 from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
 from cometmq.spark.jobs.report import ChangeReport, make_report
 from cometmq.spark.jobs.words import Word
+from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,44 +138,51 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         .options(**options.read_options)
         .load()
     )
-    writer = messages.writeStream.foreachBatch(
-        lambda batch, number: apply_batch(batch, number, options)
-    )
+    writer = messages.writeStream.foreachBatch(ChangeTable(options))
     return writer.option("checkpointLocation", str(options.directory / "checkpoint"))
 
 
-def apply_batch(messages: DataFrame, number: int, options: SyncOptions) -> None:
-    """Apply one micro-batch, unless it was applied before."""
-    spark = messages.sparkSession
-    query = spark.sparkContext.getLocalProperty(_QUERY_ID) or ""
-    table = options.table
-    current = table.current()
-    if current.query == query and number <= current.batch:
-        return
-    folder = str(options.changes / f"batch={number:08}")
-    found = parsed(messages, options.buckets)
-    seen = Observation()
-    found.observe(
-        seen,
-        f.count("*").alias("messages"),
-        f.count("problem").alias("rejected"),
-        f.collect_set("bucket").alias("touched"),
-    ).write.mode("overwrite").parquet(folder)
-    counted = seen.get
-    touched: list[int] = sorted(counted["touched"])
-    version = current.version + 1
-    if touched:
-        batch = spark.read.schema(found.schema).parquet(folder).where("problem is null")
-        merged = _merged(batch, table.paths(current, touched), options.buckets)
-        target = merged.write.mode("overwrite").partitionBy("bucket")
-        target.parquet(str(table.folder(version)))
-    applied = counted["messages"] - counted["rejected"]
-    counts = {
-        "applied": current.counts.get("applied", 0) + applied,
-        "rejected": current.counts.get("rejected", 0) + counted["rejected"],
-    }
-    buckets = current.buckets | dict.fromkeys(touched, version)
-    table.commit(Manifest(version, query, number, buckets, counts))
+class ChangeTable(TableSink):
+    """The copy, the changes beside it, and the rule that a micro-batch is applied once."""
+
+    def __init__(self, options: SyncOptions) -> None:
+        self._options = options
+
+    def __str__(self) -> str:
+        return str(self._options.directory)
+
+    def last(self, spark: SparkSession, query: str) -> int:
+        current = self._options.table.current()
+        return current.batch if current.query == query else NO_BATCH
+
+    def write(self, rows: DataFrame, mark: Mark) -> bool:
+        options, spark, table = self._options, rows.sparkSession, self._options.table
+        current = table.current()
+        folder = str(options.changes / f"batch={mark.batch:08}")
+        found = parsed(rows, options.buckets)
+        seen = Observation()
+        found.observe(
+            seen,
+            f.count("*").alias("messages"),
+            f.count("problem").alias("rejected"),
+            f.collect_set("bucket").alias("touched"),
+        ).write.mode("overwrite").parquet(folder)
+        counted = seen.get
+        touched: list[int] = sorted(counted["touched"])
+        version = current.version + 1
+        if touched:
+            batch = spark.read.schema(found.schema).parquet(folder).where("problem is null")
+            merged = _merged(batch, table.paths(current, touched), options.buckets)
+            target = merged.write.mode("overwrite").partitionBy("bucket")
+            target.parquet(str(table.folder(version)))
+        applied = counted["messages"] - counted["rejected"]
+        counts = {
+            "applied": current.counts.get("applied", 0) + applied,
+            "rejected": current.counts.get("rejected", 0) + counted["rejected"],
+        }
+        buckets = current.buckets | dict.fromkeys(touched, version)
+        table.commit(Manifest(version, *mark, buckets, counts))
+        return True
 
 
 def _merged(batch: DataFrame, before: list[str], buckets: int) -> DataFrame:
