@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
     from pyspark.sql.types import StructType
 
-    from cometmq.spark.read.batch import TopicReader
     from cometmq.spark.read.stream import TopicStreamReader
     from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter
 
@@ -35,13 +35,22 @@ class TopicSource(DataSource):
         lets_bad_rows_through = self.options.get("mode", "").strip().upper() == "PERMISSIVE"
         return f"{DDL}, {CORRUPT.name} {CORRUPT.spark}" if lets_bad_rows_through else DDL
 
-    def reader(self, schema: StructType) -> TopicReader:
-        """For a batch read. Raises BadOption, BadSchema."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For a batch read, of topics or of store directories. Raises BadOption, BadSchema."""
+        if "store" in self.options:
+            return self._store_reader(schema)
         from cometmq.spark.read.batch import TopicReader
         from cometmq.spark.read.options import parse
         from cometmq.spark.schema import selected
 
         return TopicReader(parse(self.options), selected(schema))
+
+    def _store_reader(self, schema: StructType) -> DataSourceReader:
+        from cometmq.spark.schema import selected
+        from cometmq.spark.store.batch import StoreReader
+        from cometmq.spark.store.options import parse
+
+        return StoreReader(parse(self.options), selected(schema))
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         """For a stream. Raises BadOption, BadSchema."""

@@ -155,12 +155,6 @@ def test_bodies_packed_by_each_kind() -> None:
     assert [row["body"] for row in rows(bytes(flagged), ("body",))] == [plain] * 3
 
 
-@pytest.mark.parametrize("cut", [1, 7, 8, 90])
-def test_a_block_ends_with_a_whole_record(cut: int) -> None:
-    with pytest.raises(BadRecord):
-        walk(plain_record(0) + plain_record(1)[:cut])
-
-
 def test_addresses() -> None:
     assert address(b"\x7f\0\0\1\0\0\x2a\x9f") == "127.0.0.1:10911"
     assert address(bytes(15) + b"\1\0\0\0\x09") == "[::1]:9"

@@ -14,7 +14,7 @@ PARTS = [Range(MessageQueue("a%b", "broker-a", 3), 10, 20), Range(MessageQueue("
 
 
 def put_aside(folder: Path, *, fails: bool = False) -> None:
-    with quarantine(str(folder), PARTS) as aside:
+    with quarantine(str(folder), file_name(PARTS)) as aside:
         assert aside is not None
         aside.add("a%b", "broker-a", 3, 12, "no UTF-8: \xff", b"\0\1\2")
         aside.add("", "broker-a", 3, 13, "why", b"")
@@ -52,12 +52,12 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_no_message_no_file(tmp_path: Path) -> None:
-    with quarantine(str(tmp_path / "bad"), PARTS):
+    with quarantine(str(tmp_path / "bad"), file_name(PARTS)):
         pass
     assert list(tmp_path.iterdir()) == []
-    with quarantine(None, PARTS) as aside:
+    with quarantine(None, file_name(PARTS)) as aside:
         assert aside is None
-    with quarantine(str(tmp_path), []) as aside:
+    with quarantine(str(tmp_path), file_name([])) as aside:
         assert aside is None
 
 

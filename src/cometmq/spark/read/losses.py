@@ -17,18 +17,27 @@ import logging
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.read.options import ReadOptions
 
 log = logging.getLogger(__name__)
 
 _clock: Final = SystemClock()
+
+
+class LossRule(Protocol):
+    """What a user said of losses: to fail, or to go on and write them down in a folder."""
+
+    @property
+    def fail_on_data_loss(self) -> bool: ...
+
+    @property
+    def data_loss_report(self) -> str | None: ...
 
 
 class DataLoss(CometError):
@@ -45,16 +54,16 @@ class DataLoss(CometError):
         )
 
 
-def report_loss(queue: MessageQueue, start: int, stop: int, options: ReadOptions) -> None:
+def report_loss(queue: MessageQueue, start: int, stop: int, rule: LossRule) -> None:
     """Raise DataLoss; or log it, and write it down, where the user chose to go on.
 
     Raises OSError when the report cannot be written.
     """
-    if options.fail_on_data_loss:
+    if rule.fail_on_data_loss:
         raise DataLoss(queue, start, stop)
     log.warning("data_loss queue=%s start=%d stop=%d", queue, start, stop)
-    if options.data_loss_report is not None:
-        _append(Path(options.data_loss_report), line(queue, start, stop, _clock.wall_ms()))
+    if rule.data_loss_report is not None:
+        _append(Path(rule.data_loss_report), line(queue, start, stop, _clock.wall_ms()))
 
 
 def line(queue: MessageQueue, start: int, stop: int, at_ms: int) -> str:

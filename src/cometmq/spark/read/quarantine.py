@@ -69,12 +69,12 @@ class Quarantine:
 
 
 @contextmanager
-def quarantine(folder: str | None, parts: Sequence[Range]) -> Iterator[Quarantine | None]:
-    """The file of the task that reads ``parts``, shown once that is done; None without a folder."""
-    if folder is None or not parts:
+def quarantine(folder: str | None, name: str) -> Iterator[Quarantine | None]:
+    """The file ``name`` of a task, shown once that is done; None without a folder or a name."""
+    if folder is None or not name:
         yield None
         return
-    aside = Quarantine(Path(folder) / file_name(parts))
+    aside = Quarantine(Path(folder) / name)
     try:
         yield aside
     except BaseException:
@@ -85,8 +85,14 @@ def quarantine(folder: str | None, parts: Sequence[Range]) -> Iterator[Quarantin
 
 def file_name(parts: Sequence[Range]) -> str:
     """What the file of some ranges is called: their first one, and a sum over all."""
+    if not parts:
+        return ""
     first = parts[0]
     queue = first.queue
     named = f"{queue.topic}-{queue.broker_name}-{queue.queue_id}-{first.start}"
-    every = ";".join(f"{part.queue} {part.start} {part.stop}" for part in parts)
+    return safe_name(named, ";".join(f"{part.queue} {part.start} {part.stop}" for part in parts))
+
+
+def safe_name(named: str, every: str) -> str:
+    """A file's name that begins with ``named`` and tells apart what ``every`` tells apart."""
     return f"{re.sub(r'[^A-Za-z0-9_.-]', '_', named)}-{zlib.crc32(every.encode()):08x}.jsonl"

@@ -11,7 +11,7 @@ from cometmq.message.record import BadRecord
 from cometmq.spark.read.dirty import DirtyRow, clean, read_block
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.pull import QueuePuller
-from cometmq.spark.read.quarantine import quarantine
+from cometmq.spark.read.quarantine import file_name, quarantine
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ def batches(
 
     Raises DataLoss, DirtyRow, and what the wire raises.
     """
-    with quarantine(options.dirty.path, parts) as aside:
+    with quarantine(options.dirty.path, file_name(parts)) as aside:
         for part in parts:
             for span in QueuePuller(part.queue, options).spans(part):
                 yield from _rows(part, span, options, names, aside)
@@ -55,10 +55,18 @@ def _rows(
         raise DirtyRow(*place, why) from None
     offsets = block.queue_offsets
     block.choose((offsets >= span.start) & (offsets < span.stop))
-    if not span.filtered:
+    if span.filtered:
+        _drop_repeats(block)
+    else:
         _report_holes(part, span, block, options)
     options.row_filter.choose(block, beside=problems)
     yield from clean(block, problems, names, dirty, aside, topic=queue.topic)
+
+
+def _drop_repeats(block: Block) -> None:
+    once = np.zeros(len(block), np.bool_)
+    once[np.unique(block.queue_offsets, return_index=True)[1]] = True
+    block.choose(once)
 
 
 def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -> None:

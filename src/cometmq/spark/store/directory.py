@@ -1,0 +1,207 @@
+"""What a store directory holds: its log files, its queues, and where the log ends.
+
+Nothing is locked or written, so a broker may run meanwhile; files that it deletes between two looks
+are as if they had never been there. Layout: store/layout.py.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from io import FileIO
+from typing import Final
+
+import msgspec
+
+from cometmq.core.errors import CometError
+from cometmq.message.record import FIXED_BYTES, BadRecord, decode_one
+from cometmq.message.walk import find_places, next_record, problem_at
+from cometmq.store.layout import file_offset
+
+_PIECE_BYTES: Final = 4 << 20
+_RECORD_BYTES_MAX: Final = 1 << 27
+_POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
+
+
+class NoStore(CometError):
+    """``path`` is no store directory."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path} is no store directory: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the commit log: the physical offset of its first byte, and its length."""
+
+    path: str
+    base: int
+    size_bytes: int
+
+    @property
+    def stop(self) -> int:
+        """The physical offset behind its last byte."""
+        return self.base + self.size_bytes
+
+
+class _Positions(msgspec.Struct):
+    """The part of our position files that says how far queue files are complete."""
+
+    written: int = 0
+    complete: int = -1
+    number: int = 0
+
+
+def opened(path: str) -> FileIO:
+    """A file to read from by :func:`read_at`; close it. Raises OSError."""
+    return FileIO(path)
+
+
+def read_at(handle: FileIO, size: int, at: int) -> bytes:
+    """Up to ``size`` bytes from byte ``at`` of a file. Raises OSError."""
+    handle.seek(at)
+    return handle.read(size)
+
+
+def log_files(root: str) -> list[LogFile]:
+    """The files of the commit log, in order. Raises NoStore."""
+    folder = os.path.join(root, "commitlog")
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise NoStore(root, f"commitlog cannot be listed ({error.strerror})") from None
+    found: list[LogFile] = []
+    for name in names:
+        base = file_offset(name)
+        if base is not None:
+            path = os.path.join(folder, name)
+            try:
+                found.append(LogFile(path, base, os.stat(path).st_size))
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def has_queues(root: str) -> bool:
+    """Whether there are queues at all, or only a log."""
+    return os.path.isdir(os.path.join(root, "consumequeue"))
+
+
+def queue_names(root: str) -> list[tuple[str, int]]:
+    """Topic and id of every queue, in order."""
+    found: list[tuple[str, int]] = []
+    top = os.path.join(root, "consumequeue")
+    for topic in sorted(_names(top)):
+        ids = [int(name) for name in _names(os.path.join(top, topic)) if name.isdecimal()]
+        found += [(topic, queue_id) for queue_id in sorted(ids)]
+    return found
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def noted_complete(root: str) -> int | None:
+    """Up to which physical offset CometMQ says that queue files are complete; None when it never
+    ran here. What it said may be old, and then less than is true."""
+    found: list[_Positions] = []
+    for name in _POSITIONS:
+        try:
+            with opened(os.path.join(root, name)) as handle:
+                found.append(msgspec.json.decode(read_at(handle, 1 << 20, 0), type=_Positions))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    if not found:
+        return None
+    newest = max(found, key=lambda each: each.number)
+    return newest.written if newest.complete < 0 else newest.complete
+
+
+def log_end(files: list[LogFile], hint: int = -1) -> int:
+    """The physical offset behind the last record of a log.
+
+    ``hint`` is where a record surely begins or ends, so that not all of the last file is read.
+    Raises OSError.
+    """
+    for file in reversed(files):
+        start = hint if file.base <= hint <= file.stop else file.base
+        end = _end_of_file(file, start)
+        if end > file.base or file is files[0]:
+            return end
+    return 0
+
+
+def _end_of_file(file: LogFile, start: int) -> int:
+    """Follow the chain of sizes from ``start`` to where it ends for good."""
+    position = start
+    with opened(file.path) as handle:
+        while True:
+            position = _follow(handle, file, position)
+            further = find_record(handle, file, position + 1, file.stop)
+            if further < 0:
+                return position
+            # Damage: whoever reads the records in between will find it.
+            position = further
+
+
+def _follow(handle: FileIO, file: LogFile, position: int) -> int:
+    while file.stop - position >= FIXED_BYTES:
+        data = read_at(handle, _PIECE_BYTES, position - file.base)
+        whole = find_places(data, position)
+        end = position + _sound_end(data, position, whole.starts.tolist())
+        if end > position:
+            position = end
+            continue
+        size = int.from_bytes(data[:4], "big")
+        is_long = len(data) >= FIXED_BYTES and not problem_at(data, 0, position)
+        if not is_long or not len(data) < size <= min(_RECORD_BYTES_MAX, file.stop - position):
+            break
+        # Longer than a piece: it is there when the whole of it can be decoded.
+        if not _is_whole(read_at(handle, size, position - file.base)):
+            break
+        position += size
+    return position
+
+
+def find_record(handle: FileIO, file: LogFile, start: int, stop: int) -> int:
+    """The first place from ``start`` on, before ``stop``, where a record of this file begins, or
+    -1. A record says where it is, so any place in the middle of others does to start from."""
+    position = start
+    while position < stop:
+        try:
+            data_at = handle.seek(position - file.base, os.SEEK_DATA) + file.base
+        except OSError:
+            # Nothing but a hole follows.
+            return -1
+        # Behind a hole, a record's first bytes may be zeros: sizes begin with some.
+        position = max(position, data_at - FIXED_BYTES)
+        data = read_at(handle, _PIECE_BYTES, position - file.base)
+        found = next_record(data, position, 0, len(data))
+        if found >= 0:
+            return position + found if position + found < stop else -1
+        position += max(1, len(data) - FIXED_BYTES + 1)
+    return -1
+
+
+def _sound_end(data: bytes, base: int, starts: list[int]) -> int:
+    """Behind the last of these records that is whole; a broker may be writing at the end."""
+    while starts:
+        last = starts[-1]
+        size = int.from_bytes(data[last : last + 4], "big")
+        if not problem_at(data, last, base) and _is_whole(data[last : last + size]):
+            return last + size
+        starts.pop()
+    return 0
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        decode_one(data)
+    except BadRecord:
+        return False
+    return True

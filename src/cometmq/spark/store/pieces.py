@@ -1,0 +1,107 @@
+"""The records of a part of the log, some megabytes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from cometmq.message.record import FIXED_BYTES, BadRecord
+from cometmq.message.walk import find_places, is_blank, problem_at
+from cometmq.spark.decode.records import Block
+from cometmq.spark.store.directory import find_record, opened, read_at
+
+if TYPE_CHECKING:
+    from io import FileIO
+
+    from cometmq.message.walk import Ints
+    from cometmq.spark.store.planning import LogPart
+
+PIECE_BYTES: Final = 4 << 20
+"""Large beside a call, small beside a processor's caches."""
+
+RECORD_BYTES_MAX: Final = 1 << 27
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are no record: from ``start`` on, and where the next record begins."""
+
+    start: int
+    stop: int
+    problem: str
+
+
+def blocks(part: LogPart) -> Iterator[Block | Damage]:
+    """The records that begin in a part, in order, and what is none between them.
+
+    Raises FileNotFoundError before the first when the file is gone, OSError.
+    """
+    with opened(part.file.path) as handle:
+        position = part.start
+        if position > part.file.base:
+            # The part before ends with the record that begins before this one.
+            position = find_record(handle, part.file, position, part.stop)
+        while 0 <= position < part.stop:
+            found, following = _next(handle, part, position)
+            if found is not None and (isinstance(found, Damage) or len(found)):
+                yield found
+            position = following
+
+
+def _next(handle: FileIO, part: LogPart, position: int) -> tuple[Block | Damage | None, int]:
+    """The records from ``position`` on that are read at once, and where to go on (-1: nowhere)."""
+    file = part.file
+    data = read_at(handle, min(PIECE_BYTES, file.stop - position), position - file.base)
+    if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
+        return None, -1
+    starts, stop = find_places(data, position)
+    if not stop:
+        size = _long(data, position)
+        if file.stop - position >= size > len(data):
+            data = read_at(handle, size, position - file.base)
+            starts, stop = find_places(data, position)
+    if stop:
+        return _decoded(handle, part, position, data, starts, stop)
+    problem = problem_at(data, 0, position) if len(data) >= FIXED_BYTES else "it is cut off"
+    return _damage(handle, part, position, problem or "its size leaves the file")
+
+
+def _decoded(
+    handle: FileIO, part: LogPart, position: int, data: bytes, starts: Ints, stop: int
+) -> tuple[Block | Damage | None, int]:
+    """The block of these records; up to the first whose lengths or offset do not fit."""
+    try:
+        block = Block(data, part.root.broker_name, starts)
+    except BadRecord as error:
+        before = starts[starts < error.position]
+        if not len(before):
+            return _damage(handle, part, position, error.problem)
+        block, stop = Block(data, part.root.broker_name, before), error.position
+    places = block.fields.starts + position
+    astray = block.fields.number("physical_offset") != places
+    if astray.any():
+        first = int(np.argmax(astray))
+        if not first:
+            return _damage(handle, part, position, problem_at(data, 0, position))
+        stop = int(block.fields.starts[first])
+        places = places[:first]
+        block.choose(np.arange(len(block)) < first)
+    if position + stop > part.stop:
+        block.choose(places < part.stop)
+    return block, position + stop
+
+
+def _damage(handle: FileIO, part: LogPart, position: int, problem: str) -> tuple[Damage, int]:
+    following = find_record(handle, part.file, position + 1, part.stop)
+    return Damage(position, following if following >= 0 else part.stop, problem), following
+
+
+def _long(data: bytes, position: int) -> int:
+    """The size of a record that may be longer than what was read; 0 when it is none."""
+    if len(data) < FIXED_BYTES or problem_at(data, 0, position):
+        return 0
+    size = int.from_bytes(data[:4], "big")
+    return size if size <= RECORD_BYTES_MAX else 0

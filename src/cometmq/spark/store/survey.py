@@ -1,0 +1,244 @@
+"""One look at a store before it is read: which of its queues are wanted, up to where, and how.
+
+A broker may run meanwhile. What a read gives is what the queues held, and the log held behind them,
+at the moment of the look: queue entries are written in the order of the log but for the last
+moments, so up to a place some megabytes before the newest entry queues are believed, and from there
+on the log itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from cometmq.message.model import MessageQueue
+from cometmq.message.record import FIXED_BYTES
+from cometmq.message.walk import problem_at
+from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.topics import Assigned, Pattern, Topics, matching
+from cometmq.spark.store.directory import (
+    has_queues,
+    log_end,
+    log_files,
+    noted_complete,
+    opened,
+    queue_names,
+    read_at,
+)
+from cometmq.spark.store.planning import (
+    FEW_PARTS,
+    LogPart,
+    Part,
+    QueuePart,
+    join,
+    log_parts,
+    queue_parts,
+)
+from cometmq.spark.store.queues import QueueFiles
+from cometmq.spark.store.windows import END, Key, Window, Windows, resolve
+
+if TYPE_CHECKING:
+    from cometmq.spark.read.topics import Choice
+    from cometmq.spark.store.options import StoreOptions, StoreRoot
+
+LAST_MOMENTS_BYTES: Final = 16 << 20
+_SAMPLE: Final = 64
+_HEAD_BYTES: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """``newest`` is a border of records at or before the end of the log, -1 when none is known;
+    below ``dispatched`` all queues are complete."""
+
+    newest: int
+    dispatched: int
+
+
+def is_wanted(choice: Choice, broker_name: str, topic: str, queue_id: int | None = None) -> bool:
+    """Whether a read wants a topic, or a queue of it."""
+    match choice:
+        case Topics():
+            return topic in choice.names
+        case Pattern():
+            return bool(matching(choice, [topic], frozenset()))
+        case Assigned():
+            if queue_id is None:
+                return any(queue.topic == topic for queue in choice.queues)
+            return MessageQueue(topic, broker_name, queue_id) in choice.queues
+
+
+def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
+    """What each task reads. Raises NoStore, BadOption, DataLoss, OSError."""
+    parts: list[Part] = []
+    for root in options.roots:
+        parts += _Survey(root, options).parts()
+    total = sum(part.size_bytes for part in parts)
+    bytes_max = min(options.max_bytes_per_partition, max(1, -(-total // options.min_partitions)))
+    cut: list[Part] = []
+    for part in parts:
+        if isinstance(part, QueuePart):
+            cut += queue_parts(part, bytes_max)
+        else:
+            cut += log_parts(
+                part.root, [part.file], part.start, part.stop, part.windows, part.dispatched,
+                bytes_max,
+            )  # fmt: skip
+    return join(cut, bytes_max)
+
+
+class _Survey:
+    """Looks at one store."""
+
+    def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
+        self._root = root
+        self._options = options
+        self._files = log_files(root.path)
+        self._log_start = self._files[0].base if self._files else 0
+        self._queues: dict[Key, QueueFiles] = {}
+
+    def parts(self) -> list[Part]:
+        """The parts of a read, uncut."""
+        root, options = self._root, self._options
+        names = queue_names(root.path)
+        believes_queues = options.only_queued and has_queues(root.path)
+        ends = self._ends(names)
+        end = log_end(self._files, ends.newest)
+        wanted = [key for key in names if is_wanted(options.choice, root.broker_name, *key)]
+        windows = resolve(options.starting, options.ending, root.broker_name, wanted, self._bounds)
+        if options.only_queued:
+            self._report_gone(windows)
+        start = self._first_at(windows)
+        if believes_queues:
+            by_entries = self._by_entries(wanted, windows, ends.dispatched, end)
+            if by_entries is not None:
+                return by_entries
+        dispatched = ends.dispatched if believes_queues else -1
+        return [*self._log(start, end, windows, dispatched)]
+
+    def _log(self, start: int, end: int, windows: Windows, dispatched: int) -> list[LogPart]:
+        return log_parts(self._root, self._files, start, end, windows, dispatched, END)
+
+    def _files_of(self, key: Key) -> QueueFiles:
+        if key not in self._queues:
+            self._queues[key] = QueueFiles(self._root.path, *key)
+        return self._queues[key]
+
+    def _bounds(self, key: Key) -> tuple[int, int]:
+        files = self._files_of(key)
+        stop = files.stop()
+        return files.start(self._log_start, stop), stop
+
+    def _ends(self, names: Iterable[Key]) -> Ends:
+        newest = -1
+        for key in names:
+            files = self._files_of(key)
+            stop = files.stop()
+            entry = files.entry(stop - 1) if stop else None
+            if entry is None or not entry.is_record or entry.physical < newest:
+                continue
+            # After a crash, queues may know of records that the log has lost.
+            if self._is_record(entry.physical, entry.size_bytes):
+                newest = entry.physical + entry.size_bytes
+        noted = noted_complete(self._root.path)
+        complete = newest if noted is None else min(newest, noted)
+        return Ends(newest, max(complete - LAST_MOMENTS_BYTES, self._log_start))
+
+    def _is_record(self, physical: int, size_bytes: int) -> bool:
+        head = self._head(physical)
+        return (
+            len(head) >= FIXED_BYTES
+            and not problem_at(head, 0, physical)
+            and int.from_bytes(head[:4], "big") == size_bytes
+        )
+
+    def _head(self, physical: int) -> bytes:
+        for file in self._files:
+            if file.base <= physical < file.stop:
+                try:
+                    with opened(file.path) as handle:
+                        return read_at(handle, _HEAD_BYTES, physical - file.base)
+                except FileNotFoundError:
+                    return b""
+        return b""
+
+    def _store_ms(self, physical: int) -> int | None:
+        """The store time of the record there; None when there is none."""
+        head = self._head(physical)
+        if len(head) < FIXED_BYTES or problem_at(head, 0, physical):
+            return None
+        # Its lengths are nobody's business here: only the host before the time has one that counts.
+        at = 68 if head[39] & 0x10 else 56
+        return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    def _report_gone(self, windows: Windows) -> None:
+        """Tell of messages that were named by their offsets and are gone."""
+        for (topic, queue_id), window in windows.by_queue.items():
+            if window.start < 0:
+                continue
+            start, stop = self._bounds((topic, queue_id))
+            gone = min(start, window.stop)
+            if window.start < gone and window.start < stop:
+                queue = MessageQueue(topic, self._root.broker_name, queue_id)
+                report_loss(queue, window.start, gone, self._options)
+
+    def _first_at(self, windows: Windows) -> int:
+        """Where the log has to be read from: files whose records are all too old are left out."""
+        from_ms = windows.otherwise.from_ms
+        first = self._log_start
+        if windows.by_queue or from_ms <= 0:
+            return first
+        for file in self._files[1:]:
+            store_ms = self._store_ms(file.base)
+            if store_ms is None or store_ms >= from_ms:
+                break
+            first = file.base
+        return first
+
+    # ------------------------------------------------------------------------ by queue entries
+
+    def _by_entries(
+        self, wanted: list[Key], windows: Windows, dispatched: int, end: int
+    ) -> list[Part] | None:
+        """Ranges of queues, and the log behind what queues have; None when it is better to read
+        all of the log."""
+        log_bytes = end - self._log_start
+        found: list[QueuePart] = []
+        rest: dict[Key, Window] = {}
+        for key in wanted:
+            part = self._range(key, windows.of(*key))
+            rest[key] = replace(windows.of(*key), start=max(part.stop, windows.of(*key).start))
+            if part.start < part.stop:
+                found.append(part)
+            if sum(each.size_bytes for each in found) * FEW_PARTS > log_bytes:
+                return None
+        tail = self._log(dispatched, end, Windows(windows.otherwise, rest), dispatched)
+        if (end - dispatched) * FEW_PARTS > log_bytes:
+            return None
+        return [*found, *tail]
+
+    def _range(self, key: Key, window: Window) -> QueuePart:
+        files = self._files_of(key)
+        first, stop = self._bounds(key)
+        low, high = max(first, window.start), min(stop, window.stop)
+        if low < high and window.from_ms > -END:
+            low = self._first_since(files, low, high, window.from_ms)
+        if low < high and window.until_ms < END:
+            high = self._first_since(files, low, high, window.until_ms)
+        sizes = [
+            entry["size"]
+            for entry in files.entries(max(low, high - _SAMPLE), max(low, high))
+            if 0 < entry["size"] < 1 << 27
+        ]
+        record_bytes = int(sum(map(int, sizes)) // len(sizes)) if sizes else 1
+        return QueuePart(self._root, *key, low, max(low, high), record_bytes)
+
+    def _first_since(self, files: QueueFiles, low: int, high: int, moment_ms: int) -> int:
+        def store_ms(offset: int) -> int:
+            found = self._store_ms(files.entry(offset).physical)
+            # What cannot be read is found by whoever reads it.
+            return moment_ms if found is None else found
+
+        return low + bisect_left(range(low, high), moment_ms, key=store_ms)

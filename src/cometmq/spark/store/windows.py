@@ -1,0 +1,163 @@
+"""Which messages of each queue a read wants: the points that options name, for one store.
+
+Pure but for ``bounds``, which looks how far a queue reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from cometmq.message.model import MessageQueue
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.points import EARLIEST_OFFSET, LATEST_OFFSET, AtOffsets, AtTimes, Edge
+
+if TYPE_CHECKING:
+    from cometmq.spark.read.points import Named
+
+END: Final = (1 << 63) - 1
+Key = tuple[str, int]
+"""Topic and queue id: a queue of one store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Messages with ``start <= queue offset < stop`` and ``from_ms <= store time < until_ms``.
+
+    A ``start`` of -1 is wherever a queue begins."""
+
+    start: int = -1
+    stop: int = END
+    from_ms: int = -END
+    until_ms: int = END
+
+
+OPEN: Final = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The window of each queue; ``otherwise`` of those that have none of their own."""
+
+    otherwise: Window = OPEN
+    by_queue: dict[Key, Window] = field(default_factory=dict)
+
+    def of(self, topic: str, queue_id: int) -> Window:
+        """The window of a queue."""
+        return self.by_queue.get((topic, queue_id), self.otherwise)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether nothing is left out."""
+        return self.otherwise == OPEN and not self.by_queue
+
+
+Bounds = Callable[[Key], tuple[int, int]]
+"""The first and the next offset of a queue."""
+
+
+def resolve(
+    starting: Named | None,
+    ending: Named | None,
+    broker_name: str,
+    queues: Iterable[Key],
+    bounds: Bounds,
+) -> Windows:
+    """The windows of one broker's queues. Raises BadOption for a queue that does not exist."""
+    otherwise = replace(_unknown_start(starting), **_unknown_stop(ending))
+    if _is_global(starting) and _is_global(ending):
+        return Windows(otherwise)
+    known = set(queues)
+    for named in (starting, ending):
+        _check(named, broker_name, known)
+    found: dict[Key, Window] = {}
+    for key in known:
+        window = _narrowed(OPEN, starting, broker_name, key, bounds, is_start=True)
+        found[key] = _narrowed(window, ending, broker_name, key, bounds, is_start=False)
+    return Windows(otherwise, found)
+
+
+def _is_global(named: Named | None) -> bool:
+    """Whether a point says the same of queues that exist and of those that come up later."""
+    point = None if named is None else named.point
+    if isinstance(point, AtTimes):
+        return point.everywhere_ms is not None
+    return point is None
+
+
+def _unknown_start(named: Named | None) -> Window:
+    """Where a queue begins that nobody knew when the read was planned: with its first message."""
+    if named is not None and isinstance(named.point, AtTimes):
+        return Window(from_ms=named.point.everywhere_ms or -END)
+    return OPEN
+
+
+def _unknown_stop(named: Named | None) -> dict[str, int]:
+    if named is not None and isinstance(named.point, AtTimes):
+        return {"until_ms": END if named.point.everywhere_ms is None else named.point.everywhere_ms}
+    return {}
+
+
+def _check(named: Named | None, broker_name: str, known: set[Key]) -> None:
+    if named is None or not isinstance(named.point, (AtOffsets, AtTimes)):
+        return
+    for queue in sorted(named.point.by_queue):
+        if queue.broker_name == broker_name and (queue.topic, queue.queue_id) not in known:
+            raise BadOption(named.option, f"no queue {queue.queue_id} of {queue.topic!r} in the "
+                            f"store of {broker_name!r}")  # fmt: skip
+
+
+def check_brokers(named: Named | None, brokers: Iterable[str]) -> None:
+    """Refuse a point that names a broker whose store is not read. Raises BadOption."""
+    if named is None or not isinstance(named.point, (AtOffsets, AtTimes)):
+        return
+    known = set(brokers)
+    for queue in sorted(named.point.by_queue):
+        if queue.broker_name not in known:
+            raise BadOption(named.option, f"broker {queue.broker_name!r} is none of these stores' "
+                            f"({', '.join(sorted(known))})")  # fmt: skip
+
+
+def _narrowed(
+    window: Window,
+    named: Named | None,
+    broker_name: str,
+    key: Key,
+    bounds: Bounds,
+    *,
+    is_start: bool,
+) -> Window:
+    if named is None:
+        return window
+    point = named.point
+    if isinstance(point, AtTimes):
+        moment = point.everywhere_ms
+        if moment is None:
+            moment = _of(point.by_queue, broker_name, key)
+        if moment is not None:
+            return replace(window, from_ms=moment) if is_start else replace(window, until_ms=moment)
+        return _at_edge(window, point.otherwise, key, bounds, is_start=is_start)
+    if isinstance(point, AtOffsets):
+        offset = _of(point.by_queue, broker_name, key)
+        if offset is not None and offset not in (EARLIEST_OFFSET, LATEST_OFFSET):
+            return replace(window, start=offset) if is_start else replace(window, stop=offset)
+        edge = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}.get(
+            offset if offset is not None else 0, point.otherwise
+        )
+        return _at_edge(window, edge, key, bounds, is_start=is_start)
+    if isinstance(point, Edge):
+        return _at_edge(window, point, key, bounds, is_start=is_start)
+    raise BadOption(named.option, "a store directory is read without any group's offsets")
+
+
+def _at_edge(window: Window, edge: Edge, key: Key, bounds: Bounds, *, is_start: bool) -> Window:
+    if (edge is Edge.EARLIEST) == is_start:
+        # From the first message on; up to the last.
+        return window if is_start else replace(window, stop=bounds(key)[1])
+    start, stop = bounds(key)
+    return replace(window, start=stop) if is_start else replace(window, stop=start)
+
+
+def _of(numbers: Mapping[MessageQueue, int], broker_name: str, key: Key) -> int | None:
+    return numbers.get(MessageQueue(key[0], broker_name, key[1]))

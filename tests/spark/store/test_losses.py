@@ -1,0 +1,29 @@
+"""What is told of files that are gone or damaged."""
+
+import logging
+
+import pytest
+
+from cometmq.spark.store.directory import LogFile
+from cometmq.spark.store.losses import DamagedLog, LogGone, report_damage, report_gone
+from cometmq.spark.store.options import StoreRoot, parse
+from cometmq.spark.store.pieces import Damage
+from cometmq.spark.store.planning import LogPart
+from cometmq.spark.store.windows import Windows
+
+PART = LogPart(StoreRoot("/s", "b"), LogFile("/s/f", 0, 90), 10, 80, Windows(), 0)
+DAMAGE = Damage(20, 30, "magic is 0x00000000")
+
+
+def test_an_error_unless_told_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    strict = parse({"store": "/s"})
+    with pytest.raises(LogGone, match=r"/s/f is gone.* 10 to 80"):
+        report_gone(PART, strict)
+    with pytest.raises(DamagedLog, match="/s/f is damaged at physical offset 20: magic"):
+        report_damage(PART, DAMAGE, strict)
+    lax = parse({"store": "/s", "failOnDataLoss": "false", "mode": "PERMISSIVE"})
+    with caplog.at_level(logging.WARNING):
+        report_gone(PART, lax)
+        report_damage(PART, DAMAGE, lax)
+    assert "log_gone path=/s/f start=10 stop=80" in caplog.text
+    assert "log_damaged path=/s/f start=20 stop=30" in caplog.text
