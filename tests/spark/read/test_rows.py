@@ -2,11 +2,14 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import wire
 from cometmq.spark.read import asking
 from cometmq.spark.read.losses import DataLoss
@@ -15,7 +18,7 @@ from cometmq.spark.read.planning import Range
 from cometmq.spark.read.rows import batches
 from cometmq.testing.cluster import Cluster
 from tests.spark.records import plain_record
-from tests.spark.scripted import Script, ScriptedCluster, holder, pull_answer
+from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import fill, make_topic, options
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -75,6 +78,33 @@ def test_a_filter_compares_tags_not_hashes(cometmq_session_cluster: Cluster) -> 
     read = options(cometmq_session_cluster.namesrv, "RowsFilter", filter="BB || x")
     assert offsets([Range(queue, 0, 30)], read) == list(range(1, 30, 3))
     assert offsets([Range(queue, 5, 20)], read) == [7, 10, 13, 16, 19]
+
+
+@pytest.mark.parametrize("every", [1, 2, 7, 50, 400])
+def test_a_filtering_broker_is_asked_ahead(every: int) -> None:
+    """It looks at 60 messages at a time, or less where 8 match; some stretches hold more."""
+    asked: list[int] = []
+
+    def matches(offset: int) -> bool:
+        return offset % every == 0 or 500 <= offset < 540
+
+    def filtering(request: Request[Any]) -> Answer:
+        at = request.header.queue_offset
+        asked.append(at)
+        found: list[int] = []
+        stop = at
+        while stop < min(at + 60, 1000) and len(found) < 8:
+            found += [stop] if matches(stop) else []
+            stop += 1
+        data = b"".join(plain_record(offset, tag="t") for offset in found)
+        return pull_answer(0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY, stop, data)
+
+    for start, stop in ((0, 1000), (333, 777)):
+        wanted = [offset for offset in range(start, stop) if matches(offset)]
+        asked.clear()
+        assert scripted(filtering, Range(QUEUE, start, stop), filter="t") == wanted
+        # Some pulls overlap, and some are in vain where a dense stretch begins.
+        assert len(asked) < 2 * max(len(wanted) / 8, (stop - start) / 60) + 24
 
 
 def test_several_ranges_of_a_task(cometmq_session_cluster: Cluster) -> None:

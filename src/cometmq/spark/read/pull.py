@@ -26,13 +26,16 @@ WINDOW_MAX: Final = 16
 """Pulls in flight, once a broker shows how many messages an answer holds: doubled while all answers
 follow on one another, since those that do not are thrown away."""
 
+_LOOKED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
+"""With a filter, the second says that nothing matched so far."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """What the broker said of ``start <= offset < stop``: its records, or that it is ``gone``.
 
-    ``data`` may hold records from ``stop`` on, when a filter let the broker look further. What it
-    misses was ``filtered`` out by the broker, or else is lost.
+    What ``data`` misses was ``filtered`` out by the broker, or else is lost. Where the broker
+    filters, it may hold records from ``stop`` on, and some of them twice.
     """
 
     start: int
@@ -64,8 +67,8 @@ class QueuePuller:
                 bodies.append(span.data)
                 size_bytes += len(span.data)
                 filtered |= span.filtered
-                is_small = size_bytes < BLOCK_BYTES and span.stop - start < BLOCK_ROWS
-                if is_small and span.stop < part.stop:
+                is_long = span.stop - start >= BLOCK_ROWS and not filtered
+                if size_bytes < BLOCK_BYTES and not is_long and span.stop < part.stop:
                     continue
             if bodies:
                 stop = span.start if span.gone else span.stop
@@ -88,6 +91,8 @@ class QueuePuller:
         answers follows on one another. Empty when nothing is known to expect."""
         if not self._asker.knows_whom or self._window < WINDOW_MIN:
             return []
+        if self._asker.filters:
+            return self._ahead_filtered(at, stop)
         starts = range(at, stop, self._stride)[: self._window]
         # The last one may give more than expected, and shows when answers hold more again.
         rows = [min(self._stride, stop - start) for start in starts[:-1]]
@@ -110,15 +115,43 @@ class QueuePuller:
             self._window = WINDOW_MIN if found else 1
         return found
 
+    def _ahead_filtered(self, at: int, stop: int) -> list[Span]:
+        """As above, where the broker says how far it looked: each pull begins a bit before the one
+        in front of it should end, and what both give is given twice."""
+        starts = range(at, stop, self._stride)[: self._window]
+        self._window = min(self._window * 2, WINDOW_MAX)
+        answers = self._asker.ask_ahead([(start, PULL_ROWS) for start in starts])
+        found: list[Span] = []
+        looked: list[int] = []
+        for start, answer in zip(starts, answers, strict=False):
+            moves = onward(answer) - start if answer.code in _LOOKED else 0
+            if moves <= 0:
+                break
+            end = min(start + moves, start + self._stride, stop)
+            found.append(Span(start, end, answer.body, filtered=True))
+            looked.append(moves)
+            if moves < self._stride:
+                break
+        if len(found) < len(starts):
+            self._window = WINDOW_MIN if found else 1
+        if looked:
+            self._stride = _sure_of(min(looked))
+        return found
+
     def _next(self, at: int, stop: int) -> Span:
         answer = self._asker.ask(at, min(stop - at, PULL_ROWS))
         filtered = self._asker.filters
         beyond = onward(answer)
-        if answer.code == ResponseCode.SUCCESS and beyond > at:
-            if not filtered:
+        if answer.code in _LOOKED and beyond > at:
+            if filtered:
+                self._stride, self._window = _sure_of(beyond - at), WINDOW_MIN
+            elif answer.code == ResponseCode.SUCCESS:
                 self._stride, self._window = beyond - at, WINDOW_MIN
             return Span(at, min(beyond, stop), answer.body, filtered=filtered)
-        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and beyond > at:
-            return Span(at, min(beyond, stop), filtered=filtered)
         # Moved: the oldest message is younger, or the newest one older, than the offset.
         return Span(at, min(beyond, stop) if beyond > at else stop, gone=True)
+
+
+def _sure_of(moves: int) -> int:
+    """How far the next answers will look at least, most likely."""
+    return max(moves * 3 // 4, 1)
