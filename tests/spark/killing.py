@@ -38,14 +38,15 @@ from cometmq.testing.postgres import running_postgres
 from tests.architecture.rules import ROOT
 from tests.spark.killed_query import Query
 from tests.spark.processes import Process, below, end, end_group
-from tests.spark.sinks import SINKS, Place, streams
+from tests.spark.sinks import SINKS, TOPIC_EACH, TOPIC_STREAM, Place, streams
 from tests.spark.standalone import Standalone, standalone
 from tests.spark.topics import make_topic
 
 TOPIC = "Killed"
 QUEUES = 4
-MESSAGES_A_ROUND = 240
-WAIT_S = 180
+DROPPED = f"{TOPIC_STREAM},{TOPIC_EACH}"
+MESSAGES_A_ROUND = 200
+WAIT_S = 300
 END_S = 300
 VICTIMS = ("driver", "jvm", "python worker", "executor", "broker")
 
@@ -207,7 +208,7 @@ def campaign(
 ) -> Iterator[Campaign]:
     """A campaign with its broker; ends all that it started."""
     folder.mkdir(parents=True, exist_ok=True)
-    with ProcessCluster(folder / "broker") as broker:
+    with ProcessCluster(folder / "broker", dropRepeatedIdsTopics=DROPPED) as broker:
         found = Campaign(folder, broker, list(sinks), Random(seed), cluster, postgres)
         try:
             found.make()

@@ -9,6 +9,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cometmq.client.blocking import Client
+from tests.spark.topics import make_topic, read_whole
+
 TABLES = "tables"
 COLUMNS = "topic string, queue_id int, queue_offset bigint, body binary"
 
@@ -104,10 +107,56 @@ def postgres_table(place: Place) -> str:
     return f"killed_{sha256(place.folder.encode()).hexdigest()[:12]}"
 
 
+TOPIC_STREAM = "KilledInto"
+"""Written by ``writeStream``: ids of query, micro-batch and task."""
+
+TOPIC_EACH = "KilledIntoEach"
+"""Written by ``foreachBatch``: ids of the place where a row was read."""
+
+
+def into_topic(frame: DataFrame, place: Place) -> DataStreamWriter:
+    """A topic on the campaign's broker, which drops repeated ids there."""
+    writer = frame.select("body").writeStream.format("rocketmq")
+    return writer.option("nameservers", place.namesrv).option("topic", TOPIC_STREAM)
+
+
+def to_topic(place: Place) -> Apply:
+    """The same by a function."""
+    from pyspark.sql.functions import lit
+
+    from cometmq.spark.write.sink import topic_sink
+
+    write = topic_sink({"nameservers": place.namesrv, "topic": TOPIC_EACH})
+    return lambda rows, batch: write(rows.withColumn("broker_name", lit("broker-a")), batch)
+
+
+def make_topics(place: Place) -> None:
+    """The topics that streams are written to."""
+    with Client(place.namesrv) as client:
+        for topic in (TOPIC_STREAM, TOPIC_EACH):
+            make_topic(client, topic, 3)
+
+
+def in_topic(topic: str) -> Callable[[Place], list[str]]:
+    """All messages of a topic."""
+
+    def bodies(place: Place) -> list[str]:
+        with Client(place.namesrv) as client:
+            return [
+                message.body.decode()
+                for queue in client.queues(topic)
+                for message in read_whole(client, queue)
+            ]
+
+    return bodies
+
+
 SINKS: dict[str, Sink] = {
     "parquet": Sink(in_parquet, to_parquet),
     "delta": Sink(in_delta, to_delta),
     "postgres": Sink(in_postgres, to_postgres),
+    "topic": Sink(in_topic(TOPIC_STREAM), attach=into_topic, make=make_topics),
+    "topic-each": Sink(in_topic(TOPIC_EACH), to_topic, make=make_topics),
 }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from cometmq.admin.api import Admin
 from cometmq.client.blocking import Client
-from cometmq.message.model import MessageQueue
+from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.spark.brokers.access import Access
 from cometmq.spark.read.options import ReadOptions, parse
 
@@ -30,6 +30,14 @@ def fill(client: Client, queue: MessageQueue, bodies: Iterable[str], tag: str = 
     """Append messages to a queue, each with its body as its key."""
     for body in bodies:
         client.send(queue.topic, body.encode(), tag=tag, keys=[body], queue=queue)
+
+
+def read_whole(client: Client, queue: MessageQueue) -> list[StoredMessage]:
+    """Every message of a queue from offset 0 on."""
+    found: list[StoredMessage] = []
+    while messages := client.puller.pull(queue, len(found)).messages:
+        found += messages
+    return found
 
 
 def fill_all(client: Client, queues: Sequence[MessageQueue], each: int, start: int = 0) -> None:
