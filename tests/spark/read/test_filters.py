@@ -17,6 +17,7 @@ from cometmq.spark.read.pull import QueuePuller
 from cometmq.spark.read.rows import batches
 from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.spark.records import plain_record
+from tests.spark.store.reading import rows
 from tests.spark.topics import make_topic, options
 
 EXPRESSIONS = (
@@ -156,12 +157,20 @@ def test_equal_rows_whoever_filters(cluster: Cluster, queue: MessageQueue, expre
     assert found == sorted(expected(expression))
 
 
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_equal_rows_from_the_brokers_store(
+    cluster: Cluster, queue: MessageQueue, expression: str
+) -> None:
+    found = rows(cluster.store, ("queue_offset",), topic="Filtered", sqlFilter=expression)
+    assert sorted(row["queue_offset"] for row in found) == sorted(expected(expression))
+
+
 def test_a_broker_that_can_gives_no_more_than_asked_for(
     cluster: Cluster, queue: MessageQueue, request: pytest.FixtureRequest
 ) -> None:
     read = options(cluster.namesrv, "Filtered", sqlFilter=EXPRESSIONS[0])
     spans = list(QueuePuller(queue, read).spans(Range(queue, 0, 1000)))
-    given = sum(len(Block(span.data)) for span in spans)
+    given = len({at for span in spans for at in Block(span.data).queue_offsets.tolist()})
     is_able = "not" not in request.node.callspec.params["cluster"]
     assert given == (len(expected(EXPRESSIONS[0])) if is_able else 1000)
     assert {span.filtered for span in spans} == {is_able}
