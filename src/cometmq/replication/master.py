@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import StoreError
 from cometmq.replication.rate import Rate
@@ -174,7 +174,8 @@ class _Slave(asyncio.Protocol):
         self._rate = Rate(master.settings.rate_bytes_per_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports behave like asyncio.Transport without being one.
+        transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         if not self._master.joined(self):

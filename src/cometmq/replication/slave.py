@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.core.errors import CometError, StoreError
 from cometmq.replication.prefix import Overlap, first_difference
@@ -148,7 +148,8 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's transports behave like asyncio.Transport without being one.
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         log.info("master_connected address=%s from=%d", self._address, self.link.received)
         self._tick()
