@@ -66,7 +66,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
     value = Parameter.empty if needed else (None if several else default)
     if value is None:
         kind = kind | None
-    annotation: Any = Annotated[kind, told]  # type: ignore[valid-type]
+    annotation: Any = Annotated[kind, told]
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=value, annotation=annotation)
 
 

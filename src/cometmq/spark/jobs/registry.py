@@ -42,5 +42,12 @@ class Job:
         return cast("JobModule", import_module(f"{__package__}.{self.name}"))
 
 
-JOBS: Final = (Job("sync", "Keep tables in step with a topic of their changes."),)
+JOBS: Final = (
+    Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
+    Job("dlq", "Tell why messages are dead, and send chosen ones again."),
+    Job("replay", "Send messages of an archive, a store or topics into a topic once more."),
+    Job("search", "Find messages in a cluster, in store directories and in an archive."),
+    Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),
+    Job("sync", "Keep tables in step with a topic of their changes."),
+)
 BY_NAME: Final = {job.name: job for job in JOBS}

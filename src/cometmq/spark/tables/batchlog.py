@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from cometmq.core.errors import CometError
+from cometmq.spark.tables.replaced import current
 from cometmq.spark.tables.sink import NO_BATCH, Mark
 
 if TYPE_CHECKING:
@@ -77,12 +78,17 @@ class BatchLog:
         raise AssertionError
 
     def files(self) -> list[DataFile]:
-        """The files of the table."""
-        return [
+        """The files of the table, those that were joined as what they were joined to."""
+        # Read first: a batch's file that is joined meanwhile then still counts, and is still there.
+        replaced = current(self._folder)
+        gone = set(replaced.gone)
+        stands = [DataFile(stand.name, stand.size_bytes) for stand in replaced.stands]
+        return stands + [
             file
             for query in self.queries()
             for batch in self.batches(query)
             for file in batch.files
+            if file.name not in gone
         ]
 
     def commit(self, mark: Mark, files: list[DataFile]) -> bool:

@@ -76,7 +76,7 @@ class ParquetTable(TableSink):
     def read(self, spark: SparkSession) -> DataFrame:
         """The table as it is now: whole batches. Raises FileNotFoundError before the first."""
         folder = folder_at(self._path, spark)
-        schema = _decoded(folder.read(_SCHEMA))
+        schema = schema_at(folder)
         files = self.files(spark)
         if not files:
             return spark.createDataFrame([], schema)
@@ -112,13 +112,14 @@ class _Named:
 def _schema(folder: Folder, schema: StructType) -> StructType:
     """The table's columns; those of the first rows are noted."""
     try:
-        return _decoded(folder.read(_SCHEMA))
+        return schema_at(folder)
     except FileNotFoundError:
         folder.publish(_SCHEMA, schema.json().encode())
         return schema
 
 
-def _decoded(text: bytes) -> StructType:
+def schema_at(folder: Folder) -> StructType:
+    """The columns of the table in a folder. Raises FileNotFoundError before its first batch."""
     from pyspark.sql.types import StructType
 
-    return StructType.fromJson(msgspec.json.decode(text, type=dict[str, Any]))
+    return StructType.fromJson(msgspec.json.decode(folder.read(_SCHEMA), type=dict[str, Any]))

@@ -1,0 +1,118 @@
+"""What an archive is: a table of messages, partitioned by topic and day of storing (UTC).
+
+It has the source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to
+23 where it was made with hours. It is Parquet or Delta; the folder tells which.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import unquote
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from cometmq.spark.options import BadOption
+from cometmq.spark.schema import NAMES
+from cometmq.spark.tables.attempts import DATA
+from cometmq.spark.tables.folders import folder_at
+from cometmq.spark.tables.parquet import ParquetTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from cometmq.spark.tables.sink import Mark
+
+QUEUE: Final = ("topic", "broker_name", "queue_id")
+ORDER: Final = (*QUEUE, "queue_offset")
+_HOUR_MS: Final = 3_600_000
+#: A search by id then reads only the parts of files that may hold it. Unless it is adaptive, a
+#: filter takes a megabyte, however few the rows are.
+SEARCHABLE: Final = {
+    "parquet.bloom.filter.enabled#msg_id": "true",
+    "parquet.bloom.filter.adaptive.enabled": "true",
+}
+
+
+class ArchiveTable(Protocol):
+    """A table that an archive can be."""
+
+    def apply(self, rows: DataFrame, mark: Mark) -> bool:
+        """Append a batch once."""
+
+    def last(self, spark: SparkSession, query: str) -> int:
+        """The highest batch of a query."""
+
+
+def partitions(*, hours: bool) -> tuple[str, ...]:
+    """The columns that become folders."""
+    return ("topic", "day", "hour") if hours else ("topic", "day")
+
+
+def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
+    """The table to write: ``kind`` is parquet or delta."""
+    if kind == "delta":
+        from cometmq.spark.tables.delta import DeltaLakeTable
+
+        return DeltaLakeTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+    return ParquetTable(path, partition_by=partitions(hours=hours), options=SEARCHABLE)
+
+
+def archived(spark: SparkSession, path: str) -> DataFrame:
+    """All messages of an archive. Raises BadOption when there is none."""
+    if kind_of(spark, path) == "delta":
+        return _delta(spark, path)
+    try:
+        return ParquetTable(path).read(spark)
+    except FileNotFoundError:
+        raise BadOption("archive", f"there is no archive at {path}") from None
+
+
+def kind_of(spark: SparkSession, path: str) -> str:
+    """Whether the archive at ``path`` is delta or parquet."""
+    return "delta" if folder_at(path, spark).names("_delta_log") else "parquet"
+
+
+def _delta(spark: SparkSession, path: str) -> DataFrame:
+    """The files of a Delta table. Those that were joined lie in other folders than those of
+    batches, so each kind is read on its own."""
+    from deltalake import DeltaTable
+
+    folder = folder_at(path, spark)
+    root = folder.url("").rstrip("/")
+    table = DeltaTable(root.removeprefix("file://"))
+    schema = StructType.fromJson(msgspec.json.decode(table.schema().to_json()))
+    names = [unquote(name) for name in table.get_add_actions().column("path").to_pylist()]
+    batches = [name for name in names if name.startswith(f"{DATA}/")]
+    found = [spark.createDataFrame([], schema)]
+    for base, chosen in (
+        (f"{root}/{DATA}", batches),
+        (root, [name for name in names if name not in set(batches)]),
+    ):
+        if chosen:
+            reader = spark.read.schema(schema).option("basePath", base)
+            rows = reader.parquet(*(folder.url(name) for name in chosen))
+            found.append(rows.select(*schema.names))  # without the batch, a folder of data
+    return reduce(DataFrame.unionByName, found)
+
+
+def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
+    """Messages as an archive has them. Days are UTC whatever the session's time zone is."""
+    stored_ms = f.unix_millis("store_timestamp")
+    day = f.date_from_unix_date(f.floor(stored_ms / (24 * _HOUR_MS)).cast("int")).cast("string")
+    found = messages.select(*NAMES).withColumn("day", day)
+    if not hours:
+        return found
+    hour = f.pmod(f.floor(stored_ms / _HOUR_MS), f.lit(24)).cast("string")
+    return found.withColumn("hour", f.lpad(hour, 2, "0"))
+
+
+def ends(found: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """The highest offset that an archive has of each queue, as ``archived_to``."""
+    chosen = found.where(f.col("topic").isin(*topics)) if topics else found
+    return chosen.groupBy(*QUEUE).agg(f.max("queue_offset").alias("archived_to"))

@@ -1,0 +1,253 @@
+"""Dead letters of a group: how many, of which topics, after how many retries, since when; and sends
+chosen ones to their topics again.
+
+A re-driven message has an id made of its letter's place. Before any is sent, and after, the topics
+are looked through for these ids: what is there is not sent again, whatever the broker does with
+repeats, and the report says what is there in the end. All groups of a topic get what is re-driven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pyspark.sql import functions as f
+
+from cometmq.admin.api import Admin
+from cometmq.admin.views import moment
+from cometmq.client.blocking import Client
+from cometmq.core.errors import RouteNotFound
+from cometmq.protocol.route import PERM_READ, PERM_WRITE, readable
+from cometmq.spark.jobs import letters
+from cometmq.spark.jobs.inputs import Places, read_live
+from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.search import readable as body_text
+from cometmq.spark.jobs.words import Word
+from cometmq.spark.read.points import moment_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_KNOWN: Final = "redrive_id string"
+_SENT: Final = ("body", "tags", "keys", "properties", "flag")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Whose dead letters, which of them, and whether to send them again."""
+
+    nameservers: str
+    group: Annotated[str, Word("The consumer group.", positional=True)]
+    key: Annotated[str, Word("Only letters with this key.")] = ""
+    message_id: Annotated[str, Word("Only this letter; also by the id it had before.")] = ""
+    where: Annotated[str, Word("Only such letters: SQL on the columns, origin too.")] = ""
+    since_ms: Annotated[
+        int | None, Word("Dead from when on: ISO 8601 or ms.", name="since", read=moment_ms)
+    ] = None
+    until_ms: Annotated[
+        int | None, Word("Dead until before when.", name="until", read=moment_ms)
+    ] = None
+    limit: Annotated[int, Word("How many to list, the youngest first.")] = 20
+    redrive: Annotated[bool, Word("Send the chosen letters to their topics again.")] = False
+    make_readable: Annotated[bool, Word("Allow reading of a write-only topic first.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter; ``redriven`` says that its topic has it again."""
+
+    dead: str
+    topic: str | None
+    id: str
+    keys: str | None
+    tag: str | None
+    retries: int
+    redriven: bool
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The dead letters of one topic, by how often they were given again (``after``)."""
+
+    topic: str
+    letters: int
+    first: str
+    last: str
+    after: dict[str, int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``chosen`` of all ``dead`` letters are in ``origins`` and ``letters``; of them, ``before``
+    had been re-driven already, ``sent`` were now, and ``lost`` cannot be: nobody noted their topic.
+    ``missing`` were sent and are not there: never 0 is an error. ``waiting`` are retries to come.
+    """
+
+    LINES: ClassVar[str] = "letters"
+
+    letters: tuple[Letter, ...]
+    origins: tuple[Origin, ...]
+    dead: int
+    chosen: int
+    waiting: int
+    before: int
+    sent: int
+    lost: int
+    missing: int
+    ok: bool
+
+
+def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+    """Look through the dead letters, and send the chosen ones again where that is asked for.
+
+    Raises BadOption where the topic may not be read.
+    """
+    dead, waiting = _counts(options)
+    if not dead:
+        return Report((), (), 0, 0, waiting, 0, 0, 0, 0, ok=True)
+    found = _read(spark, options).cache()
+    try:
+        with tasks_told(spark, "letters", progress):
+            summary = _summary(found)
+        topics = [row.origin for row in summary if row.origin is not None]
+        first_ms = min((row["first"] for row in summary), default=0)
+        there = _there(spark, options, found, topics, first_ms)
+        before, sent, missing = len(there), 0, 0
+        if options.redrive:
+            with tasks_told(spark, "re-drive", progress):
+                sent = _send(found, options, there)
+            with tasks_told(spark, "check", progress):
+                there = _there(spark, options, found, topics, first_ms)
+            missing = before + sent - len(there)
+        rows = found.withColumn("dead_ms", f.unix_millis("store_timestamp"))
+        listed = rows.orderBy(f.desc("dead_ms"), "queue_offset").limit(options.limit).collect()
+    finally:
+        found.unpersist()
+    return Report(
+        letters=tuple(_letter(row, there) for row in listed),
+        origins=_origins(summary),
+        dead=dead,
+        chosen=sum(row.n for row in summary),
+        waiting=waiting,
+        before=before,
+        sent=sent,
+        lost=sum(row.n for row in summary if row.origin is None),
+        missing=missing,
+        ok=missing == 0,
+    )
+
+
+def _counts(options: Options) -> tuple[int, int]:
+    """Dead letters that the brokers hold, and retries that the group has not been given yet."""
+    topic = letters.dead_letters(options.group)
+    with Client(options.nameservers) as client:
+        admin = Admin(client.inner.session)
+        waiting = client.wait(
+            admin.consumer_progress(options.group, letters.retries(options.group))
+        )
+        lag = sum(at.broker_offset - at.consumer_offset for at in waiting.values())
+        try:
+            route = client.wait(admin.topic_route(topic))
+        except RouteNotFound:
+            return 0, lag
+        hidden = [data.broker_name for data in route.queue_datas if not readable(data.perm)]
+        if hidden and not options.make_readable:
+            raise letters.unreadable(topic, options.nameservers)
+        for data in route.queue_datas:
+            if data.broker_name in hidden:
+                change = admin.create_topic(
+                    topic,
+                    queues=max(data.read_queue_nums, data.write_queue_nums),
+                    perm=PERM_READ | PERM_WRITE,
+                    brokers=[data.broker_name],
+                )
+                client.wait(change)
+        held = client.wait(admin.topic_stats(topic))
+        return sum(each.max_offset - each.min_offset for each in held.values()), lag
+
+
+def _read(spark: SparkSession, options: Options) -> DataFrame:
+    places = Places(
+        nameservers=options.nameservers,
+        topics=(letters.dead_letters(options.group),),
+        since_ms=options.since_ms,
+        until_ms=options.until_ms,
+    )
+    rows = letters.with_origin(read_live(spark, places, letters.COLUMNS))
+    return letters.chosen(rows, options.key, options.message_id, options.where)
+
+
+def _summary(found: DataFrame) -> list[Row]:
+    stored = f.unix_millis("store_timestamp")
+    by_count = found.groupBy("origin", "reconsume_times").agg(
+        f.count("*").alias("n"), f.min(stored).alias("first"), f.max(stored).alias("last")
+    )
+    return (
+        by_count.groupBy("origin")
+        .agg(
+            f.sum("n").alias("n"),
+            f.min("first").alias("first"),
+            f.max("last").alias("last"),
+            f.map_from_entries(
+                f.sort_array(f.collect_list(f.struct("reconsume_times", "n")))
+            ).alias("after"),
+        )
+        .orderBy(f.desc("n"), "origin")
+        .collect()
+    )
+
+
+def _origins(summary: Sequence[Row]) -> tuple[Origin, ...]:
+    most = max((times for row in summary for times in row["after"]), default=0)
+    found = []
+    for row in summary:
+        after: dict[int, int] = row["after"]
+        reasons = [f"{count}: {letters.why(times, most)}" for times, count in after.items()]
+        histogram = {f"{times} retries": count for times, count in after.items()}
+        times = (moment(row["first"]), moment(row["last"]))
+        found.append(Origin(row.origin or "?", row.n, *times, histogram, "; ".join(reasons)))
+    return tuple(found)
+
+
+def _there(
+    spark: SparkSession, options: Options, found: DataFrame, topics: Sequence[str], first_ms: int
+) -> set[str]:
+    """The re-drive ids of the chosen letters that their topics hold."""
+    if not topics:
+        return set()
+    places = Places(nameservers=options.nameservers, topics=tuple(topics), since_ms=first_ms)
+    held = read_live(spark, places, ("topic", "msg_id")).distinct()
+    wanted = found.select(f.col("origin").alias("topic"), f.col("redrive_id").alias("msg_id"))
+    rows = held.join(wanted, ["topic", "msg_id"], "left_semi").collect()
+    return {row.msg_id for row in rows}
+
+
+def _send(found: DataFrame, options: Options, there: set[str]) -> int:
+    """Send the letters whose id is not there yet; how many."""
+    rows = found.where(f.col("origin").isNotNull())
+    if there:
+        known = found.sparkSession.createDataFrame([(each,) for each in there], _KNOWN)
+        rows = rows.join(known, "redrive_id", "left_anti")
+    count = rows.count()
+    if count:
+        kept = (*_SENT, f.col("origin").alias("topic"), f.col("redrive_id").alias("message_id"))
+        writer = rows.select(*kept).write.format("rocketmq").mode("append")
+        writer.option("nameservers", options.nameservers).save()
+    return count
+
+
+def _letter(row: Row, there: set[str]) -> Letter:
+    return Letter(
+        dead=moment(row.dead_ms),
+        topic=row.origin,
+        id=row.msg_id,
+        keys=row["keys"],
+        tag=row.tags,
+        retries=row.reconsume_times,
+        redriven=row.redrive_id in there,
+        body=body_text(bytes(row.body))[0],
+    )

@@ -1,0 +1,177 @@
+"""Where the messages of a job come from: a live cluster, store directories, an archive, or several
+of them at once.
+
+Every place gives the source's columns (see schema.py), so jobs need not know which it was. A time
+range is by store time, and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.points import moment_ms
+from cometmq.spark.schema import BY_NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+LIVE: Final = "live"
+STORE: Final = "store"
+ARCHIVE: Final = "archive"
+
+IDENTITY: Final = (
+    *("topic", "queue_id", "queue_offset", "physical_offset"),
+    *("store_timestamp", "store_host", "msg_id"),
+)
+"""What is the same in every copy of a stored message, and differs between any two messages. A
+broker's name is not in a record, so a store directory need not know it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The options that say where messages are read; at least one place must be given."""
+
+    nameservers: Annotated[str, Word("A live cluster's name servers, parted by ';'.")] = ""
+    topics: Annotated[tuple[str, ...], Word("A topic; may be given several times.")] = ()
+    pattern: Annotated[str, Word("Topics whose whole name matches, in the place of names.")] = ""
+    stores: Annotated[tuple[str, ...], Word("A broker's store directory.")] = ()
+    brokers: Annotated[tuple[str, ...], Word("The broker's name of each store directory.")] = ()
+    archive: Annotated[str, Word("An archive, as the job archive makes.")] = ""
+    since_ms: Annotated[
+        int | None, Word("From when on: ISO 8601 or ms.", name="since", read=moment_ms)
+    ] = None
+    until_ms: Annotated[int | None, Word("Until before when.", name="until", read=moment_ms)] = None
+    read_options: Annotated[dict[str, str], Word("KEY=VALUE, an option of the source.")] = field(
+        default_factory=dict
+    )
+
+    def named(self) -> tuple[str, ...]:
+        """Which places are given. Raises BadOption when none is."""
+        given = {LIVE: self.nameservers, STORE: self.stores, ARCHIVE: self.archive}
+        found = tuple(place for place, value in given.items() if value)
+        if not found:
+            raise BadOption("namesrv", "say where to read: --namesrv, --store or --archive")
+        return found
+
+
+Where = Callable[[DataFrame], DataFrame]
+
+
+def messages(
+    spark: SparkSession, places: Places, columns: Sequence[str], tag: str = ""
+) -> DataFrame:
+    """The messages of all places with ``columns`` of the source and ``place``, where each is from;
+    one that is in two places is there twice. ``tag`` is only a hint that lets a broker filter."""
+    readers = {LIVE: _live, STORE: _stored, ARCHIVE: _archived}
+    found = [
+        readers[place](spark, places, tuple(columns), tag)
+        .select(*columns)
+        .withColumn("place", f.lit(place))
+        for place in places.named()
+    ]
+    return reduce(DataFrame.unionByName, found)
+
+
+def once(found: DataFrame, order: Sequence[str] = (LIVE, STORE, ARCHIVE)) -> DataFrame:
+    """Each message once; ``places`` says in which places it was found, and the other columns are
+    those of the first in ``order``. The rows must have the columns of IDENTITY."""
+    rank = f.array_position(f.array(*map(f.lit, order)), f.col("place"))
+    kept = [name for name in found.columns if name not in {*IDENTITY, "place"}]
+    grouped = found.groupBy(*IDENTITY).agg(
+        f.min_by(f.struct(*kept), rank).alias("kept"),
+        f.array_sort(f.collect_set("place")).alias("places"),
+    )
+    return grouped.select(*IDENTITY, *(f.col(f"kept.{name}") for name in kept), "places")
+
+
+def between(since_ms: int | None, until_ms: int | None) -> Column:
+    """Whether a message was stored in a time range."""
+    inside = f.lit(True)
+    if since_ms is not None:
+        inside = inside & (f.col("store_timestamp") >= f.lit(_moment(since_ms)))
+    if until_ms is not None:
+        inside = inside & (f.col("store_timestamp") < f.lit(_moment(until_ms)))
+    return inside
+
+
+def read_live(
+    spark: SparkSession, places: Places, columns: Sequence[str], **options: str
+) -> DataFrame:
+    """The messages of a live cluster. Raises BadOption when no topic is named."""
+    reader = spark.read.format("rocketmq").schema(_ddl(columns))
+    reader = reader.option("nameservers", places.nameservers)
+    reader = reader.options(**chosen(places)).options(**_times(places)).options(**options)
+    return reader.options(**places.read_options).load()
+
+
+def chosen(places: Places) -> dict[str, str]:
+    """The options of the source that say which topics of a live cluster are read.
+
+    Raises BadOption when none is named.
+    """
+    found = _topics(places)
+    if not found and not {"subscribePattern", "assign"} & set(places.read_options):
+        raise BadOption("topic", "a live cluster is read by topic: name one, or a --pattern")
+    return found
+
+
+def _live(spark: SparkSession, places: Places, columns: tuple[str, ...], tag: str) -> DataFrame:
+    wanted = tuple(dict.fromkeys((*columns, "store_timestamp")))
+    found = read_live(spark, places, wanted, **({"filter": tag} if tag else {}))
+    return found.where(between(places.since_ms, places.until_ms))
+
+
+def _stored(spark: SparkSession, places: Places, columns: tuple[str, ...], _: str) -> DataFrame:
+    wanted = tuple(dict.fromkeys((*columns, "topic", "store_timestamp")))
+    reader = spark.read.format("rocketmq").schema(_ddl(wanted))
+    reader = reader.option("store", ",".join(places.stores))
+    if places.brokers:
+        reader = reader.option("brokerName", ",".join(places.brokers))
+    reader = reader.options(**_topics(places)).options(**_times(places))
+    found = reader.options(**places.read_options).load()
+    return found.where(between(places.since_ms, places.until_ms))
+
+
+def _archived(spark: SparkSession, places: Places, _: tuple[str, ...], __: str) -> DataFrame:
+    from cometmq.spark.jobs.archived import archived
+
+    found = archived(spark, places.archive)
+    if places.topics:
+        found = found.where(f.col("topic").isin(*places.topics))
+    if places.pattern:
+        found = found.where(f.col("topic").rlike(f"^(?:{places.pattern})$"))
+    if places.since_ms is not None:
+        found = found.where(f.col("day") >= f.lit(_moment(places.since_ms).strftime("%Y-%m-%d")))
+    if places.until_ms is not None:
+        found = found.where(f.col("day") <= f.lit(_moment(places.until_ms).strftime("%Y-%m-%d")))
+    return found.where(between(places.since_ms, places.until_ms))
+
+
+def _topics(places: Places) -> dict[str, str]:
+    if places.topics and places.pattern:
+        raise BadOption("pattern", "cannot be given together with topics")
+    if places.pattern:
+        return {"subscribePattern": places.pattern}
+    return {"topic": ",".join(places.topics)} if places.topics else {}
+
+
+def _times(places: Places) -> dict[str, str]:
+    given = {"startingTimestamp": places.since_ms, "endingTimestamp": places.until_ms}
+    return {name: str(at_ms) for name, at_ms in given.items() if at_ms is not None}
+
+
+def _ddl(columns: Sequence[str]) -> str:
+    return ", ".join(f"{name} {BY_NAME[name].spark}" for name in columns)
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,162 @@
+"""Sends messages of an archive, of store directories or of topics into a topic once more.
+
+What a message is known by is made of where it was, so a replay that is run again sends the same
+ids: a broker that drops repeated ones (``dropRepeatedIdsTopics``) keeps each message once. A rate
+can be held, and an order kept: that of each source queue, or that of each order key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from cometmq.core.clock import SystemClock
+from cometmq.message.properties import SHARDING_KEY
+from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
+from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS: Final = (*IDENTITY, "broker_name", "keys", "tags", "body", "properties", "flag")
+_PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
+_SENT: Final = (*_PLACE, "body", "tags", "keys", "properties", "flag")
+#: A paced task hands on at most what it may send in this time.
+_SLICE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Places):
+    """What to send, where to, and how."""
+
+    to: Annotated[str, Word("The topic that gets the messages.", positional=True)]
+    to_namesrv: Annotated[str, Word("The name servers of another cluster.")] = ""
+    where: Annotated[str, Word("Which messages: SQL on the columns, like tags = 'paid'.")] = ""
+    order: Annotated[
+        Literal["none", "queue", "key"], Word("Keep the order of each source queue or key.")
+    ] = "none"
+    rate: Annotated[int, Word("Messages a second at most, about; 0 for no limit.")] = 0
+    dry_run: Annotated[bool, Word("Only count.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What of one topic is sent."""
+
+    topic: str
+    messages: int
+    bytes: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``sent`` is 0 in a dry run; ``chosen`` are messages, each once, by topic."""
+
+    sources: tuple[Source, ...]
+    chosen: int
+    sent: int
+    to: str
+
+
+def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+    """Send, or only count. Raises BadOption, and what the sink raises."""
+    rows = chosen(spark, options)
+    target = options.to_namesrv or options.nameservers
+    if not target and not options.dry_run:
+        raise BadOption("to-namesrv", "say which cluster gets the messages")
+    if options.dry_run:
+        with tasks_told(spark, "count", progress):
+            sources = _counted(rows)
+        return Report(sources, sum(each.messages for each in sources), 0, options.to)
+    seen = Observation()
+    ready = ordered(rows, options.order).observe(seen, f.count("*").alias("sent"))
+    if options.rate:
+        ready = paced(ready, options.rate)
+    with tasks_told(spark, "replay", progress):
+        send(ready, target, options.to)
+    sent = int(seen.get["sent"])
+    return Report((), sent, sent, options.to)
+
+
+def chosen(spark: SparkSession, options: Options) -> DataFrame:
+    """The messages to send, each once, with COLUMNS."""
+    rows = messages(spark, options, COLUMNS)
+    rows = once(rows) if len(options.named()) > 1 else rows.drop("place")
+    return rows.where(options.where) if options.where else rows
+
+
+def ordered(rows: DataFrame, order: str) -> DataFrame:
+    """Rows as the sink takes them, with an order key where an order is to be kept: all of a key in
+    one task, and there in the order in which they were stored."""
+    if order == "none":
+        return rows.select(*_SENT)
+    key = f.concat_ws("|", "topic", "broker_name", "queue_id")
+    within = ["topic", "broker_name", "queue_id", "queue_offset"]
+    if order == "key":
+        # A message without any key has no order to keep; its queue is as good as any.
+        of_message = f.col("properties").getItem(SHARDING_KEY)
+        key = f.coalesce(of_message, f.split("keys", " ").getItem(0), key)
+        within = ["store_timestamp", *within]
+    keyed = rows.withColumn("order_key", key)
+    tasks = rows.sparkSession.sparkContext.defaultParallelism
+    return (
+        keyed.repartition(tasks, "order_key")
+        .sortWithinPartitions(*within)
+        .select(*_SENT, "order_key")
+    )
+
+
+def send(rows: DataFrame, nameservers: str, topic: str) -> None:
+    """Append rows to a topic; the ids are made of where they were."""
+    writer = rows.write.format("rocketmq").mode("append").option("nameservers", nameservers)
+    writer.option("topic", topic).save()
+
+
+def paced(rows: DataFrame, rate: int) -> DataFrame:
+    """The same rows, handed on at about ``rate`` a second by all tasks together."""
+    tasks = rows.sparkSession.sparkContext.defaultParallelism
+    return rows.mapInArrow(pace(rate / tasks), rows.schema)
+
+
+def pace(per_s: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that hands batches on in slices, each in its time."""
+
+    def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        clock, wait = SystemClock(), Event()
+        size = max(int(per_s * _SLICE_S), 1)
+        start_ms, handed = clock.monotonic_ms(), 0
+        for batch in batches:
+            for at in range(0, batch.num_rows, size):
+                due_ms = start_ms + handed * 1000 / per_s
+                wait.wait(max(due_ms - clock.monotonic_ms(), 0) / 1000)
+                part = batch.slice(at, size)
+                handed += part.num_rows
+                yield part
+
+    return slices
+
+
+def _counted(rows: DataFrame) -> tuple[Source, ...]:
+    from cometmq.admin.views import moment
+
+    stored = f.unix_millis("store_timestamp")
+    counted = rows.groupBy("topic").agg(
+        f.count("*").alias("n"),
+        f.sum(f.length("body")).alias("bytes"),
+        f.min(stored).alias("first"),
+        f.max(stored).alias("last"),
+    )
+    return tuple(
+        Source(row.topic, row.n, row.bytes, moment(row["first"]), moment(row["last"]))
+        for row in counted.orderBy("topic").collect()
+    )

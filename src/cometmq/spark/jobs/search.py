@@ -1,0 +1,115 @@
+"""Finds messages by key, id, tag, time and text in a live cluster, in store directories and in an
+archive, in one call; a message that several of them hold is told once.
+
+Keys are compared as texts. A broker's own index knows hashes only, and only what is still on disk.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+
+from cometmq.admin.views import moment
+from cometmq.spark.jobs.inputs import IDENTITY, Places, messages, once
+from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+COLUMNS: Final = (*IDENTITY, "broker_name", "keys", "tags", "body", "reconsume_times")
+_ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Places):
+    """What to look for; all that is given must hold."""
+
+    key: Annotated[str, Word("One of the message's keys, the whole of it.")] = ""
+    message_id: Annotated[str, Word("The sender's id or the offset id.")] = ""
+    tag: Annotated[str, Word("The tag.")] = ""
+    text: Annotated[str, Word("Text that the body holds.")] = ""
+    limit: Annotated[int, Word("How many to give, the oldest first.")] = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A message that was found. A body that is no text is given in base64."""
+
+    stored: str
+    topic: str
+    broker: str | None
+    queue: int
+    offset: int
+    id: str
+    tag: str | None
+    keys: str | None
+    body: str
+    is_base64: bool
+    places: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``found`` counts each message once, ``hits`` are the oldest of them, at most ``limit``."""
+
+    LINES: ClassVar[str] = "hits"
+
+    hits: tuple[Hit, ...]
+    found: int
+
+
+def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+    """Search. Raises BadOption when there is nothing to look for or nowhere to look."""
+    if not any((options.key, options.message_id, options.tag, options.text)) and (
+        options.since_ms is None and options.until_ms is None
+    ):
+        raise BadOption("key", "say what to look for: a key, message id, tag, text or time")
+    seen = Observation()
+    found = matching(spark, options).observe(seen, f.count("*").alias("found"))
+    with tasks_told(spark, "search", progress):
+        told = found.withColumn("stored_ms", f.unix_millis("store_timestamp"))
+        rows = told.orderBy(*_ORDER).limit(options.limit).collect()
+    return Report(tuple(map(_hit, rows)), int(seen.get["found"]))
+
+
+def matching(spark: SparkSession, options: Options) -> DataFrame:
+    """The messages that are looked for, each once, with COLUMNS and ``places``."""
+    return once(messages(spark, options, COLUMNS, options.tag).where(_wanted(options)))
+
+
+def _wanted(options: Options) -> Column:
+    tests: list[Column] = []
+    if options.key:
+        tests.append(f.array_contains(f.split("keys", " "), options.key))
+    if options.message_id:
+        tests.append(f.col("msg_id") == options.message_id)
+    if options.tag:
+        tests.append(f.col("tags") == options.tag)
+    if options.text:
+        tests.append(f.contains(f.col("body"), f.lit(options.text.encode())))
+    wanted = f.lit(True)
+    for test in tests:
+        wanted = wanted & test
+    return wanted
+
+
+def _hit(row: Row) -> Hit:
+    body, is_base64 = readable(bytes(row.body))
+    stored = moment(row.stored_ms)
+    place = (row.topic, row.broker_name, row.queue_id, row.queue_offset)
+    places = ",".join(row.places)
+    return Hit(stored, *place, row.msg_id, row.tags, row.keys, body, is_base64, places)
+
+
+def readable(body: bytes) -> tuple[str, bool]:
+    """A body as text, or in base64 and True where it is none."""
+    try:
+        return body.decode(), False
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), True
