@@ -8,6 +8,7 @@ import pytest
 from cometmq.client.blocking import Client
 from cometmq.filter.tags import TagFilter, tag_code
 from cometmq.message.model import Message, MessageQueue
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.spark.brokers import wire
 from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption
@@ -174,3 +175,21 @@ def test_a_broker_that_can_gives_no_more_than_asked_for(
     is_able = "not" not in request.node.callspec.params["cluster"]
     assert given == (len(expected(EXPRESSIONS[0])) if is_able else 1000)
     assert {span.filtered for span in spans} == {is_able}
+
+
+def test_delayed_messages_are_found_by_their_tags(cluster: Cluster) -> None:
+    """Their queue entries hold the time of delivery, and no hash of the tag."""
+    with Client(cluster.namesrv) as client:
+        (queue,) = make_topic(client, "Delayed", 1)
+        for at in range(6):
+            client.send("Delayed", str(at).encode(), tag="ab"[at % 2], delay_level=18, queue=queue)
+    wanted = {"topic": SCHEDULE_TOPIC, "filter": "b"}
+    read = options(cluster.namesrv, **wanted)
+    scheduled = MessageQueue(SCHEDULE_TOPIC, "broker-a", 17)
+    over_wire = [
+        offset
+        for batch in batches([Range(scheduled, 0, 6)], read, ("queue_offset",))
+        for offset in batch.column("queue_offset").to_pylist()
+    ]
+    from_store = rows(cluster.store, ("queue_offset",), **wanted)
+    assert over_wire == [row["queue_offset"] for row in from_store] == [1, 3, 5]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from cometmq.message.model import MessageQueue
+from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.message.record import BadRecord
 from cometmq.spark.decode.records import Block
 from cometmq.spark.read.dirty import clean, read_block
@@ -83,8 +84,9 @@ def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
     held = (sizes > 0) & (sizes < HOLE_SIZE) & (physical >= log_start)
     _report_gone(part, np.flatnonzero(~held), options)
     tag_filter = options.row_filter.tags
-    if options.row_filter.sql is None and not tag_filter.matches_all:
-        # A tag's hash stands in the entry, so most of what is not wanted is not even read.
+    if not tag_filter.matches_all and part.topic != SCHEDULE_TOPIC:
+        # A tag's hash stands in the entry (with delayed messages a time does), so most of what is
+        # not wanted is not even read.
         held &= np.isin(entries["tag_code"], np.array(sorted(tag_filter.codes), np.int64))
     rows = np.flatnonzero(held)
     for chosen in _runs(physical[rows], sizes[rows], files):
