@@ -8,10 +8,13 @@ from typing import Any
 from zlib import compress
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import MessageQueue
 from cometmq.message.record import Record, pack
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.brokers import wire
 from cometmq.spark.options import BadOption
@@ -144,3 +147,29 @@ def test_options() -> None:
             parse(given)
     with pytest.raises(BadOption, match="'badRecordsPath'"):
         parse({"badRecordsPath": ""})
+
+
+@pytest.mark.spark
+def test_spark_shows_or_leaves_out_what_is_bad(spark: SparkSession, tmp_path: Path) -> None:
+    def script(request: Request[Any]) -> Answer:
+        if request.code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+            return 0, {"offset": "0" if request.code == RequestCode.GET_MIN_OFFSET else "6"}, b""
+        at = request.header.queue_offset
+        return pull_answer(0, 6, b"".join(RECORDS[at:]))
+
+    with ScriptedCluster("T", script) as cluster:
+        read = spark.read.format("rocketmq").option("nameservers", cluster.namesrv)
+        read = read.option("topic", "T").option("checkCrc", "true")
+        with pytest.raises(PySparkException, match="offset 3 of queue 3 of topic 'T'"):
+            read.load().collect()
+        aside = read.option("badRecordsPath", str(tmp_path)).load()
+        assert aside.columns[-1] != "_corrupt"
+        assert [row.queue_offset for row in aside.collect()] == [0, 5]
+        assert len(list(tmp_path.iterdir())) == 1
+    with ScriptedCluster("T", script) as cluster:
+        read = spark.read.format("rocketmq").option("nameservers", cluster.namesrv)
+        shown = read.option("topic", "T").option("mode", "PERMISSIVE").load()
+        assert shown.columns[-1] == "_corrupt"
+        bad = shown.where("_corrupt IS NOT NULL").orderBy("queue_offset").collect()
+        assert [row.queue_offset for row in bad] == [1, 3, 4]
+        assert [row.body is None for row in bad] == [True, True, False]
