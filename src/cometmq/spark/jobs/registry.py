@@ -44,10 +44,12 @@ class Job:
 
 JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
+    Job("audit", "Look through whole stores: records, queues and index against each other."),
     Job("dlq", "Tell why messages are dead, and send chosen ones again."),
     Job("replay", "Send messages of an archive, a store or topics into a topic once more."),
     Job("search", "Find messages in a cluster, in store directories and in an archive."),
     Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),
     Job("sync", "Keep tables in step with a topic of their changes."),
+    Job("verify", "Compare two stores or clusters message by message."),
 )
 BY_NAME: Final = {job.name: job for job in JOBS}

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 #: Below this much work other processes do not pay.
 ALONE_BYTES = 256 << 20
@@ -21,6 +21,22 @@ Result = TypeVar("Result")
 
 #: A function gets what all pieces share, its piece, and whom to tell how many bytes it has read.
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
+
+
+class Pool(Protocol):
+    """Whoever works on pieces: these processes, or another program's machines."""
+
+    def __enter__(self) -> Pool: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
+        """The results, in no order. Raises what the function raises."""
+
+
+#: Makes a pool of what all pieces share, of how many processes are good, and of whom to tell how
+#: many bytes were read.
+PoolMaker = Callable[[object, int, Callable[[int], None]], Pool]
 
 _shared: Any = None
 _counter: Any = None

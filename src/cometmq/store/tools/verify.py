@@ -20,7 +20,7 @@ from cometmq.store.tools.digest import Digest, join
 from cometmq.store.tools.directory import StoreDirectory, StoreInUse, find_queues, look_into
 from cometmq.store.tools.findings import Finding, Findings, Severity
 from cometmq.store.tools.indexes import IndexFact, IndexRun, read_fact, survey_index
-from cometmq.store.tools.jobs import Jobs, process_count
+from cometmq.store.tools.jobs import Jobs, Pool, PoolMaker, process_count
 from cometmq.store.tools.judging import judge
 from cometmq.store.tools.logcheck import FileCheck, LogOutcome, Surroundings
 from cometmq.store.tools.queues import QueueSpan, Run, survey
@@ -80,12 +80,13 @@ def verify(
     full: bool = False,
     began: Callable[[int], None] = lambda _: None,
     progress: Progress = lambda _: None,
+    pool: PoolMaker = Jobs,
 ) -> Verified:
     """Verify the store that ``config`` names.
 
     ``full`` decodes every record, also those of sealed files whose digests fit. ``began`` is told
-    how many bytes there are to read, ``progress`` each time some were. Raises NoStore, StoreInUse
-    (also when a broker came up meanwhile), OSError.
+    how many bytes there are to read, ``progress`` each time some were. ``pool`` does the work.
+    Raises NoStore, StoreInUse (also when a broker came up meanwhile), OSError.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
@@ -106,7 +107,7 @@ def verify(
     )
     began(directory.log_bytes)
     count = process_count(processes, directory.log_bytes, len(directory.log_files))
-    with Jobs(Shared(files, around, full), count, progress) as jobs:
+    with pool(Shared(files, around, full), count, progress) as jobs:
         spans, runs, digests = _survey_queues(jobs, around, findings)
         index_runs, key_digests = _survey_indexes(jobs, around, findings)
         own_runs, own_keys = _by_file(runs), _by_file(index_runs)
@@ -149,7 +150,7 @@ def _bounds(facts: list[IndexFact]) -> tuple[int, int]:
 
 
 def _survey_queues(
-    jobs: Jobs, around: Surroundings, findings: Findings
+    jobs: Pool, around: Surroundings, findings: Findings
 ) -> tuple[list[QueueSpan], Ints, dict[int, Digest]]:
     digests: dict[int, Digest] = {}
     spans: list[QueueSpan] = [QueueSpan(0, 0)] * len(around.queues)
@@ -164,7 +165,7 @@ def _survey_queues(
 
 
 def _survey_indexes(
-    jobs: Jobs, around: Surroundings, findings: Findings
+    jobs: Pool, around: Surroundings, findings: Findings
 ) -> tuple[Ints, dict[int, Digest]]:
     digests: dict[int, Digest] = {}
     tables: list[tuple[int, Ints]] = []

@@ -1,0 +1,189 @@
+"""Compares two stores or clusters message by message: a slave with its master, a new cluster with
+the one it was moved from.
+
+Messages are the same when topic, queue and queue offset are, and what is compared of them is the
+CRC of the body. Blocks of offsets are compared by their sums first, which needs no sorting of all
+messages; only blocks that differ are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from cometmq.spark.jobs.inputs import Places, messages
+from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, Row, SparkSession
+
+BLOCK: Final = 4_096
+"""Offsets of a queue that are compared as one sum."""
+
+_COLUMNS: Final = ("broker_name", "topic", "queue_id", "queue_offset", "body_crc")
+_QUEUE: Final = ("broker", "topic", "queue_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Places):
+    """The one side as for other jobs, and the other side. Where each side has one broker, the
+    brokers' names may differ."""
+
+    other_nameservers: Annotated[str, Word("The other side: name servers.")] = ""
+    other_stores: Annotated[tuple[str, ...], Word("The other side: store directories.")] = ()
+    other_brokers: Annotated[tuple[str, ...], Word("The brokers' names of those stores.")] = ()
+    limit: Annotated[int, Word("How many differences to give.")] = 100
+
+    def other(self) -> Places:
+        """Where the other side is. Raises BadOption."""
+        if not self.other_nameservers and not self.other_stores:
+            raise BadOption("other-stores", "say what to compare with")
+        return replace(
+            self,
+            nameservers=self.other_nameservers,
+            stores=self.other_stores,
+            brokers=self.other_brokers,
+            archive="",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A message that only one side has (``missing``), that it has several times, or whose body is
+    another one (``crc``). Counts of 0 and no CRC are of a side without it."""
+
+    kind: str
+    broker: str
+    topic: str
+    queue: int
+    offset: int
+    count: int
+    other_count: int
+    crc: int | None
+    other_crc: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``messages`` on both sides, and the first of all ``differing``."""
+
+    LINES: ClassVar[str] = "differences"
+
+    ok: bool
+    messages: int
+    other_messages: int
+    differing: int
+    missing: int
+    other_missing: int
+    differences: tuple[Difference, ...]
+
+
+def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
+    """Compare. Raises BadOption, and what reading raises."""
+    sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
+    with tasks_told(spark, "sums", progress):
+        sums = _sums(sides).collect()
+    one_each = all(len({row.broker for row in sums if row.side == side}) <= 1 for side in (0, 1))
+    counts = [sum(row.messages for row in sums if row.side == side) for side in (0, 1)]
+    bad = _differing(sums, one_each)
+    if not bad:
+        return Report(True, counts[0], counts[1], 0, 0, 0, ())
+    with tasks_told(spark, "differences", progress):
+        found = _messages_of(spark, sides, bad, one_each)
+        told = found.orderBy("topic", "queue_id", "queue_offset", "broker").limit(options.limit)
+        differences = tuple(map(_difference, told.collect()))
+        one, other = f.col("count"), f.col("other_count")
+        (totals,) = found.agg(
+            f.count("*").alias("all"),
+            f.count_if(one == 0).alias("missing"),
+            f.count_if(other == 0).alias("other_missing"),
+        ).collect()
+    return Report(
+        False, counts[0], counts[1], totals["all"], totals["missing"], totals["other_missing"],
+        differences,
+    )  # fmt: skip
+
+
+def _keyed(side: DataFrame) -> DataFrame:
+    named = f.coalesce("broker_name", f.lit("")).alias("broker")
+    block = f.expr(f"queue_offset div {BLOCK}").alias("block")
+    return side.select(named, "topic", "queue_id", "queue_offset", "body_crc", block)
+
+
+def _sums(sides: Sequence[DataFrame]) -> DataFrame:
+    """For each side and block how many messages there are, and what they come to."""
+    found = [
+        _keyed(side)
+        .groupBy(*_QUEUE, "block")
+        .agg(
+            f.count("*").alias("messages"),
+            f.bit_xor(f.xxhash64("queue_offset", "body_crc")).alias("digest"),
+        )
+        .withColumn("side", f.lit(number))
+        for number, side in enumerate(sides)
+    ]
+    return reduce(DataFrame.unionByName, found)
+
+
+def _differing(sums: Sequence[Row], one_each: bool) -> list[tuple[str, str, int, int]]:
+    """The blocks that are not the same on both sides."""
+    found: list[dict[tuple[str, str, int, int], tuple[int, int]]] = [{}, {}]
+    for row in sums:
+        broker = "" if one_each else row.broker
+        found[row.side][broker, row.topic, row.queue_id, row.block] = (row.messages, row.digest)
+    one, other = found
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def _messages_of(
+    spark: SparkSession,
+    sides: Sequence[DataFrame],
+    blocks: list[tuple[str, str, int, int]],
+    one_each: bool,
+) -> DataFrame:
+    """The messages of these blocks that differ, with the count and the CRC of both sides."""
+    names = [*_QUEUE, "block"]
+    wanted = f.broadcast(
+        spark.createDataFrame(blocks, "broker string, topic string, queue_id int, block bigint")
+    )
+    both: list[DataFrame] = []
+    for number, side in enumerate(sides):
+        keyed = _keyed(side)
+        if one_each:
+            keyed = keyed.withColumn("broker", f.lit(""))
+        both.append(keyed.join(wanted, names, "semi").withColumn("side", f.lit(number)))
+    grouped = reduce(DataFrame.unionByName, both).groupBy(*_QUEUE, "queue_offset")
+    of_one, of_other = f.col("side") == 0, f.col("side") == 1
+    found = grouped.agg(
+        f.count_if(of_one).alias("count"),
+        f.count_if(of_other).alias("other_count"),
+        _crcs(of_one).alias("crcs"),
+        _crcs(of_other).alias("other_crcs"),
+    )
+    return found.where((f.col("count") != f.col("other_count")) | _differ())
+
+
+def _crcs(of_side: Column) -> Column:
+    return f.array_sort(f.collect_list(f.when(of_side, f.col("body_crc"))))
+
+
+def _differ() -> Column:
+    return f.col("crcs") != f.col("other_crcs")
+
+
+def _difference(row: Row) -> Difference:
+    kind = "missing" if 0 in (row["count"], row.other_count) else "crc"
+    if kind == "crc" and row["count"] != row.other_count:
+        kind = "count"
+    first = [crcs[0] if crcs else None for crcs in (row.crcs, row.other_crcs)]
+    return Difference(
+        kind, row.broker, row.topic, row.queue_id, row.queue_offset, row["count"], row.other_count,
+        *first,
+    )  # fmt: skip
