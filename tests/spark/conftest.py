@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
+from tests.spark.standalone import Standalone, standalone
 
 # The quick compiler alone: the JVM is young in every test, and the machine is small.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
@@ -24,3 +25,10 @@ def postgres() -> Iterator[str]:
     """The conninfo of a server that all Spark tests share."""
     with running_postgres() as conninfo:
         yield conninfo
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A master and two workers; drivers are processes of the tests' own."""
+    with standalone(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster

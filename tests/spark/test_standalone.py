@@ -1,0 +1,48 @@
+"""The source and a job on a real cluster: what works in one JVM works on its executors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cometmq.client.blocking import Client
+from cometmq.testing.cluster import Cluster
+from tests.architecture.rules import ROOT
+from tests.spark.jobs.changing import World
+from tests.spark.standalone import Standalone
+from tests.spark.topics import fill_all, make_topic
+
+pytestmark = pytest.mark.spark
+
+LIMIT_S = 300
+
+
+def test_source_and_job(
+    spark_cluster: Standalone, cometmq_session_cluster: Cluster, tmp_path: Path
+) -> None:
+    namesrv = cometmq_session_cluster.namesrv
+    world = World()
+    with Client(namesrv) as client:
+        fill_all(client, make_topic(client, "OnCluster", 4), 25)
+        make_topic(client, "ChangesOnCluster", 2)
+        for _ in range(60):
+            key, change = world.change()
+            client.send("ChangesOnCluster", change, keys=[key], order_key=key)
+    words = [spark_cluster.url, str(tmp_path), namesrv, "OnCluster", "ChangesOnCluster"]
+    log = tmp_path / "driver.log"
+    with log.open("wb") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.spark.cluster_job", *words],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, log.read_text()[-6000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["master"] == spark_cluster.url
+    assert found["counts"] == {"1": 25, "2": 25, "3": 25}
+    assert os.getpid() not in found["daemons"]
+    tables = {table for table, _ in world.rows}
+    assert found["rows"] == {each: sum(t == each for t, _ in world.rows) for each in tables}
+    assert found["applied"] == 60
