@@ -4,17 +4,18 @@
 #   make docs    the documentation, strictly        make lock    new requirements/*.lock
 #   make bench   comparison with the Java broker    make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
-#   make flights a year of flights, by Spark         make ecommerce  a shop that fails
+#   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
+#   make data-sync  PostgreSQL to PostgreSQL and Delta, by Spark
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup demo flights ecommerce test compat lint docs lock bench deep clean
+.PHONY: help setup demo flights ecommerce data-sync test compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,7s/^# *//p' Makefile
+	@sed -n '2,8s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -30,6 +31,9 @@ flights: $(STAMP)
 
 ecommerce: $(STAMP)
 	@$(BIN)/python -m examples.ecommerce
+
+data-sync: $(STAMP)
+	@$(BIN)/python -m examples.datasync
 
 test: $(STAMP)
 	@$(BIN)/python scripts/test_report.py

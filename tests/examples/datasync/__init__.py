@@ -1,0 +1,1 @@
+"""The base-data platform and its copies."""
