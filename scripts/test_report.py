@@ -42,13 +42,14 @@ class Part:
 # A test with two of the markers belongs to the first of them in this order.
 PARTS = (
     Part("compat", 15 * 60, 0),
+    Part("cluster", 8 * 60, 0),
     Part("spark", 12 * 60, 0),
     Part("operation", 8 * 60, 0),
     Part("store", 6 * 60, 2),
     Part("unit", 8 * 60, 2),
 )
 # The quick ones first: most mistakes show there.
-RUN_ORDER = ("unit", "store", "compat", "spark", "operation")
+RUN_ORDER = ("unit", "store", "cluster", "compat", "spark", "operation")
 
 CHECKS: dict[str, Sequence[str]] = {
     "ruff": ("ruff", "check", "."),

@@ -12,7 +12,12 @@ TESTS_DIR = Path(__file__).parent
 pytest_plugins = ["pytester"]
 
 # A folder whose tests belong to one part of `make test` as a whole.
-FOLDER_MARKERS = {"compat": "compat", "operation": "operation", "store": "store"}
+FOLDER_MARKERS = {
+    "cluster": "cluster",
+    "compat": "compat",
+    "operation": "operation",
+    "store": "store",
+}
 
 # Spark starts its Python workers by name; without this they would be the machine's, not ours.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

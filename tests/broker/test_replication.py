@@ -3,85 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cometmq.broker import mastertables
-from cometmq.broker.replication import MasterPart, SlavePart
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.replication import slave as slave_module
-from cometmq.replication.master import Master
-from cometmq.replication.slave import Slave
-from tests.broker.serving import RunningBroker, pull_fields, running_broker
-from tests.namesrv.serving import name_server
+from tests.broker.replicated import group, hurry, master_of, slave_of, until_copied
+from tests.broker.serving import pull_fields, running_broker
 from tests.replication.pairs import assert_same, until
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is repeated every few seconds follows at once."""
-    monkeypatch.setattr(slave_module, "RETRY_MS", 10)
-    monkeypatch.setattr(mastertables, "INTERVAL_MS", 50)
-    monkeypatch.setattr("cometmq.broker.registration.RETRY_MS", 20)
-    monkeypatch.setattr("cometmq.broker.registration._TICK_MS", 10)
-
-
-@dataclass
-class Group:
-    """A name server and brokers of one name."""
-
-    root: Path
-    namesrv: str
-    stack: AsyncExitStack
-
-    async def start(self, number: int, **settings: str) -> RunningBroker:
-        """The broker with a number; 0 is the master."""
-        role = {} if number == 0 else {"brokerRole": "SLAVE", "brokerId": str(number)}
-        values = {"namesrvAddr": self.namesrv, **role, **settings}
-        return await self.stack.enter_async_context(
-            running_broker(self.root / str(number), **values)
-        )
-
-
-@asynccontextmanager
-async def group(root: Path) -> AsyncIterator[Group]:
-    async with AsyncExitStack() as stack:
-        served = await stack.enter_async_context(name_server(root))
-        yield Group(root, served.address, stack)
-
-
-def master_of(running: RunningBroker) -> Master:
-    """What a broker does as a master."""
-    part = running.broker.part
-    assert isinstance(part, MasterPart)
-    return part.master
-
-
-def slave_of(running: RunningBroker) -> Slave:
-    """What a broker does as a slave."""
-    part = running.broker.part
-    assert isinstance(part, SlavePart)
-    return part.slave
-
-
-async def until_copied(master: RunningBroker, *slaves: RunningBroker) -> None:
-    """Returns once slaves have dispatched all of the master's log, and have its topics."""
-
-    def same(slave: RunningBroker) -> bool:
-        end = master.broker.store.written_offset
-        versions = [each.broker.topics.data_version for each in (master, slave)]
-        return (
-            slave.broker.store.dispatched_offset == end
-            and slave.broker.store.written_offset == end
-            and versions[0] == versions[1]
-        )
-
-    await until(lambda: all(same(slave) for slave in slaves))
+    hurry(monkeypatch)
 
 
 async def until_async(holds: Callable[[], Awaitable[bool]]) -> None:

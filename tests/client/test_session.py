@@ -51,8 +51,8 @@ async def test_a_route_is_asked_for_once(cluster: FakeCluster) -> None:
         assert [queue.broker_name for queue in many[0]] == ["broker-0"] * 2 + ["broker-1"] * 2
         assert len(cluster.namesrv.received(ROUTE)) == 1
         assert session.master_address("broker-1") == cluster.brokers[1].peer.address
-        assert session.pull_address("broker-0", 1) == (0, cluster.brokers[0].peer.address)
-        assert session.pull_address("nobody", 0) is None
+        assert session.replicas.to_pull_from("broker-0", 1) == (0, cluster.brokers[0].peer.address)
+        assert session.replicas.to_pull_from("nobody", 0) is None
         assert await session.master_of(many[0][0]) == cluster.brokers[0].peer.address
 
 

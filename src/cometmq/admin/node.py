@@ -120,7 +120,8 @@ class NodeProcess:
                 problem = f"not ready within {timeout_ms} ms"
             raise NodeFailed(problem, code, self.log_tail())
         fields = dict(word.partition("=")[::2] for word in line.split()[1:])
-        self.namesrv, self.broker = fields["namesrv"], fields["broker"]
+        self.namesrv = fields.get("namesrv", self.namesrv)
+        self.broker = fields.get("broker", self.broker)
 
     def terminate(self, timeout_ms: int = STOP_TIMEOUT_MS) -> int:
         """Ask the node to stop (SIGTERM) and wait for it; gives its exit code.

@@ -129,6 +129,7 @@ class SlavePart:
         """A name server said where the master is."""
         if address != self.master_address:
             log.info("master_known address=%s ha=%s", address, ha_address)
+            self.slave.try_now()
         self.master_address = address
         if not self._config.ha_master_address:
             self.ha_address = ha_address

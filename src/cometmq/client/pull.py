@@ -101,7 +101,8 @@ class Puller:
         RequestTimedOut, BrokerRefused.
         """
         queue = self._session.namespace.wrap_queue(queue)
-        replica = self._session.pull_address(queue.broker_name, self._suggested.get(queue, 0))
+        suggested = self._suggested.get(queue, MASTER_ID)
+        replica = self._session.replicas.to_pull_from(queue.broker_name, suggested)
         if replica is None:
             replica = MASTER_ID, await self._session.master_of(queue)
         broker_id, address = replica
@@ -121,9 +122,13 @@ class Puller:
             subscription=subscription,
             expression_type=expression_type,
         )
-        response = await self._session.remoting.request(
-            address, RequestCode.PULL_MESSAGE, header, timeout_ms=self._config.pull_timeout_ms
-        )
+        try:
+            response = await self._session.remoting.request(
+                address, RequestCode.PULL_MESSAGE, header, timeout_ms=self._config.pull_timeout_ms
+            )
+        except NotConnected:
+            self._session.replicas.failed(address, queue.topic)
+            raise
         status = _STATUS.get(response.code)
         if status is None:
             code = RequestCode.PULL_MESSAGE
@@ -248,13 +253,8 @@ class Puller:
         self, code: RequestCode, queue: MessageQueue, header: h.Header | None
     ) -> Response:
         queue = self._session.namespace.wrap_queue(queue)
-        address = await self._session.master_of(queue)
-        return await self._session.remoting.call(
-            address,
-            code,
-            header or h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id),
-            timeout_ms=self._config.request_timeout_ms,
-        )
+        asked = header or h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id)
+        return await self._session.replicas.call(queue, code, asked)
 
 
 def _check_progress(

@@ -6,7 +6,7 @@ Pure: the table is told the time and says what to ask for; it asks nobody itself
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -75,7 +75,7 @@ def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
     return found
 
 
-def pull_address(ids: dict[int, str], suggested_id: int) -> tuple[int, str] | None:
+def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] | None:
     """Where to pull from: the suggested broker id, else the next one, else any that is left.
 
     Gives its id and address; None when the broker is gone.

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from cometmq.client.nameservers import NameServers
 from cometmq.client.namespace import Namespace
 from cometmq.client.ownaddress import own_ip
+from cometmq.client.replicas import Replicas
 from cometmq.client.routes import (
     KnownTopic,
     RouteTable,
     auto_create_route,
-    pull_address,
 )
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
@@ -36,6 +36,8 @@ from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.route import MASTER_ID, TopicRoute
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cometmq.client.config import ClientConfig
     from cometmq.message.model import MessageQueue
     from cometmq.net.router import Reply
@@ -89,6 +91,7 @@ class Session:
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
         )
         self.name_servers = NameServers(config, self.remoting, self.tasks)
+        self.replicas = Replicas(self)
         self.members: dict[str, Member] = {}
         self._routes = RouteTable(config.route_expiry_ms)
         self._producer_groups: set[str] = set()
@@ -169,9 +172,9 @@ class Session:
             raise NotConnected(queue.broker_name, "no route names a master of this broker")
         return address
 
-    def pull_address(self, broker_name: str, suggested_id: int) -> tuple[int, str] | None:
-        """Broker id and address to pull from; None when the broker is in no known route."""
-        return pull_address(self._routes.brokers.get(broker_name, {}), suggested_id)
+    def brokers_of(self, broker_name: str) -> Mapping[int, str]:
+        """The addresses of a name's brokers by id, as the known routes have them."""
+        return self._routes.brokers.get(broker_name, {})
 
     async def refresh(self, topic: str) -> None:
         """Ask for the route of ``topic`` again; on failure the known one stays."""

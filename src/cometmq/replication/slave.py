@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.core.errors import CometError, StoreError
@@ -62,6 +63,7 @@ class Slave:
         self.clock = clock
         self._master = master
         self._connection: _Connection | None = None
+        self._due = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
         self.problem: CometError | None = None
 
@@ -91,7 +93,14 @@ class Slave:
                 if again and overlap.retry():
                     continue
                 overlap = None
-            await self.clock.sleep_ms(RETRY_MS)
+            self._due.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_MS / 1000):
+                    await self._due.wait()
+
+    def try_now(self) -> None:
+        """The master is at another address, or there at last: do not wait for the next attempt."""
+        self._due.set()
 
     async def _follow(self, address: str, overlap: Overlap) -> bool:
         """Copy until the connection ends; True when the logs part before what was asked for."""

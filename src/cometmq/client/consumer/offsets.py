@@ -90,11 +90,8 @@ class RemoteOffsets:
             # Where a new group begins is this client's decision.
             set_zero_if_not_found=False,
         )
-        address = await self._session.master_of(queue)
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        response = await self._session.remoting.request(
-            address, code, header, timeout_ms=self._session.config.request_timeout_ms
-        )
+        address, response = await self._session.replicas.ask(queue, code, header)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if response.code != ResponseCode.SUCCESS:
@@ -135,12 +132,8 @@ class RemoteOffsets:
             queue_id=queue.queue_id,
             commit_offset=offset,
         )
-        await self._session.remoting.call(
-            await self._session.master_of(queue),
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            header,
-            timeout_ms=self._session.config.request_timeout_ms,
-        )
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        await self._session.replicas.call(queue, code, header)
         self._stored[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cometmq.client.consumer.allocate import share
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.protocol.bodies import ConsumerIds
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.headers import ConsumerGroup
 
@@ -139,14 +139,12 @@ class Rebalancer:
         """The group's client ids, as one of the topic's brokers knows them."""
         if not queues:
             return []
-        address = await self._session.master_of(random.choice(queues))
+        queue = random.choice(queues)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-        response = await self._session.remoting.call(
-            address,
-            code,
-            ConsumerGroup(consumer_group=self._options.group),
-            timeout_ms=self._session.config.request_timeout_ms,
-        )
+        group = ConsumerGroup(consumer_group=self._options.group)
+        address, response = await self._session.replicas.ask(queue, code, group)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
         ids = parse_json(response.body, ConsumerIds).consumer_id_list
         if self._session.client_id not in ids:
             await self._session.heartbeat()

@@ -1,0 +1,97 @@
+"""Which brokers of a name are asked while some of them cannot be reached.
+
+What only a master does is asked of the master alone. Everything else falls over: an address that
+failed is left out for a while, as long as another of its name is left, and the topic's route is
+asked for again at once, for name servers know of a lost broker before their next poll is due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cometmq.client.routes import pull_address
+from cometmq.core.errors import BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.route import MASTER_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.client.session import Session
+    from cometmq.message.model import MessageQueue
+    from cometmq.protocol.codes import RequestCode
+    from cometmq.protocol.frame import Response
+    from cometmq.protocol.headers import Header
+
+AVOID_MS: Final = 10_000
+
+
+class Replicas:
+    """Picks among the brokers of a name for one session."""
+
+    __slots__ = ("_avoided", "_refreshing", "_session")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._avoided: dict[str, int] = {}
+        self._refreshing: set[str] = set()
+
+    def to_pull_from(self, broker_name: str, suggested_id: int) -> tuple[int, str] | None:
+        """Broker id and address for a pull; None when the broker is in no known route."""
+        return pull_address(self._reachable(broker_name), suggested_id)
+
+    async def any_of(self, queue: MessageQueue) -> str:
+        """Where to ask about a queue: its master while that can be reached, else another broker
+        of its name. Raises RouteNotFound or NotConnected."""
+        found = self.to_pull_from(queue.broker_name, MASTER_ID)
+        return found[1] if found is not None else await self._session.master_of(queue)
+
+    async def call(self, queue: MessageQueue, code: RequestCode, header: Header | None) -> Response:
+        """As :meth:`ask`, for a request that has to succeed: else BrokerRefused is raised."""
+        address, response = await self.ask(queue, code, header)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        return response
+
+    async def ask(
+        self, queue: MessageQueue, code: RequestCode, header: Header | None
+    ) -> tuple[str, Response]:
+        """The answer of a broker that knows a queue, whatever its code, and its address; each that
+        cannot be reached is passed over once. Raises RouteNotFound, NotConnected, RequestTimedOut.
+        """
+        failed: set[str] = set()
+        timeout_ms = self._session.config.request_timeout_ms
+        while True:
+            address = await self.any_of(queue)
+            try:
+                remoting = self._session.remoting
+                return address, await remoting.request(address, code, header, timeout_ms=timeout_ms)
+            except (NotConnected, RequestTimedOut):
+                self.failed(address, queue.topic)
+                if address in failed or not self._has_other(queue.broker_name, address):
+                    raise
+                failed.add(address)
+
+    def failed(self, address: str, topic: str) -> None:
+        """An address cannot be reached: ask others for a while, and where they are."""
+        self._avoided[address] = self._session.clock.monotonic_ms() + AVOID_MS
+        if topic not in self._refreshing:
+            self._refreshing.add(topic)
+            self._session.tasks.spawn(self._refresh(topic), name=f"refresh {topic}")
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._session.refresh(topic)
+        finally:
+            self._refreshing.discard(topic)
+
+    def _reachable(self, broker_name: str) -> Mapping[int, str]:
+        ids = self._session.brokers_of(broker_name)
+        if not self._avoided:
+            return ids
+        now_ms = self._session.clock.monotonic_ms()
+        self._avoided = {at: until for at, until in self._avoided.items() if until > now_ms}
+        return {key: at for key, at in ids.items() if at not in self._avoided} or ids
+
+    def _has_other(self, broker_name: str, address: str) -> bool:
+        return any(at != address for at in self._reachable(broker_name).values())
