@@ -66,3 +66,16 @@ def test_a_schema_prunes(spark: SparkSession, cometmq_session_cluster: Cluster) 
     assert row.asDict() == {"body": b"one", "tags": "t"}
     with pytest.raises(PySparkException, match="no column 'boddy'"):
         read.schema("boddy binary").load().collect()
+
+
+@spark_test
+def test_a_secret_is_in_no_plan_and_in_no_error(spark: SparkSession) -> None:
+    read = spark.read.format("rocketmq").option("nameservers", "127.0.0.1:1").option("topic", "T")
+    read = read.option("accessKey", "spark-reader").option("secretKey", "hush-hush")
+    frame = read.load()
+    with pytest.raises(PySparkException, match="no name server answers") as caught:
+        frame.collect()
+    frame.createOrReplaceTempView("guarded")
+    explained = spark.sql("EXPLAIN EXTENDED SELECT tags FROM guarded").collect()[0][0]
+    assert "rocketmq" in explained
+    assert "hush-hush" not in explained + str(caught.value)

@@ -1,5 +1,6 @@
 """Encrypted connections to a peer with real certificates."""
 
+import os
 import socket
 import ssl
 import threading
@@ -136,10 +137,29 @@ def test_a_server_without_encryption() -> None:
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, ca_file: str) -> None:
     missing = str(tmp_path / "missing.pem")
-    with pytest.raises(BadOption, match=r"'tlsCaFile': .*missing\.pem"):
-        tls.context(Tls(missing))
-    with pytest.raises(BadOption, match=r"'tlsCertFile': .*missing\.pem"):
-        tls.context(Tls(ca_file, missing))
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no certificate")
+    for files, option, name in (
+        (Tls(missing), "tlsCaFile", "missing"),
+        (Tls(ca_file, missing), "tlsCertFile", "missing"),
+        (Tls(ca_file, ca_file, missing), "tlsKeyFile", "missing"),
+        (Tls(str(rubbish)), "tlsCaFile", "rubbish"),
+        (Tls(ca_file, str(rubbish)), "tlsCertFile", "rubbish"),
+    ):
+        with pytest.raises(BadOption, match=rf"'{option}': .*{name}\.pem"):
+            tls.context(files)
+
+
+def test_a_file_that_was_replaced_is_read_again(
+    authority: trustme.CA, tmp_path: Path, ca_file: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text(Path(ca_file).read_text())
+    first = tls.context(Tls(str(path)))
+    assert tls.context(Tls(str(path))) is first
+    trustme.CA().cert_pem.write_to_path(path)
+    os.utime(path, ns=(1, 1))
+    assert tls.context(Tls(str(path))) is not first
 
 
 def test_options() -> None:

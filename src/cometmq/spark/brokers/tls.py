@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -43,9 +44,25 @@ def parse(given: Given) -> Tls | None:
     return found
 
 
-@lru_cache(maxsize=16)
 def context(tls: Tls) -> ssl.SSLContext:
-    """The context of this process. Raises BadOption when a file cannot be used."""
+    """The context of this process, made anew when a file was replaced.
+
+    Raises BadOption when a file cannot be used.
+    """
+    written: list[int] = []
+    files = {"tlsCaFile": tls.ca_file, "tlsCertFile": tls.cert_file, "tlsKeyFile": tls.key_file}
+    for option, path in files.items():
+        if path is not None:
+            try:
+                written.append(os.stat(path).st_mtime_ns)
+            except OSError as error:
+                raise BadOption(option, f"{path}: {error.strerror}") from None
+    return _made(tls, tuple(written))
+
+
+@lru_cache(maxsize=16)
+def _made(tls: Tls, written: tuple[int, ...]) -> ssl.SSLContext:
+    """``written`` is when the files were; certificates are replaced while queries run."""
     import ssl
 
     try:

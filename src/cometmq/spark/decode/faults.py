@@ -117,7 +117,7 @@ def batches(
 
 
 def _column(block: Block, faults: Faults, name: str) -> pa.Array:
-    if name == CORRUPT.name:
+    if name == CORRUPT.name and faults.reasons:
         return pa.array([faults.reasons.get(row) for row in range(len(block))], pa.string())
     if name == "body" and faults.bodies is not None:
         return faults.bodies
