@@ -251,3 +251,19 @@ def test_what_a_failed_sync_gave_up_is_not_believed_by_the_next_process(seed: in
     assert 40 <= len(assert_consistent(again)) <= 100
     fill(again, 20, first=200)
     assert_consistent(again)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_failed_sync_of_the_index_is_known_though_the_older_note_stays(seed: int) -> None:
+    """The note that is to be taken back cannot be removed: a newer one has to say so."""
+    machine = Machine(seed)
+    store = machine.start()
+    fill(store, 40)
+    store.flusher.sync_now()
+    machine.run(store.upkeep.flush_entries())
+    machine.fail("datasync", "index")
+    machine.fail("unlink", "")
+    with pytest.raises(OSError, match="Input/output"):
+        machine.thorough_round(store)
+    machine.kill()
+    assert len(assert_consistent(machine.start())) == 40

@@ -309,7 +309,9 @@ class Upkeep:
         synced, a start goes by what is surely on the device, and makes the others again."""
         self._unsure = True
         store = self._store
-        store.files.unlink(progress_path(store.config.store_path_root_dir))
+        with suppress(OSError):
+            # That may fail as well; the note written below is newer, and counts.
+            store.files.unlink(progress_path(store.config.store_path_root_dir))
         with suppress(OSError):
             # A start may have noted more on the device than is synced, to make it again.
             self._write_durably(self._positions(self.synced))

@@ -274,9 +274,12 @@ class World:
         """The disk is well again and has room; whoever waits for that notices."""
         self.fill_disk(0.5, full=False)
         self.process.files.faults.clear()
-        for _ in range(3):
+        # Files that have to go are removed one by one before the disk is looked at again.
+        for round_ in range(12):
             self.sleep(11_000)
             self.turn(20)
+            if round_ >= 2 and not self.process.store.disk_problem:
+                break
 
 
 def _progress(process: Process) -> dict[QueueKey, int]:
