@@ -20,7 +20,7 @@ from examples.datasync.base import TOPIC
 from examples.datasync.copies import PLATFORMS, Places
 
 #: Changes in a micro-batch at most.
-BATCH = 2_000
+BATCH = 4_000
 _TYPES: Final = {"TEXT": "string", "INTEGER": "int"}
 
 

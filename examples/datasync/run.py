@@ -40,7 +40,7 @@ def run(
     script: Script,
     changes: int,
     catch_up: Callable[[], None],
-    batches: int = 2,
+    batches: int = 1,
 ) -> Outcome:
     """Change the base while its relay and, after some ``batches``, the pipeline are killed;
     ``catch_up`` is the pipeline's second life. Raises TimeoutError when it waits in vain."""

@@ -84,7 +84,7 @@ def test_the_newest_change_of_a_row_counts() -> None:
             "problem": None,
         }
 
-    history = [
+    history: list[Row] = [
         change("insert", "U1", 1, 0), change("update", "U1", 4, 2), change("update", "U1", 3, 1),
         change("insert", "U2", 2, 0), change("delete", "U2", 5, 0), change("update", "U1", 4, 2),
         {"table": None, "key": None, "op": None, "change": None, "row": None, "problem": "bad"},
