@@ -20,13 +20,13 @@ import logging
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.core.errors import CometError, SettingsError
+from cometmq.core.errors import CometError
 from cometmq.spark.tables.pgcolumns import as_text, postgres_types
 from cometmq.spark.tables.pgcopy import StagingSource, staged
+from cometmq.spark.tables.pgmerge import TASK, Merge, names, statements
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 
 if TYPE_CHECKING:
@@ -38,28 +38,12 @@ log = logging.getLogger(__name__)
 
 BATCHES: Final = "cometmq_batches"
 STAGING: Final = "cometmq_staging"
-TASK: Final = "_cometmq_task"
-"""The column of a staging table that says which attempt of a task wrote a row."""
 #: A task of a driver that was thought dead may still copy into a table that is to be dropped.
 _DROP_WAIT_MS: Final = 1_000
 
 
 class MergeFailed(CometError):
     """The rows of a batch could not be put into the table; nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """How rows meet those of the table: by ``keys``, or appended when there are none.
-
-    Of rows with the same key in a batch the one with the highest ``newest_by`` counts, and it
-    replaces only a row whose ``newest_by`` is not higher. Rows whose boolean column ``deleted`` is
-    true delete; that column is not in the table.
-    """
-
-    keys: tuple[str, ...] = ()
-    newest_by: tuple[str, ...] = ()
-    deleted: str = ""
 
 
 class PostgresTable(TableSink):
@@ -82,8 +66,6 @@ class PostgresTable(TableSink):
         newest_by: Sequence[str] = (),
         deleted: str = "",
     ) -> None:
-        if (newest_by or deleted) and not keys:
-            raise SettingsError("keys", "newest_by and deleted need them")
         self._conninfo = conninfo
         self._schema, _, self._name = table.rpartition(".")
         self._merge = Merge(tuple(keys), tuple(newest_by), deleted)
@@ -156,7 +138,7 @@ class PostgresTable(TableSink):
                 f"{self._full}: {sum(counts.values())} rows were copied for batch {mark.batch}, "
                 f"{found and found[0]} are there"
             )
-        for statement in self._statements(place, columns):
+        for statement in statements(self._merge, self._identifier(self._name), place, columns):
             try:
                 connection.execute(statement, (named,))
             except errors.CardinalityViolation:
@@ -166,60 +148,6 @@ class PostgresTable(TableSink):
                 ) from None
         connection.execute(sql.SQL("DROP TABLE {}").format(place))
         return True
-
-    def _statements(self, staging: sql.Composable, columns: Sequence[str]) -> list[sql.Composed]:
-        """What puts the staged rows of some tasks (its one value) into the table."""
-        from psycopg import sql
-
-        merge = self._merge
-        kept = [name for name in columns if name != merge.deleted]
-        parts: dict[str, sql.Composable] = {
-            "target": self._identifier(self._name),
-            "columns": _names(kept),
-            "keys": _names(merge.keys),
-            "newest": self._newest(staging, columns),
-            "deleted": sql.Identifier(merge.deleted or "-"),
-            "same_key": _joined(" AND ", [("t", key, "=", "s") for key in merge.keys]),
-            "set": _joined(", ", [("", name, "=", "excluded") for name in kept
-                                  if name not in merge.keys]),
-            "not_newer": _not_newer(merge.newest_by, "t", "s"),
-            "still": _not_newer(merge.newest_by, "t", "excluded"),
-        }  # fmt: skip
-        if not merge.keys:
-            append = "INSERT INTO {target} ({columns}) SELECT {columns} FROM {newest} s"
-            return [sql.SQL(append).format(**parts)]
-        found: list[sql.Composed] = []
-        rest = "{newest} s"
-        if merge.deleted:
-            delete = "DELETE FROM {target} t USING {newest} s WHERE {same_key} AND {not_newer} "
-            found.append(sql.SQL(delete + "AND s.{deleted}").format(**parts))
-            rest = "{newest} s WHERE s.{deleted} IS NOT TRUE"
-        other = [name for name in kept if name not in merge.keys]
-        doing = "UPDATE SET {set} WHERE {still}" if other else "NOTHING"
-        upsert = (
-            f"INSERT INTO {{target}} AS t ({{columns}}) SELECT {{columns}} FROM {rest} "
-            f"ON CONFLICT ({{keys}}) DO {doing}"
-        )
-        return [*found, sql.SQL(upsert).format(**parts)]
-
-    def _newest(self, staging: sql.Composable, columns: Sequence[str]) -> sql.Composable:
-        """The rows of the tasks, one a key."""
-        from psycopg import sql
-
-        merge = self._merge
-        rows = sql.SQL("(SELECT {columns} FROM {staging} WHERE {task} = ANY(%s))")
-        if merge.newest_by:
-            rows = sql.SQL(
-                "(SELECT DISTINCT ON ({keys}) {columns} FROM {staging} WHERE {task} = ANY(%s) "
-                "ORDER BY {keys}, {order})"
-            )
-        order = [
-            sql.SQL("{} DESC NULLS LAST").format(sql.Identifier(name)) for name in merge.newest_by
-        ]
-        return rows.format(
-            columns=_names(columns), staging=staging, task=sql.Identifier(TASK),
-            keys=_names(merge.keys), order=sql.SQL(", ").join(order),
-        )  # fmt: skip
 
     # ------------------------------------------------------------------ tables
 
@@ -246,7 +174,7 @@ class PostgresTable(TableSink):
         types.pop(self._merge.deleted, None)
         parts = [_column(name, kind) for name, kind in types.items()]
         if self._merge.keys:
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(_names(self._merge.keys)))
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(names(self._merge.keys)))
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
         _create(connection, create.format(table, sql.SQL(", ").join(parts)))
 
@@ -262,7 +190,7 @@ class PostgresTable(TableSink):
         if deleted:
             extra.append(sql.SQL("NULL::boolean AS {}").format(sql.Identifier(deleted)))
         create = sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {} FROM {} WITH NO DATA")
-        chosen = sql.SQL(", ").join([_names(kept), *extra])
+        chosen = sql.SQL(", ").join([names(kept), *extra])
         target = self._identifier(self._name)
         connection.execute(create.format(self._identifier(staging), chosen, target))
 
@@ -283,15 +211,14 @@ class PostgresTable(TableSink):
         """Whether the table could be dropped: one that somebody writes to is left."""
         from psycopg import errors, sql
 
-        connection.execute(f"SET lock_timeout = {_DROP_WAIT_MS}")
+        drop = sql.SQL("DROP TABLE IF EXISTS {}").format(self._identifier(staging))
         try:
-            drop = sql.SQL("DROP TABLE IF EXISTS {}")
-            connection.execute(drop.format(self._identifier(staging)))
+            with connection.transaction():
+                connection.execute(f"SET LOCAL lock_timeout = {_DROP_WAIT_MS}")
+                connection.execute(drop)
         except errors.LockNotAvailable:
             log.warning("staging_in_use table=%s", staging)
             return False
-        finally:
-            connection.execute("RESET lock_timeout")
         return True
 
     # ------------------------------------------------------------------ names
@@ -335,38 +262,6 @@ def _column(name: str, kind: str) -> sql.Composable:
     from psycopg import sql
 
     return sql.SQL("{} " + kind).format(sql.Identifier(name))
-
-
-def _names(names: Sequence[str]) -> sql.Composable:
-    from psycopg import sql
-
-    return sql.SQL(", ").join(sql.Identifier(name) for name in names)
-
-
-def _joined(between: str, parts: Sequence[tuple[str, str, str, str]]) -> sql.Composable:
-    """``left.name OP right.name`` for each part; without a left, its name alone."""
-    from psycopg import sql
-
-    words = [
-        sql.SQL("{left} {sign} {right}").format(
-            left=sql.Identifier(left, name) if left else sql.Identifier(name),
-            sign=sql.SQL(sign),
-            right=sql.Identifier(right, name),
-        )
-        for left, name, sign, right in parts
-    ]
-    return sql.SQL(between).join(words)
-
-
-def _not_newer(names: Sequence[str], left: str, right: str) -> sql.Composable:
-    """Whether a row of the table is not newer than one that comes."""
-    from psycopg import sql
-
-    if not names:
-        return sql.SQL("TRUE")
-    own = sql.SQL(", ").join(sql.Identifier(left, name) for name in names)
-    other = sql.SQL(", ").join(sql.Identifier(right, name) for name in names)
-    return sql.SQL("(ROW({}) > ROW({})) IS NOT TRUE").format(own, other)
 
 
 def _digest(text: str) -> str:
