@@ -98,3 +98,12 @@ async def test_every_broker_code_of_the_registry_is_served(tmp_path: Path) -> No
                 if head.code == 3:
                     unsupported.append(spec.code.name)
     assert unsupported == []
+
+
+async def test_a_topic_is_on_the_device_when_its_first_send_is_answered(tmp_path: Path) -> None:
+    """A message that waits for its time is in no queue from which a start could find its topic."""
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        properties = "UNIQ_KEY\x01U1\x02DELAY\x013"
+        assert (await client.send(b="later", i=properties)).code == 0
+        assert '"later"' in (tmp_path / "config" / "topics.json").read_text()

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from cometmq.broker.lookup import first_stored_ms
 from cometmq.broker.versioned import TableFormat, VersionedTable
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, StoreError
 from cometmq.message.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -157,9 +158,16 @@ class TopicTable:
         await self._table.file.saved()
 
     def when_announced(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once name servers know of all changes made so far."""
+        """Call ``callback`` once all changes made so far are on the device and name servers know of
+        them.
+
+        After a crash a topic is found again by its queues; a message that waits for its time, or
+        for the end of its transaction, is in none of them yet.
+        """
 
         async def wait() -> None:
+            with suppress(StoreError):  # a full disk, say: logged; the next change tries again
+                await self.saved()
             await self.announced()
             callback()
 
