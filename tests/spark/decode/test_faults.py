@@ -15,7 +15,7 @@ from cometmq.spark.decode import faults
 from cometmq.spark.decode.fields import walk
 from cometmq.spark.decode.records import Block
 from cometmq.spark.schema import NAMES, arrow_schema
-from tests.spark.records import plain_record, records
+from tests.spark.records import ODD, REGULAR, plain_record, records
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 ALL = (*NAMES, "_corrupt")
@@ -170,3 +170,10 @@ def test_whatever_is_spoilt_is_read_or_told(
     assert isinstance(told, pa.StringArray)
     if not changes:
         assert not {reason for reason in seen.reasons.values() if "length" in reason}
+
+
+@given(st.lists(records(st.one_of(REGULAR, ODD)), max_size=6))
+def test_a_row_is_judged_by_itself(found: list[bytes]) -> None:
+    alone = {row: reasons(each, texts=True).get(0) for row, each in enumerate(found)}
+    wanted = {row: reason for row, reason in alone.items() if reason is not None}
+    assert reasons(b"".join(found), texts=True) == wanted

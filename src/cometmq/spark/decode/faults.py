@@ -20,6 +20,7 @@ import pyarrow as pa
 from cometmq.filter.columns import join
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import FIXED_BYTES, MAGIC_V1, BadRecord, decode_one, verify
+from cometmq.spark.decode.gather import slices
 from cometmq.spark.schema import CORRUPT, arrow_schema
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _TAIL: Final = b"\0\0\0"
 """No topic, no properties."""
 
 #: A name without its value, or a value without its name.
-_BROKEN_PAIR: Final = re.compile(rb"\x02(?:[^\x01\x02\xff]+(?=[\x02\xff])|\x01)")
+_BROKEN_PAIR: Final = re.compile(rb"\x02(?:[^\x01\x02\xff]++(?=[\x02\xff])|\x01)")
 _ONLY_IN_TEXTS: Final = ("topic",)
 
 
@@ -153,19 +154,43 @@ def _of_crcs(block: Block) -> Iterator[tuple[int, str]]:
 def _of_texts(block: Block) -> Iterator[tuple[int, str]]:
     fields = block.fields
     view = fields.raw.data
+    are_topics = _are_utf8(view, fields.topic_starts, fields.topic_ends)
+    if not len(block) or (are_topics and _are_pairs(block)):
+        return
     topics = _slices(view, fields.topic_starts, fields.topic_ends)
     properties = _slices(view, fields.properties_starts, fields.ends)
-    # Parted, or halves of characters would come together.
-    if not _is_utf8(b"\x02".join(topics)) or not _is_utf8(b"\x02".join(properties)):
-        for row, (topic, text) in enumerate(zip(topics, properties, strict=True)):
-            if not _is_utf8(topic):
-                yield row, "topic is no UTF-8"
-            if not _is_utf8(text):
-                yield row, "properties are no UTF-8"
-    if _BROKEN_PAIR.search(join(properties).joined):
-        for row, text in enumerate(properties):
-            if _BROKEN_PAIR.search(join([text]).joined):
-                yield row, "properties hold something that is no name with a value"
+    for row, (topic, text) in enumerate(zip(topics, properties, strict=True)):
+        if not _is_utf8(topic):
+            yield row, "topic is no UTF-8"
+        if not _is_utf8(text):
+            yield row, "properties are no UTF-8"
+        if _BROKEN_PAIR.search(join([text]).joined):
+            yield row, "properties hold something that is no name with a value"
+
+
+def _are_pairs(block: Block) -> bool:
+    """Whether nothing is wrong with any row's properties."""
+    fields = block.fields
+    view, starts = fields.raw.data, fields.properties_starts
+    if not _are_utf8(view, starts, fields.ends):
+        return False
+    # With the two bytes of its length, which make room for what parts texts (columns.py).
+    taken = slices(view, starts - 2, fields.ends)
+    lengths = fields.ends - starts + 2
+    texts = np.full(int(lengths.sum()) + 1, 0xFF, np.uint8)
+    texts[:-1] = np.frombuffer(taken.buffers()[2], np.uint8, len(texts) - 1)
+    heads = np.cumsum(lengths) - lengths
+    texts[heads] = 0xFF
+    texts[heads + 1] = 0x02
+    return _BROKEN_PAIR.search(texts.data) is None
+
+
+def _are_utf8(view: memoryview, starts: Ints, ends: Ints) -> bool:
+    try:
+        slices(view, starts, ends).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _slices(view: memoryview, starts: Ints, ends: Ints) -> list[memoryview]:

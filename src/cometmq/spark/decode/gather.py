@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cometmq.message.walk import Ints
 
 
-def slices(data: bytes, starts: Ints, ends: Ints) -> pa.Array:
+def slices(data: bytes | memoryview, starts: Ints, ends: Ints) -> pa.Array:
     """``data[start:end]`` of every row as a binary array; the stretches ascend."""
     borders = np.empty(len(starts) * 2, np.int32)
     borders[0::2] = starts
