@@ -3,11 +3,12 @@
     .venv/bin/python -m benchmarks.cold_replay [--rounds 3] [--seconds 10] [--gib 1] [--no-java]
 
 For each broker: topics of a GiB each, one a round, then more than three log files of other
-messages, which a Java broker reads at its start. The broker is stopped, the log files leave the
-system's memory, and it is started again. Then rounds: producers alone, and producers beside a
-consumer that replays a topic nobody has read. A broker counts as cold what is more than 1 % of the
-machine's memory behind the end. That it was cold shows in ``read_bytes`` of its process, which has
-to grow by what was replayed. One JSON line a broker.
+messages, which a Java broker reads at its start. Once CometMQ has sealed its full files, which
+reads them, the broker is stopped, the log files leave the system's memory, and it is started again.
+Then rounds: producers alone, and producers beside a consumer that replays a topic nobody has read.
+A broker counts as cold what is more than 1 % of the machine's memory behind the end. That it was
+cold shows in ``read_bytes`` of its process, which has to grow by what was replayed. One JSON line a
+broker.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ BODY_BYTES: Final = 1024
 RECORD_BYTES: Final = 1200
 PRODUCERS: Final = 4
 BEHIND_BYTES: Final = (3 << 30) + (512 << 20)
-SETTINGS: Final = {"accessMessageInMemoryMaxRatio": "1"}
+SETTINGS: Final = {
+    "accessMessageInMemoryMaxRatio": "1",
+    # A disk that is rather full would have the brokers drop what is to be replayed.
+    "diskMaxUsedSpaceRatio": "98",
+    "cleanFileForciblyEnable": "false",
+}
+SEALED_S: Final = 300
 HEAD_START_S: Final = 1.0
 
 
@@ -68,6 +75,18 @@ class Replay:
             if found["errors"]:
                 raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
             stored += int(found["stored"])
+
+    def wait_for_seals(self) -> None:
+        """Wait until all full log files have their seals, if this broker makes them."""
+        store = self._server.home / "store"
+        if self._server.name != "cometmq":
+            return
+        deadline = time.monotonic() + SEALED_S
+        # The last two files are being written and made ahead.
+        while len(_names(store / "cometmq-seals")) < len(_names(store / "commitlog")) - 2:
+            if time.monotonic() > deadline:
+                raise BenchmarkFailed(f"log files without seals after {SEALED_S} s")
+            time.sleep(1)
 
     def cool(self) -> None:
         """Take the whole log out of the system's memory; the broker does not run meanwhile."""
@@ -99,6 +118,8 @@ class Replay:
         output, _ = replay.communicate()
         read_bytes = proc_numbers(self._server.pid, "io")["read_bytes"] - before
         replayed = json.loads(output)
+        if replayed["errors"] or not replayed["messages_per_s"]:
+            raise BenchmarkFailed(f"{self._server.name}: nothing replayed, {replayed}")
         # The load generator does not count its first fifth.
         replayed_bytes = replayed["messages_per_s"] * RECORD_BYTES * self._seconds
         return {
@@ -114,6 +135,10 @@ class Replay:
             "replayed_mib": round(replayed_bytes / 2**20),
             "read_mib": round(read_bytes / 2**20),
         }
+
+
+def _names(directory: Path) -> list[str]:
+    return [path.name for path in directory.glob("[0-9]*")]
 
 
 async def _create_topic(address: str, topic: str) -> None:
@@ -138,6 +163,7 @@ def measure(server: Server, load_path: Path, words: argparse.Namespace) -> dict[
             replay.fill(topic, int(words.gib * 2**30))
         replay.fill("behind", BEHIND_BYTES)
         replay.fill("live", 1)
+        replay.wait_for_seals()
         replay.cool()
         replay.produce()
         found = [replay.round(topic) for topic in topics]

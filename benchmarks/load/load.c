@@ -233,8 +233,8 @@ static void take_pull_answer(struct connection *c, struct totals *t, long code,
         for (; code == 0 && body < end; body += get_u32(body)) t->messages++;
         t->looked_at += next_offset - c->next_offset;
         c->next_offset = next_offset;
-    } else if (code == 19 || code == 21) {
-        c->next_offset = 0;
+    } else if (code == 19 || (code == 21 && next_offset <= c->next_offset)) {
+        c->next_offset = 0; /* the end: once more; 21 with a later offset: messages are gone */
     } else {
         t->errors++;
     }

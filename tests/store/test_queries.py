@@ -103,7 +103,7 @@ async def test_ranges_of_dropped_files(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_load_gives_its_files_back(tmp_path: Path) -> None:
-    store = opened(tmp_path, access_message_in_memory_max_ratio=0)
+    store = opened(tmp_path, files=ForgetfulFiles(), access_message_in_memory_max_ratio=0)
     fill(store, 20, queues=1)
     load = asyncio.create_task(store.load(store.read("t", 0, 0, 4)))
     await asyncio.sleep(0)

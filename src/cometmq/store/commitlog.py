@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.store.resident import Windows
+from cometmq.store.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ class CommitLog:
         self.segments = segments
         self.failure: StoreError | None = None
         self.hot_bytes = 1 << 62
-        self.windows = Windows()
+        self.windows = Windows(lambda: self.written)
         self._ahead: Future[LogFile] | None = None
         self.resume(segments.start)
 

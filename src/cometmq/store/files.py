@@ -77,6 +77,11 @@ class Files(Protocol):
         would have to be asked."""
         ...
 
+    def will_need(self, handle: int, offset: int, size_bytes: int) -> None:
+        """Say that these bytes will be read soon: the system begins to fetch them, and nobody
+        waits."""
+        ...
+
     def next_data(self, handle: int, offset: int) -> int:
         """Where bytes begin, from ``offset`` on, that need not be zero; the length when none do."""
         ...
@@ -216,6 +221,10 @@ class PosixFiles:
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return 0
             raise
+
+    def will_need(self, handle: int, offset: int, size_bytes: int) -> None:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(handle, offset, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def next_data(self, handle: int, offset: int) -> int:
         size = os.fstat(handle).st_size

@@ -9,21 +9,21 @@ answer, and asked for first it raises StoreCorrupt.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.resident import WINDOW_BYTES, Window
 from cometmq.store.seals import BLOCK_BYTES
+from cometmq.store.windows import WINDOW_BYTES, note_compared
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.mapped import LogFile
     from cometmq.store.seals import Seals
 
-logger = logging.getLogger(__name__)
+#: Ranges within so many bytes are read by the window.
+_CLOSE_BYTES = WINDOW_BYTES // 2
 
 
 class Piece(NamedTuple):
@@ -62,20 +62,18 @@ async def load_ranges(
 ) -> list[Piece]:
     """The bytes of ranges of the log, read in a thread; a range that is gone by now ends them.
 
-    With ``ahead`` ranges that lie close together are read with what follows them, and that is kept
-    for whoever goes on from there (resident.py).
+    With ``ahead`` ranges that lie close together are taken from windows, which are kept for whoever
+    goes on from there (windows.py).
     """
+    if ahead and sum(ranges[-1]) - ranges[0][0] <= _CLOSE_BYTES:
+        return await _load_windows(log, ranges)
     spans: list[_Span] = []
     places: list[tuple[_Span, int, int]] = []
-    close = ahead and sum(ranges[-1]) - ranges[0][0] <= WINDOW_BYTES // 2
     for start, size in ranges:
         file = log.segments.find(start)
         if file is None or start + size > file.end:
             break
-        stop = start + size
-        if close and not (spans and spans[-1].file is file):
-            stop = min(max(stop, start + WINDOW_BYTES), file.end, max(log.written, stop))
-        places.append((_span_for(spans, file, start, stop), start, size))
+        places.append((_span_for(spans, file, start, start + size), start, size))
     for span in spans:
         span.file.pin()
     done = asyncio.get_running_loop().run_in_executor(None, _fill, spans)
@@ -84,9 +82,18 @@ async def load_ranges(
     await asyncio.shield(done)
     for span in spans:
         _note(span)
-        if close and not span.bad and (span.compared or span.seals is None):
-            log.windows.keep(Window(span.start, span.stop, memoryview(span.buffer)))
     return [_piece(*place) for place in places]
+
+
+async def _load_windows(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> list[Piece]:
+    pieces: list[Piece] = []
+    for start, size in ranges:
+        file = log.segments.find(start)
+        if file is None or start + size > file.end:
+            break
+        view, damage = await log.windows.fetch(file, start, start + size)
+        pieces.append(Piece(view, start, damage, file.path))
+    return pieces
 
 
 def _span_for(spans: list[_Span], file: LogFile, start: int, stop: int) -> _Span:
@@ -129,12 +136,7 @@ def _note(span: _Span) -> None:
         # Its seal cannot be read: there is nothing to compare with until it has another.
         file.unseal()
         return
-    file.note_proven(span.start, span.stop, span.bad)
-    for offset in span.bad:
-        if span.seals.is_news(offset):
-            logger.error(
-                "log_block_damaged path=%s offset=%d size=%d", file.path, offset, BLOCK_BYTES
-            )
+    note_compared(file, span.seals, span.start, span.stop, span.bad)
 
 
 def _piece(span: _Span, start: int, size: int) -> Piece:

@@ -92,6 +92,15 @@ class LogFile:
             self._detach()
         self._files.pwrite(self.handle, data, offset - self.base)
 
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer`` from a physical offset with what the system has in memory; gives the
+        bytes read, fewer where the device would have to be asked."""
+        return self._files.read_cached(self.handle, buffer, offset - self.base)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Have the system fetch the bytes between two physical offsets, without a wait."""
+        self._files.will_need(self.handle, start - self.base, stop - start)
+
     def read_into(self, buffer: bytearray | memoryview, offset: int) -> int:
         """Fill ``buffer`` from a physical offset without the map; gives the bytes read."""
         return self._files.read_into(self.handle, buffer, offset - self.base)

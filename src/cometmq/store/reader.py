@@ -17,7 +17,7 @@ import msgspec
 from cometmq.message.record import PREFIX
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
-from cometmq.store.resident import is_recent, ranges_at_once, ranges_in_windows
+from cometmq.store.resident import is_recent, ranges_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.loading import Piece
+    from cometmq.store.mapped import LogFile
 
 MAX_SCANNED_ENTRIES = 800
 _QUEUE_OFFSET_AT = 20
@@ -165,7 +166,9 @@ def _one_by_one(
     if not count:
         return empty(_nothing_found(scanned, removed), offset + scanned, low, high)
     ranges.append((start, stop - start))
-    chunks = ranges_in_windows(log, ranges) if far else ranges_at_once(log, ranges)
+    chunks = None if far else ranges_at_once(log, ranges)
+    if chunks is None:
+        chunks = _in_windows(log, ranges)
     return ReadResult(
         ReadStatus.FOUND, offset + scanned, low, high, chunks or [], count, total, chunks is None,
         ranges,
@@ -187,13 +190,13 @@ def _plain(
     fields = _UNPACK[count](entries)
     places, sizes = fields[::3], fields[1::3]
     first, stop, total = places[0], places[-1] + sizes[-1], sum(sizes)
-    if total > max_bytes or first < log.segments.start or log.is_far(first):
+    if total > max_bytes or first < log.segments.start:
         return None
     file = log.segments.find(first)
     if file is None or stop > file.end:
         return None
-    if file.unproven is not None and not file.is_proven(first, stop):
-        return None
+    if log.is_far(first) or (file.unproven is not None and not file.is_proven(first, stop)):
+        return _plain_from_windows(places, sizes, log, file)
     if is_recent(log, first):
         base, whole = file.base, file.view
     else:
@@ -211,6 +214,40 @@ def _plain(
         count,
         total,
     )
+
+
+def _plain_from_windows(
+    places: tuple[int, ...], sizes: tuple[int, ...], log: CommitLog, file: LogFile
+) -> tuple[list[memoryview], int, int] | None:
+    """What :func:`_plain` gives, as far as windows have it: what was read already is given by the
+    limits for what is in memory, without waiting for the rest."""
+    find = log.windows.find
+    chunks: list[memoryview] = []
+    count = total = first = 0
+    last = len(places) - 1
+    for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        stop = place + size
+        if number < last and places[number + 1] == stop:
+            continue
+        found = find(file, places[first], stop)
+        if found is None:
+            break
+        chunks.append(found)
+        total += len(found)
+        count = first = number + 1
+    return (chunks, count, total) if count else None
+
+
+def _in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
+    """The bytes of ranges (offset, size); None when one was not read lately."""
+    chunks: list[memoryview] = []
+    for start, size in ranges:
+        file = log.segments.find(start)
+        found = None if file is None else log.windows.find(file, start, start + size)
+        if found is None:
+            return None
+        chunks.append(found)
+    return chunks
 
 
 async def load(result: ReadResult, log: CommitLog, limits: ReadLimits) -> None:

@@ -6,58 +6,23 @@ A page fault in a map holds the whole process until the device answers, and so d
   files' maps;
 - other bytes near the end are given so too when the system says that it has them (pagecache.py):
   after a restart, or when memory is short, it may not;
-- far behind the end there are only the windows: what was read lately, and compared with its seal.
+- far behind the end there are only the windows: what was read lately (windows.py).
 
 Whatever is not given here is read in a thread (loading.py).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.mapped import LogFile
 
 RECENT_BYTES = 64 << 20
-WINDOW_BYTES = 1 << 20
-_WINDOWS = 32
 #: Ranges so near to each other are read in one go.
 _GAP_BYTES = 16 << 10
 _SPAN_BYTES = 512 << 10
-
-
-class Window(NamedTuple):
-    """Bytes of one file from a physical offset up to another."""
-
-    start: int
-    stop: int
-    view: memoryview
-
-
-class Windows:
-    """What was read last far behind the end, so that a consumer who goes on from there finds it."""
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept: deque[Window] = deque(maxlen=_WINDOWS)
-
-    def keep(self, window: Window) -> None:
-        """Remember a window in the place of the oldest."""
-        self._kept.append(window)
-
-    def forget(self) -> None:
-        """Forget all of them."""
-        self._kept.clear()
-
-    def find(self, start: int, stop: int) -> memoryview | None:
-        """The bytes from ``start`` to ``stop`` when a window holds all of them."""
-        for window in self._kept:
-            if window.start <= start and stop <= window.stop:
-                return window.view[start - window.start : stop - window.start]
-        return None
 
 
 def is_recent(log: CommitLog, offset: int) -> bool:
@@ -112,14 +77,3 @@ def _spans(
                 continue
         spans.append((file, [(start, size)]))
     return spans
-
-
-def ranges_in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
-    """The bytes of ranges (offset, size) far behind the end; None when one was not read lately."""
-    found: list[memoryview] = []
-    for start, size in ranges:
-        view = log.windows.find(start, start + size)
-        if view is None:
-            return None
-        found.append(view)
-    return found

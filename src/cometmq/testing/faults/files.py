@@ -213,6 +213,9 @@ class MemoryFiles:
     def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
         return self.read_into(handle, buffer, offset)
 
+    def will_need(self, handle: int, offset: int, size_bytes: int) -> None:
+        pass
+
     def next_data(self, handle: int, offset: int) -> int:
         file, _ = self._handles[handle]
         rest = memoryview(file.data)[offset : file.size].tobytes()
