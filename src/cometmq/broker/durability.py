@@ -166,6 +166,8 @@ class Appender:
         self._turn = Turn()
         #: Of sends that wait for nothing but the write.
         self._unsynced = Turn()
+        #: Of sends whose messages the device has already.
+        self._repeated = Turn()
         #: Turns that ended while a large batch held the log, and those whose answers it delayed.
         self._held: list[Turn] = []
         self._delayed: deque[Turn] = deque()
@@ -193,6 +195,18 @@ class Appender:
         waits = self._synced or self._slaves is not None
         turn = self._turn if wait_durable or not waits else self._unsynced
         turn.sends.append(send)
+
+    def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
+        """Have a send answered whose message lies at a physical offset since before this turn, or
+        since earlier in it, once its policy is met for that message."""
+        slaves = self._slaves
+        if wait_durable and self._synced and place >= self._store.durable_offset:
+            self.add_send(send, wait_durable=True)
+        elif wait_durable and slaves is not None and place >= slaves.reached:
+            self._schedule()
+            self._repeated.sends.append(send)
+        else:
+            self.add_send(send, wait_durable=False)
 
     async def put(self, record: OutgoingRecord) -> PutResult:
         """Store one record and wait until it is as safe as the flush policy promises.
@@ -320,8 +334,9 @@ class Appender:
         except StoreError as error:
             log.error("append failed messages=%d error=%s", len(turn.sends), error)
             unsynced, self._unsynced = self._unsynced, Turn()
+            repeated, self._repeated = self._repeated, Turn()
             held, self._held = self._held, []
-            for failed in (*held, unsynced, turn):
+            for failed in (*held, unsynced, repeated, turn):
                 self._fail(failed, error)
             self.on_turn_failed()
             return
@@ -336,6 +351,10 @@ class Appender:
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
+        if self._repeated.sends:
+            repeated, self._repeated = self._repeated, Turn()
+            repeated.end = store.written_offset
+            self._stored(repeated)
         if self._synced:
             self._park(turns)
         elif len(turns) == 1:

@@ -172,6 +172,22 @@ async def test_ids_are_known_after_a_restart_also_where_the_log_is_cold(
         assert bodies(running.broker) == ["a", "b", "c", "d"]
 
 
+async def test_a_repeat_is_as_safe_as_its_first(tmp_path: Path) -> None:
+    """A master without slaves says of a repeat what it said of the first, and syncs neither
+    twice."""
+    settings = ON | {"flushDiskType": "SYNC_FLUSH", "brokerRole": "SYNC_MASTER"}
+    async with running_broker(tmp_path, **settings) as running:
+        client = await running.connect()
+        async with asyncio.timeout(4):
+            heads = [await put(client, "a"), await put(client, "a")]
+            heads.append(await put_batch(client, "a", "b"))
+            heads.append(await put_batch(client, "a", "b"))
+            unsafe = named("a", "\x02WAIT\x01false")
+            heads.append(await client.send(b"body of a", i=unsafe))
+        assert [head.code for head in heads] == [11, 11, 11, 11, 0]
+        assert bodies(running.broker) == ["a", "b"]
+
+
 async def test_what_was_not_written_is_not_taken_for_stored(tmp_path: Path) -> None:
     files = FailingFiles()
     async with running_broker(tmp_path, files, **ON) as running:

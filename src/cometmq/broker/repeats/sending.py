@@ -76,7 +76,7 @@ class GuardedSends:
         self._guard.dropped += 1
         request.body = b""
         send = (peer, request, found.queue_id, found.queue_offset, found.place)
-        self._appender.add_send(send, wait_durable=wait_durable and self._is_unsafe(found.place))
+        self._appender.add_repeat(send, found.place, wait_durable=wait_durable)
         return True
 
     def stored(self, topic: str, unique: str | None, stored: Stored) -> None:
@@ -125,13 +125,8 @@ class GuardedSends:
             [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]
         )
         answered_queue = queue_id if new else all_of_it[0].queue_id
-        wait = wait_durable and self._is_unsafe(max(scattered.places))
         send = (peer, request, answered_queue, all_of_it[0].queue_offset, scattered)
-        self._appender.add_send(send, wait_durable=wait)
-
-    def _is_unsafe(self, place: int) -> bool:
-        """Whether a record's sync is still to come; nobody would end the wait for a past one."""
-        return place >= self._store.durable_offset
+        self._appender.add_repeat(send, max(scattered.places), wait_durable=wait_durable)
 
     def _serve_later(self, peer: Peer, request: Request[Any], cold: Sequence[Cold]) -> None:
         begin_task(peer)
