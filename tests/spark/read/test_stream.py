@@ -13,14 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import wire
+from cometmq.spark.brokers import groups, wire
 from cometmq.spark.read import discovery
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import from_json
 from cometmq.spark.read.options import parse
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
-from tests.spark.topics import delete_topic, fill_all, make_topic, options
+from tests.spark.topics import access, delete_topic, fill_all, make_topic, options
 
 spark_test = pytest.mark.spark
 
@@ -73,6 +73,30 @@ def test_each_message_once_over_restarts(
         fill_all(client, queues[:2], 5, start=20)
         assert to_parquet(frame, tmp_path) == 1
     assert bodies(spark, tmp_path) == expected(3, 20) + expected(2, 25, start=20)
+
+
+@spark_test
+def test_a_group_knows_of_every_batch_also_of_the_last(
+    spark: SparkSession, cometmq_session_cluster: Cluster, tmp_path: Path
+) -> None:
+    namesrv = cometmq_session_cluster.namesrv
+    with Client(namesrv) as client:
+        queues = [
+            queue for name in "ab" for queue in make_topic(client, f"StreamPattern-{name}", 2)
+        ]
+        fill_all(client, queues, 30)
+    read = spark.readStream.format("rocketmq").option("nameservers", namesrv)
+    frame = read.options(
+        subscribePattern="StreamPattern-.*",
+        startingOffsets="earliest",
+        consumerGroup="stream-pattern",
+        maxBytesPerTrigger="12000",
+        minOffsetsPerTrigger="1000",
+    ).load()
+    assert to_parquet(frame, tmp_path) > 1
+    assert bodies(spark, tmp_path) == expected(2, 30) + expected(2, 30)
+    told = groups.committed("stream-pattern", queues, access(namesrv))
+    assert told == dict.fromkeys(queues, 30)
 
 
 @spark_test
