@@ -42,6 +42,7 @@ def settings(query: Query) -> dict[str, str]:
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        "spark.python.authenticate.socketTimeout": "60s",
     }
     return {**found, "spark.driver.host": "127.0.0.1"} if query.master else found
 
