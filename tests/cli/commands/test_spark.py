@@ -98,6 +98,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         "os": OSError("io"),
         "cut": KeyboardInterrupt(),
         "sql": AnalysisException("[UNRESOLVED_COLUMN] x\n\nJVM stacktrace:\na.b"),
+        "lack": ModuleNotFoundError("No module named 'deltalake'", name="deltalake"),
         "bug": KeyError("bug"),
     }
 
@@ -124,6 +125,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         ("words", 2, "cometmq spark fake: setting 'x': bad"),
         ("os", 1, "cometmq spark fake: io"),
         ("cut", 130, "cometmq spark fake: interrupted"),
+        (
+            "lack",
+            2,
+            "cometmq spark fake: No module named 'deltalake': pip install 'cometmq[delta]'",
+        ),
         ("sql", 1, "cometmq spark fake: [UNRESOLVED_COLUMN"),
     ],
 )

@@ -40,6 +40,24 @@ def test_what_is_no_change_is_told_apart(spark: SparkSession) -> None:
     assert all(row.bucket is None for row in rows[2:])
 
 
+def test_a_row_that_differs_from_its_columns_is_told(spark: SparkSession) -> None:
+    rows: list[dict[str, object] | None] = [
+        {"code": "AD", "n": 1},
+        {"code": None, "n": None},
+        {"code": "AD", "n": 1, "new": True},
+        {"code": "AD"},
+        {"code": "AD", "n": "many"},
+        None,
+    ]
+    bodies = [body("t", "k", "delete" if row is None else "update", 1, row) for row in rows]
+    bodies.append(body("other", "k", "update", 1, {"x": 1}))
+    found = parsed(messages(spark, *bodies), 8, {"t": "code string, n int"})
+    assert [row.problem for row in found.orderBy("queue_offset").collect()] == [
+        *(None, None, "row has more fields: new", "row lacks fields: n"),
+        *("a field of row is of another type", None, None),
+    ]
+
+
 def test_the_highest_change_counts(spark: SparkSession) -> None:
     found = parsed(
         messages(

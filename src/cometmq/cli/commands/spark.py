@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
+_EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres"}
 
 Master = Annotated[
     str, typer.Option(metavar="URL", help="Where Spark runs: local[N], spark://..., yarn, k8s://")
@@ -167,8 +168,10 @@ def _code_of(error: Exception) -> int | None:
     """The exit code for an error; None for a bug."""
     from pyspark.errors import PySparkException
 
-    if isinstance(error, SettingsError) or (
-        isinstance(error, CometError) and isinstance(error, ValueError)
+    if (
+        isinstance(error, SettingsError)
+        or _extra_for(error)
+        or (isinstance(error, CometError) and isinstance(error, ValueError))
     ):
         return REFUSED
     return FAILED if isinstance(error, CometError | PySparkException | OSError) else None
@@ -177,7 +180,16 @@ def _code_of(error: Exception) -> int | None:
 def _line_of(error: Exception) -> str:
     from cometmq.spark.jobs.failures import cause_of
 
+    extra = _extra_for(error)
+    if extra:
+        return f"{error}: pip install 'cometmq[{extra}]'"
     return cause_of(error)
+
+
+def _extra_for(error: Exception) -> str:
+    """The extra of this package that a failed import asks for; empty for another error."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return _EXTRAS.get((name or "").partition(".")[0], "")
 
 
 def _add(job: Job) -> None:

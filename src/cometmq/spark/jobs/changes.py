@@ -9,9 +9,11 @@ row after the change and null exactly for a deletion; it stays JSON text, so any
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 if TYPE_CHECKING:
@@ -28,18 +30,22 @@ STATE_DDL: Final = (
     "table string, key string, op string, change bigint, at_ms bigint, row string, "
     "queue_offset bigint"
 )
+_CORRUPT: Final = "_as_it_was"
 STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
 """What the copy keeps of a row's newest change."""
 
 
-def parsed(messages: DataFrame, buckets: int) -> DataFrame:
+def parsed(
+    messages: DataFrame, buckets: int, schemas: Mapping[str, str] | None = None
+) -> DataFrame:
     """One row a message, with its table and key's ``bucket``.
 
-    ``problem`` is null, or says why the body is no change; only then is ``text`` the body.
+    ``problem`` is null, or says why the body is no change, or how its row differs from the columns
+    of its table in ``schemas`` (DDL); only then is ``text`` the body.
     """
     text = f.make_valid_utf8(f.col("body").cast("string"))
     found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
-    problem = _problem()
+    problem = f.coalesce(_problem(), _drift(schemas or {}))
     return found.select(
         *("c.table", "c.op", "c.key", "c.change", "c.at_ms", "c.row"),
         *("broker_name", "queue_id", "queue_offset", "born_timestamp", "store_timestamp"),
@@ -64,6 +70,32 @@ def _problem() -> Column:
         .when(~f.col("c.op").isin("insert", "update", "delete"), "op is unknown")
         .when(is_delete != f.col("c.row").isNull(), "row is null for a deletion, and only then")
     )
+
+
+def _drift(schemas: Mapping[str, str]) -> Column:
+    """How a row differs from its table's columns: fields more or less, or of another type."""
+    problem = f.lit(None).cast("string")
+    for table, ddl in schemas.items():
+        columns = StructType.fromDDL(ddl)
+        assert isinstance(columns, StructType)
+        names = f.array(*(f.lit(name) for name in columns.names))
+        row = f.col("c.row")
+        given = f.json_object_keys(row)
+        more, less = f.array_except(given, names), f.array_except(names, given)
+        read = f.from_json(
+            row, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT}
+        )
+        told = (
+            f.when(given.isNull(), "row is no object")
+            .when(
+                f.size(more) > 0, f.concat(f.lit("row has more fields: "), f.concat_ws(", ", more))
+            )
+            .when(f.size(less) > 0, f.concat(f.lit("row lacks fields: "), f.concat_ws(", ", less)))
+            .when(read[_CORRUPT].isNotNull(), "a field of row is of another type")
+        )
+        mine = (f.col("c.table") == table) & row.isNotNull()
+        problem = f.when(mine, told).otherwise(problem)
+    return problem
 
 
 def newest(changes: DataFrame) -> DataFrame:

@@ -104,7 +104,8 @@ class Report:
 def run(spark: SparkSession, options: Options, progress: Progress = silent) -> Report:
     """Look through the dead letters, and send the chosen ones again where that is asked for.
 
-    Raises BadOption where the topic may not be read.
+    Raises BadOption where the topic may not be read, RouteNotFound where letters are to be sent to
+    a topic that is gone.
     """
     dead, waiting = _counts(options)
     if not dead:
@@ -113,7 +114,11 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
     try:
         with tasks_told(spark, "letters", progress):
             summary = _summary(found)
-        topics = [row.origin for row in summary if row.origin is not None]
+        origins = [row.origin for row in summary if row.origin is not None]
+        topics = _existing(options, origins)
+        gone = [topic for topic in origins if topic not in topics]
+        if gone and options.redrive:
+            raise RouteNotFound(gone[0], "create it, or choose letters of others with --where")
         first_ms = min((row["first"] for row in summary), default=0)
         there = _there(spark, options, found, topics, first_ms)
         before, sent, missing = len(there), 0, 0
@@ -168,6 +173,13 @@ def _counts(options: Options) -> tuple[int, int]:
                 client.wait(change)
         held = client.wait(admin.topic_stats(topic))
         return sum(each.max_offset - each.min_offset for each in held.values()), lag
+
+
+def _existing(options: Options, topics: Sequence[str]) -> list[str]:
+    """Those of the topics that there still are."""
+    with Client(options.nameservers) as client:
+        known = set(client.wait(Admin(client.inner.session).list_topics()))
+    return [topic for topic in topics if topic in known]
 
 
 def _read(spark: SparkSession, options: Options) -> DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
@@ -23,14 +23,15 @@ from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 COLUMNS: Final = (*IDENTITY, "broker_name", "keys", "tags", "body", "properties", "flag")
 _PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 _SENT: Final = (*_PLACE, "body", "tags", "keys", "properties", "flag")
-#: A paced task hands on at most what it may send in this time.
-_SLICE_S: Final = 0.2
+#: A paced task waits once it is so much ahead of its time.
+_AHEAD_MS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,11 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
             sources = _counted(rows)
         return Report(sources, sum(each.messages for each in sources), 0, options.to)
     seen = Observation()
-    ready = ordered(rows, options.order).observe(seen, f.count("*").alias("sent"))
+    ready = ordered(rows, options.order)
     if options.rate:
         ready = paced(ready, options.rate)
     with tasks_told(spark, "replay", progress):
-        send(ready, target, options.to)
+        send(ready.observe(seen, f.count("*").alias("sent")), target, options.to)
     sent = int(seen.get["sent"])
     return Report((), sent, sent, options.to)
 
@@ -125,25 +126,24 @@ def send(rows: DataFrame, nameservers: str, topic: str) -> None:
 def paced(rows: DataFrame, rate: int) -> DataFrame:
     """The same rows, handed on at about ``rate`` a second by all tasks together."""
     tasks = rows.sparkSession.sparkContext.defaultParallelism
-    return rows.mapInArrow(pace(rate / tasks), rows.schema)
+    # As rows: Spark's ways for Arrow batches want pandas. What is paced need not be quick.
+    found = rows.rdd.mapPartitions(pace(rate / tasks))
+    return rows.sparkSession.createDataFrame(found, rows.schema, verifySchema=False)
 
 
-def pace(per_s: float) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that hands batches on in slices, each in its time."""
+def pace(per_s: float) -> Callable[[Iterable[T]], Iterator[T]]:
+    """A function that hands things on so many a second."""
 
-    def slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def paced_things(things: Iterable[T]) -> Iterator[T]:
         clock, wait = SystemClock(), Event()
-        size = max(int(per_s * _SLICE_S), 1)
-        start_ms, handed = clock.monotonic_ms(), 0
-        for batch in batches:
-            for at in range(0, batch.num_rows, size):
-                due_ms = start_ms + handed * 1000 / per_s
-                wait.wait(max(due_ms - clock.monotonic_ms(), 0) / 1000)
-                part = batch.slice(at, size)
-                handed += part.num_rows
-                yield part
+        start_ms = clock.monotonic_ms()
+        for number, thing in enumerate(things):
+            ahead_ms = start_ms + number * 1000 / per_s - clock.monotonic_ms()
+            if ahead_ms > _AHEAD_MS:
+                wait.wait(ahead_ms / 1000)
+            yield thing
 
-    return slices
+    return paced_things
 
 
 def _counted(rows: DataFrame) -> tuple[Source, ...]:

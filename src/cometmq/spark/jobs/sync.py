@@ -22,9 +22,11 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from cometmq.spark.jobs.changes import COLUMNS, STATE, STATE_DDL, bucket_of, newest, parsed
+from cometmq.spark.jobs.copies import Copies
 from cometmq.spark.jobs.progress import Progress, drained, silent, tasks_told
 from cometmq.spark.jobs.report import ChangeReport, make_report
 from cometmq.spark.jobs.words import Word
+from cometmq.spark.options import BadOption
 from cometmq.spark.tables.sink import NO_BATCH, Mark, TableSink
 from cometmq.spark.tables.snapshots import Manifest, SnapshotTable
 
@@ -39,7 +41,8 @@ class SyncOptions:
     """What to follow and where to keep it.
 
     ``nameservers`` as in the source's option; ``group_by`` is the field of a row that the report
-    counts by; ``read_options`` are further options of the source.
+    counts by; ``schemas`` are the columns of tables as DDL, by which rows are checked and typed
+    copies made; ``read_options`` are further options of the source.
     """
 
     nameservers: Annotated[str, Word("Name servers, several parted by ';'.")]
@@ -49,6 +52,11 @@ class SyncOptions:
     max_offsets_per_trigger: Annotated[int, Word("Messages in a micro-batch.")] = 100_000
     trigger_ms: Annotated[int, Word("Between micro-batches, where the topic is followed.")] = 1_000
     group_by: Annotated[str, Word("The field of a row that the report counts by.")] = "country"
+    schemas: Annotated[
+        dict[str, str], Word("TABLE=DDL: the columns of a table; other rows are kept aside.")
+    ] = field(default_factory=dict)
+    postgres: Annotated[str, Word("A database to keep the tables of schemas in, too.")] = ""
+    delta: Annotated[str, Word("A folder for Delta tables of their rows, batch by batch.")] = ""
     read_options: Annotated[dict[str, str], Word("KEY=VALUE, an option of the source.")] = field(
         default_factory=dict
     )
@@ -138,7 +146,17 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
         .options(**options.read_options)
         .load()
     )
-    writer = messages.writeStream.foreachBatch(ChangeTable(options))
+    if (options.postgres or options.delta) and not options.schemas:
+        raise BadOption("schema", "copies in PostgreSQL and Delta need the columns of their tables")
+    copies = Copies(
+        ChangeTable(options),
+        options.table,
+        options.changes,
+        options.schemas,
+        postgres=options.postgres,
+        delta=options.delta,
+    )
+    writer = messages.writeStream.foreachBatch(copies)
     return writer.option("checkpointLocation", str(options.directory / "checkpoint"))
 
 
@@ -159,7 +177,7 @@ class ChangeTable(TableSink):
         options, spark, table = self._options, rows.sparkSession, self._options.table
         current = table.current()
         folder = str(options.changes / f"batch={mark.batch:08}")
-        found = parsed(rows, options.buckets)
+        found = parsed(rows, options.buckets, options.schemas)
         seen = Observation()
         found.observe(
             seen,
