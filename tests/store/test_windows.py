@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -144,6 +144,21 @@ async def test_readers_at_once_share_a_read(file: LogFile, device: Device) -> No
         *(fetched(windows, file, BASE + at, BASE + at + 10) for at in range(0, 1_000, 10))
     )
     assert b"".join(view for view, _ in answers) == CONTENT[:1_000]
+    assert len(device.reads) == 1
+
+
+async def test_a_read_that_is_over_before_anybody_was_told(
+    file: LogFile, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def at_once(_: object, call: Callable[..., object], *values: object) -> asyncio.Future[object]:
+        done = loop.create_future()
+        done.set_result(call(*values))
+        return done
+
+    monkeypatch.setattr(loop, "run_in_executor", at_once)
+    assert await fetched(windows_of(file), file, BASE, BASE + 10) == (CONTENT[:10], -1)
     assert len(device.reads) == 1
 
 

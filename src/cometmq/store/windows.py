@@ -48,7 +48,7 @@ class Window:
         self.start, self.stop = start, stop
         self.seal = seal
         self.is_followed = False
-        self.coming: asyncio.Future[Seal | None] | None = None
+        self.coming: asyncio.Future[None] | None = None
         size = min(WINDOW_BYTES, file.end - start)
         self._buffer = memoryview(bytearray(size))
         self._states = bytearray(block_count(size))
@@ -190,21 +190,18 @@ class Windows:
             following = self._open(file, at, window.seal)
             file.will_need(at, following.stop)
 
-    def _read(self, window: Window, start: int, stop: int) -> asyncio.Future[Seal | None]:
+    def _read(self, window: Window, start: int, stop: int) -> asyncio.Future[None]:
         file, seals = window.file, window.file.seals
         start, stop = window.missing(start, stop)
         file.will_need(start, window.stop)
         file.pin()
         loop = asyncio.get_running_loop()
-        window.coming = coming = loop.run_in_executor(
-            None,
-            _read,
-            file,
-            window.view(start, stop),
-            start,
-            seals if window.seal is None else None,
+        # A future of our own: once it is done the window knows it, whoever looks first.
+        coming = window.coming = loop.create_future()
+        reading = loop.run_in_executor(
+            None, _read, file, window.view(start, stop), start, None if window.seal else seals
         )
-        coming.add_done_callback(partial(_arrived, window, start, stop, seals))
+        reading.add_done_callback(partial(_arrived, window, start, stop, seals))
         return coming
 
 
@@ -214,17 +211,23 @@ def _read(file: LogFile, buffer: memoryview, start: int, seals: Seals | None) ->
 
 
 def _arrived(
-    window: Window, start: int, stop: int, seals: Seals | None, coming: asyncio.Future[Seal | None]
+    window: Window, start: int, stop: int, seals: Seals | None, reading: asyncio.Future[Seal | None]
 ) -> None:
-    window.coming = None
+    coming, window.coming = window.coming, None
+    assert coming is not None
     window.file.unpin()
-    if coming.exception() is not None:
+    error = reading.exception()
+    if error is not None:
+        coming.set_exception(error)
+        # Whoever waits raises it; nobody may be left.
+        coming.exception()
         return
     window.took(start, stop)
-    window.seal = window.seal or coming.result()
+    window.seal = window.seal or reading.result()
     if window.seal is None and seals is not None:
         # It cannot be read: there is nothing to compare with until the file has another.
         window.file.unseal()
+    coming.set_result(None)
 
 
 def note_compared(
