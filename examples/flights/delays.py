@@ -80,5 +80,5 @@ def collected(hours: DataFrame) -> dict[tuple[str, int], Delays]:
 
 if __name__ == "__main__":
     session = local_session("flights")
-    by_carrier(delays(messages(session, *sys.argv[1:]))).show()
+    by_carrier(delays(messages(session, *(sys.argv[1:] or ["127.0.0.1:9876"])))).show()
     session.stop()
