@@ -3,6 +3,9 @@
 Every name server of the list has a loop of its own, so one that is dead or slow delays none of the
 others. A loop registers the topics that changed at once, and asks every 30 s whether the name
 server still has the latest, which counts as the heartbeat; when not, it registers all topics again.
+It asks before it registers changes, too: a name server may have forgotten the other topics (a
+registration of this broker's former process can reach it late, and then the connection that it came
+by ends), and once it has the new version it takes no topics of the same.
 A name server that failed, or whose connection broke, is tried again within seconds and gets all
 topics too. Topics that a registration lacks stay at a name server.
 """
@@ -238,13 +241,11 @@ class Registration:
 
         Raises CometError when it cannot be reached or refuses.
         """
-        known = server.version
-        if known == self._topics.data_version and not place.broker_id:
-            if not await self._is_stale(server, place, known):
-                return
+        known = None if place.broker_id else server.version
+        if known is not None and await self._is_stale(server, place, known):
             known = None
-        if place.broker_id:
-            known = None
+        elif known == self._topics.data_version and known is not None:
+            return
         started_ms, losses = self._clock.monotonic_ms(), server.losses
         version = self._topics.data_version
         compressed, body = await self._encoded(version, known)

@@ -62,6 +62,9 @@ class SendAnswers:
         """Write the answers of sends whose turn has ended; one write a connection."""
         if self.unannounced:
             sends = self._hold_first(sends, code, remark)
+        self._answer(sends, code, remark)
+
+    def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         peers: dict[Peer, None] = {}
         template = self._answer_head
         prefix = self._id_prefix
@@ -97,7 +100,7 @@ class SendAnswers:
         message asks for the route to it, and asks again only 30 s later."""
         held = [send for send in sends if send[1].header.topic in self.unannounced]
         if held:
-            self._topics.when_announced(lambda: self.answer(held, code, remark))
+            self._topics.when_announced(lambda: self._answer(held, code, remark))
         return [send for send in sends if send[1].header.topic not in self.unannounced]
 
     def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
