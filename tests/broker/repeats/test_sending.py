@@ -188,6 +188,30 @@ async def test_a_repeat_is_as_safe_as_its_first(tmp_path: Path) -> None:
         assert bodies(running.broker) == ["a", "b"]
 
 
+async def test_a_damaged_message_is_no_proof_and_hides_none_behind_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_broker(tmp_path, **ON) as running:
+        client = await running.connect()
+        for unique in ("one", "two", "three"):
+            await put(client, unique)
+    damage(tmp_path)
+    async with running_broker(tmp_path, **ON) as running:
+        assert "repeated_ids_log_damaged" in caplog.text
+        client = await running.connect()
+        heads = [await put(client, unique) for unique in ("one", "two", "three")]
+        assert [head.ext["queueOffset"] for head in heads] == ["0", "3", "2"]
+
+
+def damage(root: Path) -> None:
+    """Flip a bit in the body of the second message."""
+    log = root / "commitlog" / f"{0:020d}"
+    raw = log.read_bytes()
+    with log.open("r+b") as file:
+        file.seek(raw.index(b"body of two"))
+        file.write(b"B")
+
+
 async def test_what_was_not_written_is_not_taken_for_stored(tmp_path: Path) -> None:
     files = FailingFiles()
     async with running_broker(tmp_path, files, **ON) as running:

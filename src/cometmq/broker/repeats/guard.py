@@ -208,7 +208,7 @@ class RepeatGuard:
 
 def _known_of(raw: memoryview) -> _Known | None:
     try:
-        record = decode_one(raw, check_crc=False)
+        record = decode_one(raw)
     except BadRecord:
         return None
     unique = props.find(record.properties, _UNIQ_KEY) or b""
