@@ -39,11 +39,12 @@ class Part:
     workers: int
 
 
-# A test with two of the markers belongs to the first of them in this order.
+# A test with two of the markers belongs to the first of them in this order. So compat comes behind
+# those whose tests against Java peers need more than the peers.
 PARTS = (
-    Part("compat", 15 * 60, 0),
     Part("cluster", 8 * 60, 0),
     Part("spark", 12 * 60, 0),
+    Part("compat", 15 * 60, 0),
     Part("operation", 8 * 60, 0),
     Part("store", 6 * 60, 2),
     Part("unit", 8 * 60, 2),
@@ -172,13 +173,15 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def run_part(part: Part, extra: Sequence[str]) -> Summary:
-    """Runs one part of the tests under coverage and reads its counts."""
+def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
+    """Runs one part of the tests under coverage and reads its counts; without ``java``, those of
+    them that need no Java peers."""
     report = REPORT_DIR / f"{part.name}.xml"
     report.unlink(missing_ok=True)
     limit_s = part.limit_s * float(os.environ.get("COMETMQ_TEST_TIME_FACTOR", "1"))
     say(f"---- tests: {part.name} (at most {limit_s:.0f} s)")
-    command = [tool("coverage"), "run", "-m", "pytest", "-q", "-m", marker_expression(part.name)]
+    command = [tool("coverage"), "run", "-m", "pytest", "-q", "-m"]
+    command += [marker_expression(part.name) + ("" if java else " and not compat")]
     command += [f"--junitxml={report}", "--durations=5", *extra]
     if part.workers:
         command += ["-n", str(part.workers), "--dist", "loadfile"]
@@ -201,7 +204,7 @@ def missing_java_tools() -> list[str]:
 
 def name_compat_tests(missing: Sequence[str]) -> Summary:
     """The tests against Java peers, which cannot run: counts them as skipped, by name."""
-    command = [tool("pytest"), "--collect-only", "-q", "-m", marker_expression("compat")]
+    command = [tool("pytest"), "--collect-only", "-q", "-m", "compat and not deep"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "::" in line]
     for name in names:
@@ -237,11 +240,12 @@ def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
     summary = Summary()
     not_run = Summary()
     parts = {part.name: part for part in PARTS}
+    missing = missing_java_tools()
     for name in part_names:
-        if name == "compat" and (missing := missing_java_tools()):
-            not_run = name_compat_tests(missing)
+        if name != "compat" or not missing:
+            summary.add(run_part(parts[name], extra, java=not missing))
         else:
-            summary.add(run_part(parts[name], extra))
+            not_run = name_compat_tests(missing)
     for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):
         summary.problems.append(f"skipped, but not in tests/allowed_skips.txt: {name}")
     summary.add(not_run)

@@ -16,7 +16,8 @@ from tests.cluster.logs import assert_same_logs, log_end
 from tests.cluster.servers import BrokerProcess
 from tests.compat import anchor
 
-#: Files of a Java broker hold a record of four MiB at the least.
+pytestmark = pytest.mark.compat
+
 FILES = {"mappedFileSizeCommitLog": str(1 << 20)}
 TOPIC = "pairs"
 
