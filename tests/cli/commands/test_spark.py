@@ -1,7 +1,10 @@
 """``cometmq spark JOB``: the frame around a job."""
 
 import json
+import os
+import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +144,49 @@ def test_exit_codes(fail: str, code: int, told: str, capsys: pytest.CaptureFixtu
     assert shown.err.startswith(told)
     if not told:
         assert json.loads(shown.out)["messages"] == 1234
+
+
+class Session:
+    """What of a session an interrupt speaks to."""
+
+    def __init__(self) -> None:
+        self.streams = self.sparkContext = self
+        self.active = [self]
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        pass
+
+    def cancelAllJobs(self) -> None:
+        self.stopped.set()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_cancels_and_is_told(fails: bool) -> None:
+    session = Session()
+    before = signal.getsignal(signal.SIGINT)
+
+    def work() -> None:
+        with command._interruptible(session):  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGINT)
+            assert session.stopped.wait(20)
+            if fails:
+                raise AnalysisException("cancelled")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    def work() -> None:
+        with command._interruptible(Session()):  # type: ignore[arg-type]
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("not interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
 
 
 @pytest.mark.usefixtures("fake")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
+_CANCEL_S: Final = 0.2
 _EXTRAS: Final = {"deltalake": "delta", "psycopg": "postgres"}
 
 Master = Annotated[
@@ -59,7 +62,7 @@ def run(
     with _explained(job.name):
         spark = _session(job.name, master, memory, parse_settings(conf))
         try:
-            with _bar(shown=not as_json) as progress:
+            with _interruptible(spark), _bar(shown=not as_json) as progress:
                 report = job.load().run(spark, options, progress)
         finally:
             _stop(spark)
@@ -124,6 +127,40 @@ def _stop(spark: SparkSession) -> None:
     for query in spark.streams.active:
         query.stop()
     spark.stop()
+
+
+@contextmanager
+def _interruptible(spark: SparkSession) -> Iterator[None]:
+    """Let an interrupt cancel what Spark does in the block, which then ends as KeyboardInterrupt.
+
+    That is asked from another thread: this one waits for Spark's answer, and what Spark's own
+    handler asks on the same connection would be answered after it.
+    """
+    asked, done = Event(), Event()
+
+    def cancel() -> None:
+        while not done.wait(_CANCEL_S):
+            for query in spark.streams.active:
+                query.stop()
+            spark.sparkContext.cancelAllJobs()
+
+    def on_interrupt(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        Thread(target=cancel, name="cancel Spark's jobs", daemon=True).start()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    except Exception:
+        if not asked.is_set():
+            raise
+    finally:
+        done.set()
+        signal.signal(signal.SIGINT, before)
+    if asked.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager
