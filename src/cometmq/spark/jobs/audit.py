@@ -7,11 +7,11 @@ must stand still: a stopped broker's, or a snapshot of a running one's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from cometmq.spark.jobs.progress import Progress, silent, tasks_told
+from cometmq.spark.jobs.pool import SparkPool
+from cometmq.spark.jobs.progress import Progress, silent
 from cometmq.spark.jobs.words import Word
 from cometmq.spark.options import BadOption
 from cometmq.store.config import StoreConfig
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cometmq.store.tools.findings import Finding
-    from cometmq.store.tools.jobs import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,37 +92,3 @@ def run(spark: SparkSession, options: Options, progress: Progress = silent) -> R
 def _told(finding: Finding) -> Found:
     severity = "damage" if finding.severity is Severity.DAMAGE else "note"
     return Found(severity, finding.kind, finding.path, finding.offset, finding.count, finding.text)
-
-
-class SparkPool:
-    """Spark's executors, to work on the pieces of a store; ``shared`` is what each needs."""
-
-    def __init__(self, spark: SparkSession, shared: object, progress: Progress) -> None:
-        self._spark = spark
-        self._progress = progress
-        self._shared = spark.sparkContext.broadcast(shared)
-
-    def __enter__(self) -> SparkPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._shared.destroy()
-
-    def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """The results of all pieces, a task each. Raises what Spark raises."""
-        if not pieces:
-            return
-        shared = self._shared
-
-        def one(piece: Any) -> Any:
-            return work(shared.value, piece, _nobody)
-
-        stage = work.__name__.strip("_").replace("_", " ")
-        with tasks_told(self._spark, stage, self._progress):
-            tasks = self._spark.sparkContext.parallelize(list(pieces), len(pieces))
-            found = tasks.map(one).collect()
-        yield from found
-
-
-def _nobody(size_bytes: int) -> None:
-    """Is told the bytes that were read: a task's are told when it is done."""

@@ -46,6 +46,7 @@ JOBS: Final = (
     Job("archive", "Copy topics into Parquet or Delta before the brokers delete them."),
     Job("audit", "Look through whole stores: records, queues and index against each other."),
     Job("dlq", "Tell why messages are dead, and send chosen ones again."),
+    Job("rebuild", "Make a store's queues and index again from its log, in a new directory."),
     Job("replay", "Send messages of an archive, a store or topics into a topic once more."),
     Job("search", "Find messages in a cluster, in store directories and in an archive."),
     Job("stats", "Measure rates, delays, sizes, hot keys and lags; writes an HTML report."),

@@ -1,0 +1,258 @@
+"""How fast Spark reads messages from a store and over the network, beside Parquet of the same rows.
+
+Fills a topic of our broker with messages of 256 B (random bodies, four properties and a key each),
+writes the same rows as Parquet (snappy) by Spark, and reads both into a sink that drops all, in
+alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and over the
+network from the running broker. Then streams: the topic into Parquet, and Spark's own stream from
+those Parquet files into Parquet; and micro-batches of few messages beside those of a Python source
+that gives nothing. One JSON line a case, medians; ``ratio`` is what the acceptance is about.
+Run: ``.venv/bin/python -m benchmarks.spark_read [--messages 200000] [--rounds 3] [--only CASE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from benchmarks.spark_decode import TEN
+from cometmq.admin.api import Admin
+from cometmq.admin.node import NodeProcess
+from cometmq.client.blocking import Client
+from cometmq.message.model import Message, MessageQueue
+from cometmq.spark.schema import BY_NAME, NAMES
+from cometmq.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+TOPIC: Final = "bench-topic"
+QUEUES: Final = 8
+BATCH: Final = 100
+SMALL_BATCHES: Final = 15
+CASES: Final = ("all", "ten", "wire", "stream", "overhead")
+
+
+def fill(namesrv: str, messages: int, body_bytes: int) -> None:
+    """Send the messages, in batches."""
+    chance = random.Random(6)
+    with Client(namesrv) as client:
+        route = client.wait(Admin(client.inner.session).create_topic(TOPIC, queues=QUEUES))
+        broker = route.queue_datas[0].broker_name
+        for first in range(0, messages, BATCH):
+            batch = [
+                Message(
+                    TOPIC, chance.randbytes(body_bytes), tag=f"tag{number % 8}",
+                    keys=(f"order-{number:09d}",), properties={"kind": "order"},
+                )
+                for number in range(first, min(first + BATCH, messages))
+            ]  # fmt: skip
+            queue = MessageQueue(TOPIC, broker, first // BATCH % QUEUES)
+            client.send_batch(batch, queue=queue)
+
+
+class Nothing(DataSource):
+    """A Python source that has offsets and no rows: what a micro-batch costs without us."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "queue_offset bigint"
+
+    def streamReader(self, schema: object) -> NothingReader:
+        return NothingReader()
+
+
+class NothingReader(DataSourceStreamReader):
+    """Gives one more offset a batch, and a task for each queue as ours does."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"at": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return {"at": min(start["at"] + 1, SMALL_BATCHES)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter(())
+
+
+class Bench:
+    """One session, one broker, one set of rows."""
+
+    def __init__(self, spark: SparkSession, root: Path, namesrv: str, messages: int) -> None:
+        self.spark = spark
+        self.root = root
+        self.namesrv = namesrv
+        self.messages = messages
+        self.parquet = str(root / "rows.parquet")
+
+    def prepare(self) -> None:
+        """Write the rows as Parquet."""
+        self.store(NAMES).write.parquet(self.parquet)
+
+    def store(self, names: tuple[str, ...]) -> DataFrame:
+        """The topic, from the broker's files."""
+        read = self.spark.read.format("rocketmq").schema(ddl(names)).option("topic", TOPIC)
+        return read.option("store", str(self.root / "store")).load()
+
+    def wire(self, names: tuple[str, ...]) -> DataFrame:
+        """The topic, from the broker."""
+        read = self.spark.read.format("rocketmq").schema(ddl(names)).option("topic", TOPIC)
+        return read.option("nameservers", self.namesrv).load()
+
+    def rows(self, names: tuple[str, ...]) -> DataFrame:
+        """The same, from Parquet."""
+        return self.spark.read.parquet(self.parquet).select(*names)
+
+    def stream_ours(self, target: Path) -> None:
+        """The topic into Parquet, to its end."""
+        read = self.spark.readStream.format("rocketmq").option("topic", TOPIC)
+        self._stream(
+            read.option("nameservers", self.namesrv)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", self.messages // 4)
+            .load(),
+            target,
+        )
+
+    def stream_parquet(self, target: Path) -> None:
+        """The Parquet rows into Parquet, a file a batch."""
+        schema = self.spark.read.parquet(self.parquet).schema
+        read = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        self._stream(read.parquet(self.parquet), target)
+
+    def _stream(self, rows: DataFrame, target: Path) -> None:
+        writer = rows.writeStream.format("parquet").option("path", str(target / "rows"))
+        writer = writer.option("checkpointLocation", str(target / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def batch_ms(self, ours: bool) -> float:
+        """What a micro-batch of few messages takes, in the median."""
+        read = self.spark.readStream.format("rocketmq" if ours else "nothing")
+        if ours:
+            read = (
+                read.option("nameservers", self.namesrv)
+                .option("topic", TOPIC)
+                .option("startingOffsets", "earliest")
+                .option("maxOffsetsPerTrigger", QUEUES)
+                .schema("queue_offset bigint")
+            )
+        with tempfile.TemporaryDirectory(dir=self.root) as folder:
+            writer = read.load().writeStream.format("noop").option("checkpointLocation", folder)
+            query = writer.start()
+            while len([p for p in query.recentProgress if p["batchId"] >= 0]) < SMALL_BATCHES:
+                time.sleep(0.05)
+            query.stop()
+        found = [float(p["durationMs"]["triggerExecution"]) for p in query.recentProgress]
+        return statistics.median(found[3:SMALL_BATCHES])
+
+
+def ddl(names: tuple[str, ...]) -> str:
+    """A schema of these columns."""
+    return ", ".join(f"{name} {BY_NAME[name].spark}" for name in names)
+
+
+def drop(rows: DataFrame) -> None:
+    """Read all and keep nothing."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def alternating(works: dict[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
+    """The median seconds of each (or of what it gives), after one round to warm up."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            begun = time.perf_counter()
+            told = work()
+            if number:
+                found[name].append(time.perf_counter() - begun if told is None else told)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
+    """One case."""
+    if case in ("all", "ten"):
+        names = NAMES if case == "all" else TEN
+        times = alternating(
+            {
+                "store": lambda: drop(bench.store(names)),
+                "parquet": lambda: drop(bench.rows(names)),
+            },
+            rounds,
+        )
+        return {**times, "ratio": times["store"] / times["parquet"],
+                "messages_per_s": bench.messages / times["store"]}  # fmt: skip
+    if case == "wire":
+        times = alternating(
+            {"store": lambda: drop(bench.store(NAMES)), "wire": lambda: drop(bench.wire(NAMES))},
+            rounds,
+        )
+        return {**times, "ratio": times["store"] / times["wire"],
+                "messages_per_s": bench.messages / times["wire"]}  # fmt: skip
+    if case == "stream":
+        numbers = iter(range(1_000))
+
+        def fresh(work: Callable[[Path], None]) -> Callable[[], None]:
+            def run() -> None:
+                folder = bench.root / f"stream-{next(numbers)}"
+                work(folder)
+                shutil.rmtree(folder)
+
+            return run
+
+        times = alternating(
+            {"ours": fresh(bench.stream_ours), "parquet": fresh(bench.stream_parquet)}, rounds
+        )
+        return {**times, "ratio": times["parquet"] / times["ours"],
+                "messages_per_s": bench.messages / times["ours"]}  # fmt: skip
+    bench.spark.dataSource.register(Nothing)
+    times = alternating(
+        {"ours_ms": lambda: bench.batch_ms(True), "empty_ms": lambda: bench.batch_ms(False)}, 1
+    )
+    return {**times, "ratio": times["ours_ms"] / times["empty_ms"]}
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--body", type=int, default=256, metavar="BYTES")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--only", choices=CASES, action="append")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cometmq-spark-") as folder:
+        root = Path(folder)
+        node = NodeProcess(root / "store")
+        node.start()
+        try:
+            fill(node.namesrv, given.messages, given.body)
+            spark = local_session("benchmark", cores=given.cores, memory="2g")
+            bench = Bench(spark, root, node.namesrv, given.messages)
+            bench.prepare()
+            for case in given.only or CASES:
+                found = measure(bench, case, given.rounds)
+                rounded = {name: round(float(value), 3) for name, value in found.items()}  # type: ignore[arg-type]
+                print(json.dumps({"case": case, "cores": given.cores, **rounded}), flush=True)
+            spark.stop()
+        finally:
+            node.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Queue files and index files made from the log, in three kinds of work that need no order:
+
+1. ``read_log``: a log file's entries by queue and its keys in order, into two files aside;
+2. ``write_queues``: the files of some queues, from what all log files have for them;
+3. ``write_index``: one index file, from its part of all keys.
+
+What an entry and a key are is the store's rule (store/tools/properties.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from cometmq.message.flags import TransactionType
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.indexfile import ENTRY_BYTES, HEADER, file_bytes
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.tools.logfile import LogWalk
+from cometmq.store.tools.properties import Topics, derive
+
+if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
+    from cometmq.store.tools.directory import FileFact
+    from cometmq.store.tools.logfile import Chunk, Gap
+    from cometmq.store.tools.properties import Derived
+
+ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+_ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
+_KEY: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("store_ms", "<i8")])
+_INDEX_ENTRY: Final = np.dtype(
+    [("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
+)
+_SECONDS_MAX: Final = 0x7FFF_FFFF
+_UNQUEUED: Final = int(TransactionType.PREPARED)
+
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where things go, and how large the files are. ``aside`` holds what tasks tell one another."""
+
+    target: Path
+    aside: Path
+    queue_file_bytes: int
+    index_slots: int
+    index_entries: int
+    delays_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Neighbouring rows of a file aside."""
+
+    path: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogShare:
+    """What a log file has: its entries by topic and queue, its keys, its gaps."""
+
+    base: int
+    records: int
+    queues: list[tuple[str, int, Share]]
+    keys: Share
+    gaps: list[Gap]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueShares:
+    """What log files have for a queue, in the order of the log."""
+
+    topic: str
+    queue_id: int
+    shares: tuple[Share, ...]
+
+
+def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
+    """Read one log file. Raises OSError."""
+    walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes)
+    topics = Topics()
+    rows: list[npt.NDArray[np.void]] = [np.empty(0, _ROW)]
+    keys: list[npt.NDArray[np.void]] = [np.empty(0, _KEY)]
+    records = 0
+    for chunk in walk:
+        derived = derive(chunk.raw, chunk.columns, topics, plan.delays_ms)
+        rows.append(_rows(chunk, derived))
+        keys.append(_keys(chunk, derived))
+        records += len(chunk.columns)
+    all_rows, all_keys = np.concatenate(rows), np.concatenate(keys)
+    # Stable: within a queue the log's order stays.
+    ordered = all_rows[np.lexsort((all_rows["queue"], all_rows["topic"]))]
+    row_path = str(plan.aside / f"{file.base}-rows.npy")
+    key_path = str(plan.aside / f"{file.base}-keys.npy")
+    np.save(row_path, ordered)
+    np.save(key_path, all_keys)
+    told(file.size_bytes)
+    return LogShare(
+        file.base, records, _by_queue(row_path, ordered, topics), Share(key_path, 0, len(all_keys)),
+        walk.gaps,
+    )  # fmt: skip
+
+
+def _rows(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
+    columns = chunk.columns
+    found = np.empty(len(columns), _ROW)
+    found["topic"], found["queue"] = derived.topics, columns.queue_ids
+    found["offset"] = columns.queue_offsets
+    found["entry"]["physical"] = columns.starts + chunk.base
+    found["entry"]["size"] = columns.sizes
+    found["entry"]["tag_code"] = derived.tag_codes
+    queued: npt.NDArray[np.void] = found[columns.sys_flags & _UNQUEUED == 0]
+    return queued
+
+
+def _keys(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
+    columns = chunk.columns
+    found = np.empty(len(derived.key_rows), _KEY)
+    found["hash"] = derived.key_hashes
+    found["physical"] = columns.starts[derived.key_rows] + chunk.base
+    found["store_ms"] = columns.store_ms[derived.key_rows]
+    return found
+
+
+def _by_queue(
+    path: str, rows: npt.NDArray[np.void], topics: Topics
+) -> list[tuple[str, int, Share]]:
+    if not len(rows):
+        return []
+    changes = (np.diff(rows["topic"]) != 0) | (np.diff(rows["queue"]) != 0)
+    starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    stops = np.append(starts[1:], len(rows))
+    return [
+        (topics.names[int(rows["topic"][start])], int(rows["queue"][start]),
+         Share(path, start, stop - start))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+    ]  # fmt: skip
+
+
+def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, int, int]:
+    """Write the files of some queues; gives how many files and entries, and how many records were
+    of topics that were deleted and made anew. Raises OSError."""
+    files = entries = older = 0
+    for queue in queues:
+        rows = _load(queue.shares)
+        # Offsets that fall begin the topic's next life.
+        falls = np.flatnonzero(np.diff(rows["offset"]) <= 0)
+        life = rows[falls[-1] + 1 :] if len(falls) else rows
+        older += len(rows) - len(life)
+        entries += len(life)
+        files += _write_queue(plan, queue, life)
+    return files, entries, older
+
+
+def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> int:
+    folder = plan.target / "consumequeue" / queue.topic / str(queue.queue_id)
+    folder.mkdir(parents=True)
+    per_file = plan.queue_file_bytes // QUEUE_ENTRY_BYTES
+    offsets: Ints = rows["offset"]
+    first, stop = int(offsets[0]), int(offsets[-1]) + 1
+    count = 0
+    for base in range(first - first % per_file, stop, per_file):
+        found = np.zeros(per_file, ENTRY)
+        found["size"][: min(stop - base, per_file)] = HOLE_SIZE
+        low, high = np.searchsorted(offsets, (base, base + per_file)).tolist()
+        found[offsets[low:high] - base] = rows["entry"][low:high]
+        (folder / file_name(base * QUEUE_ENTRY_BYTES)).write_bytes(found.tobytes())
+        count += 1
+    return count
+
+
+def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tuple[int, int]:
+    """Write the index file of this number; gives the number and its first time, ms. Raises
+    OSError."""
+    number, shares = piece
+    keys = _load(shares)
+    slot_of = keys["hash"].astype(np.int64) % plan.index_slots
+    order = np.argsort(slot_of, kind="stable")
+    same = np.append([False], slot_of[order[1:]] == slot_of[order[:-1]])
+    entries = np.zeros(len(keys) + 1, _INDEX_ENTRY)
+    body = entries[1:]
+    body["hash"], body["physical"] = keys["hash"], keys["physical"]
+    times = keys["store_ms"]
+    body["seconds"] = np.clip((times - times[0]) // 1000, 0, _SECONDS_MAX)
+    previous = np.zeros(len(keys), np.int64)
+    previous[order[same]] = order[:-1][same[1:]] + 1
+    body["previous"] = previous
+    slots = np.zeros(plan.index_slots, ">i4")
+    # Later entries of a slot overwrite earlier ones.
+    slots[slot_of[order]] = order + 1
+    header = HEADER.pack(
+        int(times[0]), int(times[-1]), int(keys["physical"][0]), int(keys["physical"][-1]),
+        int(np.count_nonzero(~same)), len(keys) + 1,
+    )  # fmt: skip
+    path = plan.target / "index" / f"part-{number}"
+    with path.open("wb") as out:
+        out.write(header)
+        out.write(slots.tobytes())
+        out.write(entries.tobytes())
+        out.truncate(file_bytes(plan.index_slots, plan.index_entries))
+    return number, int(times[0])
+
+
+def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
+    """Give index files the names that brokers give: the time of the first entry, in order."""
+    last_ms = -1
+    names: list[str] = []
+    for number, first_ms in sorted(written):
+        last_ms = max(first_ms, last_ms + 1)
+        moment = datetime.fromtimestamp(last_ms // 1000, UTC)
+        names.append(f"{moment:%Y%m%d%H%M%S}{last_ms % 1000:03d}")
+        (plan.target / "index" / f"part-{number}").rename(plan.target / "index" / names[-1])
+    return names
+
+
+def index_pieces(plan: Plan, keys: list[Share]) -> list[tuple[int, tuple[Share, ...]]]:
+    """All keys in order, cut into what one index file takes: entry 0 is unused."""
+    pieces: list[tuple[int, tuple[Share, ...]]] = []
+    filling: list[Share] = []
+    room = capacity = plan.index_entries - 1
+    for share in keys:
+        first, left = share.first, share.count
+        while left:
+            count = min(left, room)
+            filling.append(Share(share.path, first, count))
+            first, left, room = first + count, left - count, room - count
+            if not room:
+                pieces.append((len(pieces), tuple(filling)))
+                filling, room = [], capacity
+    if filling:
+        pieces.append((len(pieces), tuple(filling)))
+    return pieces
+
+
+def _load(shares: tuple[Share, ...]) -> npt.NDArray[np.void]:
+    parts = []
+    for share in shares:
+        whole = np.load(share.path, mmap_mode="r")
+        parts.append(np.array(whole[share.first : share.first + share.count]))
+    return np.concatenate(parts)
+
+
+assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
+assert ENTRY.itemsize == QUEUE_ENTRY_BYTES
