@@ -10,7 +10,7 @@ exactly Spark need not look at again; the rest is returned to it, also what only
 - keys and everything else.
 
 Off unless the user asks for it: Spark 4.3 keeps the plan of the last pushed filters for a DataFrame
-as a whole, and every later query of it, filtered or not, gets those rows.
+as a whole, and a later query of it that pushes nothing gets those rows.
 
 Pure: filters in, bounds out.
 """
