@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from cometmq.spark.schema import NAMES
 from tests.golden import library
 from tests.store.stores import fill, opened
+
+pytestmark = pytest.mark.spark
 
 
 def test_a_java_brokers_store(spark: SparkSession, tmp_path: Path) -> None:
