@@ -5,7 +5,9 @@ writes the same rows as Parquet (snappy) by Spark, and reads both into a sink th
 alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and over the
 network from the running broker. Then streams: the topic into Parquet, and Spark's own stream from
 those Parquet files into Parquet; and micro-batches of few messages beside those of a Python source
-that gives nothing. One JSON line a case, medians; ``ratio`` is what the acceptance is about.
+that gives nothing. One JSON line a case, medians; ``ratio`` is what the acceptance is about, and
+``processor_ratio`` the same in processor seconds of the JVM and all Python processes but the
+broker, which a busy machine does not change.
 Run: ``.venv/bin/python -m benchmarks.spark_read [--messages 200000] [--rounds 3] [--only CASE]``
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -173,15 +176,40 @@ def drop(rows: DataFrame) -> None:
 
 
 def alternating(works: dict[str, Callable[[], float | None]], rounds: int) -> dict[str, float]:
-    """The median seconds of each (or of what it gives), after one round to warm up."""
+    """The median seconds of each (or of what it gives), and its processor seconds (``NAME_cpu``),
+    after one round to warm up."""
     found: dict[str, list[float]] = {name: [] for name in works}
+    spent: dict[str, list[float]] = {f"{name}_cpu": [] for name in works}
     for number in range(rounds + 1):
         for name, work in works.items():
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), processor_s()
             told = work()
             if number:
                 found[name].append(time.perf_counter() - begun if told is None else told)
-    return {name: statistics.median(times) for name, times in found.items()}
+                spent[f"{name}_cpu"].append(processor_s() - used)
+    return {name: statistics.median(times) for name, times in {**found, **spent}.items()}
+
+
+def processor_s() -> float:
+    """Processor seconds of this process and all below it, those that ended included, but a broker's
+    (whoever runs ``cometmq.cli``)."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            command = (path / "cmdline").read_bytes()
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(path.name)
+        parents[pid] = -1 if b"cometmq.cli" in command else int(fields[1])
+        ticks[pid] = sum(map(int, fields[11:15]))
+    own = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return sum(ticks.get(pid, 0) for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
@@ -196,6 +224,7 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
             rounds,
         )
         return {**times, "ratio": times["store"] / times["parquet"],
+                "processor_ratio": times["store_cpu"] / times["parquet_cpu"],
                 "messages_per_s": bench.messages / times["store"]}  # fmt: skip
     if case == "wire":
         times = alternating(
@@ -203,6 +232,7 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
             rounds,
         )
         return {**times, "ratio": times["store"] / times["wire"],
+                "processor_ratio": times["store_cpu"] / times["wire_cpu"],
                 "messages_per_s": bench.messages / times["wire"]}  # fmt: skip
     if case == "stream":
         numbers = iter(range(1_000))
@@ -219,6 +249,7 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
             {"ours": fresh(bench.stream_ours), "parquet": fresh(bench.stream_parquet)}, rounds
         )
         return {**times, "ratio": times["parquet"] / times["ours"],
+                "processor_ratio": times["parquet_cpu"] / times["ours_cpu"],
                 "messages_per_s": bench.messages / times["ours"]}  # fmt: skip
     bench.spark.dataSource.register(Nothing)
     times = alternating(
