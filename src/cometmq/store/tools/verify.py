@@ -126,8 +126,7 @@ def verify(
     for outcome in outcomes:
         findings.extend(outcome.findings)
     judge(config, files, around, spans, outcomes, findings)
-    holder = files.lock_holder(f"{directory.root}/lock")
-    if holder:
+    if holder := files.lock_holder(f"{directory.root}/lock"):
         raise StoreInUse(directory.root, holder)
     return Verified(
         directory,
