@@ -55,6 +55,18 @@ def test_by_every_property(spark: SparkSession, archived: tuple[str, str]) -> No
     assert found(spark, archived, key="bot") == []
 
 
+def test_a_store_that_a_broker_writes_to(
+    spark: SparkSession, archived: tuple[str, str], cometmq_session_cluster: Cluster
+) -> None:
+    store = str(cometmq_session_cluster.store)
+    words = {"stores": (store,), "brokers": ("broker-a",)}
+    everywhere = ["0 archive,live,store", "1 archive,live,store", "2 live,store"]
+    assert found(spark, archived, key="both", **words) == everywhere
+    alone = search.Options(stores=(store,), topics=("Search",), text="third")
+    (hit,) = search.run(spark, alone).hits
+    assert (hit.offset, hit.places, hit.tag) == (2, "store", "b")
+
+
 def test_by_id_and_time(spark: SparkSession, archived: tuple[str, str]) -> None:
     options = search.Options(archive=archived[1], key="both")
     (first, second) = search.run(spark, options).hits
