@@ -289,3 +289,23 @@ async def test_damage_in_a_sealed_file_is_answered_by_name(
         assert records[0].queue_offset == 3
     assert caplog.text.count("log_block_damaged") == 1
     assert "pull failed" not in caplog.text
+
+
+async def test_who_replays_gets_from_windows_what_was_read_for_others(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, accessMessageInMemoryMaxRatio="0") as running:
+        clients = [await running.connect() for _ in range(6)]
+        await fill(clients[0], 40)
+        await clients[0].pull()
+        *others, leaving = clients
+        pulls = [asyncio.create_task(client.pull(at)) for at, client in enumerate(others)]
+        gone = asyncio.create_task(leaving.pull(7))
+        await asyncio.sleep(0)
+        leaving.writer.close()
+        answers = await asyncio.gather(*pulls)
+        assert [head.code for head, _ in answers] == [0] * 5
+        # It is in memory by now, so as many come as from near the end.
+        assert [[record.queue_offset for record in records] for _, records in answers] == [
+            list(range(at, at + 32)) for at in range(5)
+        ]
+        gone.cancel()
+        assert all(not peer.running_tasks for peer in running.broker.server.peers)
