@@ -96,7 +96,8 @@ def looks(
     places: Mapping[MessageQueue, int], access: Access, *, rows: int = 1
 ) -> dict[MessageQueue, Look]:
     """The message at one offset of each queue, with up to ``rows`` after it; raises as
-    :func:`ends`, also where a broker does not say what is there."""
+    :func:`ends`, and NotConnected where all that answers is a slave that does not know or may not
+    be read."""
 
     def header(queue: MessageQueue) -> h.Header:
         return h.PullMessage(
@@ -168,6 +169,8 @@ def _look(answer: Answer, asked_for: int) -> Look:
     waits = response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     if moved or (waits and int(response.ext["nextBeginOffset"]) > asked_for):
         return Look(0, 0.0, is_gone=True)
+    if waits or response.code == ResponseCode.PULL_NOT_FOUND:
+        raise NotConnected(answer.address, f"does not say what is at offset {asked_for}")
     raise refusal(answer.address, _PULL, response)
 
 
