@@ -101,7 +101,8 @@ class Bench:
     def sizes(self, place: Path, count: int) -> dict[str, float]:
         """Bytes of a message in the log and in Parquet files."""
         rows = self.spark.read.parquet(str(place))
-        [(in_log,)] = rows.selectExpr("avg(size_bytes)").collect()
+        [(found, in_log)] = rows.selectExpr("count(*)", "avg(size_bytes)").collect()
+        assert found == count, f"{found} rows of {count} messages"
         in_files = sum(file.stat().st_size for file in place.glob("*.parquet")) / count
         return {"log": round(in_log, 1), "parquet": round(in_files, 1)}
 
