@@ -125,24 +125,27 @@ def noted_complete(root: str) -> int | None:
 def log_end(files: list[LogFile], hint: int = -1) -> int:
     """The physical offset behind the last record of a log.
 
-    ``hint`` is where a record surely begins or ends, so that not all of the last file is read.
-    Raises OSError.
+    ``hint`` is where a record surely begins or ends, as queues know it: then not all of the last
+    file is read, and only some megabytes behind the last record. Raises OSError.
     """
     for file in reversed(files):
         start = hint if file.base <= hint <= file.stop else file.base
-        end = _end_of_file(file, start)
+        end = _end_of_file(file, start, file.size_bytes if hint < 0 else _PIECE_BYTES)
         if end > file.base or file is files[0]:
             return end
     return 0
 
 
-def _end_of_file(file: LogFile, start: int) -> int:
-    """Follow the chain of sizes from ``start`` to where it ends for good."""
+def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
+    """Follow the chain of sizes from ``start`` to where no record comes within ``further_bytes``:
+    most of a new file is zeros, and reading them takes longer than all the rest."""
     position = start
     with opened(file.path) as handle:
         while True:
             position = _follow(handle, file, position)
-            further = find_record(handle, file, position + 1, file.stop)
+            further = find_record(
+                handle, file, position + 1, min(position + further_bytes, file.stop)
+            )
             if further < 0:
                 return position
             # Damage: whoever reads the records in between will find it.
