@@ -20,7 +20,7 @@ from tests.spark.topics import fill_all, make_topic
 pytestmark = pytest.mark.spark
 
 
-def test_each_run_adds_what_is_new(
+def test_each_run_adds_what_is_new_over_the_wire_or_from_the_store(
     spark: SparkSession, cometmq_session_cluster: Cluster, tmp_path: Path
 ) -> None:
     target = str(tmp_path / "archive")
@@ -32,7 +32,14 @@ def test_each_run_adds_what_is_new(
         assert archive.run(spark, options) == archive.Report(target, 40, 1)
         assert archive.run(spark, options) == archive.Report(target)
         fill_all(client, queues, 5, start=20)
-        assert archive.run(spark, options).messages == 10
+        stored = archive.Options(
+            stores=(str(cometmq_session_cluster.store),),
+            brokers=("broker-a",),
+            topics=("Archive",),
+            target=target,
+        )
+        assert archive.run(spark, stored).messages == 10
+        assert archive.run(spark, stored).messages == 0
     rows = archived(spark, target).collect()
     assert sorted(row.keys for row in rows) == sorted(
         f"{queue}-{at}" for queue in range(2) for at in range(25)
