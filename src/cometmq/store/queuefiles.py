@@ -83,19 +83,25 @@ class QueueFiles:
         if handle is not None:
             self._handles.move_to_end(path)
             return handle
-        if create and not self._files.exists(path):
-            directory = os.path.dirname(path)
-            if not self._files.exists(directory):
-                self._files.make_directory(directory)
-                self.queue_count += 1
-            self._doubt_names(directory)
-            handle = self._files.open(path, create=True)
-            self._files.resize(handle, self.file_bytes)
-        else:
+        try:
             handle = self._files.open(path)
+        except FileNotFoundError:
+            if not create:
+                raise
+            handle = self._create(path)
         self._handles[path] = handle
         if len(self._handles) > self._limit:
             self._files.close(self._handles.popitem(last=False)[1])
+        return handle
+
+    def _create(self, path: str) -> int:
+        directory = os.path.dirname(path)
+        if not self._files.exists(directory):
+            self._files.make_directory(directory)
+            self.queue_count += 1
+        self._doubt_names(directory)
+        handle = self._files.open(path, create=True)
+        self._files.resize(handle, self.file_bytes)
         return handle
 
     def _doubt_names(self, directory: str) -> None:
