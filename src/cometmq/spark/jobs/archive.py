@@ -163,7 +163,8 @@ def _add_stores(
         rows = joined.where(new).select("m.*")
     query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
     with tasks_told(spark, "archive", progress):
-        archiver.add(rows, Mark(query, table.last(spark, query) + 1))
+        if not rows.isEmpty():
+            archiver.add(rows, Mark(query, table.last(spark, query) + 1))
 
 
 def shaped(rows: DataFrame, options: Options) -> DataFrame:
