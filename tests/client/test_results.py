@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cometmq.client.config import ClientConfig
@@ -49,7 +51,12 @@ def test_messages_of_a_batch_lie_behind_each_other() -> None:
 
 
 def test_messages_of_a_batch_lie_apart_where_some_were_stored_before() -> None:
-    ext = {"msgId": "ID1,ID2", "queueId": "1", "queueOffset": "5", "queueOffsets": "5,3"}
+    ext: dict[str, Any] = {
+        "msgId": "ID1,ID2",
+        "queueId": "1",
+        "queueOffset": "5",
+        "queueOffsets": "5,3",
+    }
     results = read_results("h:1", BATCH, QUEUE, answer(**ext))
     assert [result.queue_offset for result in results] == [5, 3]
     with pytest.raises(CometError, match="1 queue offsets for 2 messages"):

@@ -28,7 +28,14 @@ def test_junit_is_counted(tmp_path: Path) -> None:
 
 def test_every_test_belongs_to_one_part() -> None:
     names = [part.name for part in report.PARTS]
-    for marked in ([], ["compat"], ["spark", "store"], ["operation", "spark"], ["compat", "spark"], ["store"]):
+    for marked in (
+        [],
+        ["compat"],
+        ["spark", "store"],
+        ["operation", "spark"],
+        ["compat", "spark"],
+        ["store"],
+    ):
         homes = [
             name
             for name in names

@@ -75,7 +75,9 @@ class Master:
     async def start(self, listener: socket.socket) -> None:
         """Take connections on a bound socket."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Slave(self), sock=listener, backlog=_SLAVES_MAX)
+        self._server = await loop.create_server(
+            lambda: _Slave(self), sock=listener, backlog=_SLAVES_MAX
+        )
         self.store.on_progress.append(self.progressed)
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 

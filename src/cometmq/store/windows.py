@@ -4,7 +4,7 @@ A consumer that replays goes on where it stopped, and the other queues of its to
 what is read serves all who come by, and with the first byte that is given from a window the system
 is told to fetch the next one. What it has by then is copied by the loop, a block at a time and
 without a wait; only what it does not have yet is waited for in a thread. Threads make all others
-wait when they come back for the interpreter (docs/decisions/0019-cold-reads.md).
+wait when they come back for the interpreter (docs/decisions/0020-cold-reads.md).
 
 Blocks of a sealed file are compared with their seal when they are first given.
 """
