@@ -43,7 +43,7 @@ class Part:
 # those whose tests against Java peers need more than the peers.
 PARTS = (
     Part("cluster", 8 * 60, 0),
-    Part("spark", 12 * 60, 0),
+    Part("spark", 12 * 60, 2),
     Part("compat", 15 * 60, 0),
     Part("operation", 8 * 60, 0),
     Part("store", 6 * 60, 2),
