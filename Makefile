@@ -58,7 +58,7 @@ bench: $(STAMP)
 
 deep: $(STAMP)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
-	$(BIN)/pytest -m "compat and deep"
+	$(BIN)/pytest -m "(compat or spark) and deep"
 	mkdir -p build
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
 	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt

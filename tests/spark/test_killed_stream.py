@@ -1,4 +1,5 @@
-"""Driver and JVM are killed inside a micro-batch; afterwards every message is there once."""
+"""Driver and JVM are killed inside a micro-batch of Spark's own sink; afterwards every message is
+there once. In every run the sinks of test_kills.py are killed."""
 
 import os
 import signal
@@ -16,7 +17,7 @@ from tests.architecture.rules import ROOT
 from tests.spark.read.test_stream import bodies, expected, stream, to_parquet
 from tests.spark.topics import fill_all, make_topic
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 TOPIC = "Killed"
 WAIT_S = 120
