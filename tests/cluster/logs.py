@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.replication.prefix import first_difference
 
 
 def log_files(store: Path) -> dict[int, Path]:
@@ -33,6 +34,12 @@ def _records_end(base: int, data: bytes) -> int:
     return base + at
 
 
+def _content(base: int, data: bytes, end: int) -> bytes:
+    """The records of a file before a log's end, and the blank behind them: what follows a blank is
+    no part of the log."""
+    return data[: min(_records_end(base, data) + BLANK.size, end) - base]
+
+
 def assert_same_logs(one: Path, other: Path) -> int:
     """Both logs have the same bytes up to the same end, wherever both have the file; gives the
     bytes that were compared."""
@@ -41,9 +48,9 @@ def assert_same_logs(one: Path, other: Path) -> int:
     ours, theirs = log_files(one), log_files(other)
     compared = 0
     for base in sorted(ours.keys() & theirs.keys()):
-        size = min(ours[base].stat().st_size, end - base)
-        if size > 0:
-            first, second = ours[base].read_bytes()[:size], theirs[base].read_bytes()[:size]
-            assert first == second, f"the log files {base} differ"
-            compared += size
+        first, second = (_content(base, files[base].read_bytes(), end) for files in (ours, theirs))
+        assert len(first) == len(second)
+        at = first_difference(first, second)
+        assert at < 0, f"the log files {base} differ at {at} of {len(first)}"
+        compared += len(first)
     return compared
