@@ -20,6 +20,9 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.testing.sim.invariants import Violated
 from cometmq.testing.sim.run import run
 
+#: Minutes of simulated clusters: more than the unit tests have.
+pytestmark = pytest.mark.operation
+
 #: In how many seeds every one of these bugs is found.
 SEEDS = 100
 

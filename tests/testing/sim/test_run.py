@@ -11,6 +11,9 @@ import pytest
 from cometmq.testing.sim.invariants import Violated
 from cometmq.testing.sim.run import OPERATIONS, Run, run
 
+#: Minutes of simulated clusters: more than the unit tests have.
+pytestmark = pytest.mark.operation
+
 SEEDS = 300
 AT_ONCE = 20
 
