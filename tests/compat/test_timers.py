@@ -35,7 +35,7 @@ def test_messages_come_when_their_sender_says(driver: Driver, target: Target) ->
     }
     for name, (timer, _) in due.items():
         driver.send(target.namesrv, topic, prefix=f"{name}-", timer=timer)
-    assert column(pull_all(driver, target, topic), "keys") == ["now-0"]
+    # When each came is told by its store time: a slow machine looks late.
     wait_until(lambda: len(pull_all(driver, target, topic)) == 4, "all messages", 30)
     rows = {str(row["keys"]): row for row in pull_all(driver, target, topic)}
     for name, (_, due_ms) in due.items():
