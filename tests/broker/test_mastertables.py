@@ -20,20 +20,17 @@ async def pair(root: Path) -> AsyncIterator[tuple[RunningBroker, RunningBroker, 
     """Two masters that know nothing of each other, and what copies the first's tables."""
     async with running_broker(root / "a") as master, running_broker(root / "b") as other:
         broker = other.broker
-        yield (
-            master,
-            other,
-            MasterTables(
-                store=broker.store,
-                topics=broker.topics,
-                groups=broker.groups,
-                offsets=broker.offsets,
-                delay=broker.delay,
-                remoting=broker.remoting,
-                clock=broker._clock,
-                master=lambda: f"127.0.0.1:{master.broker.port}",
-            ),
+        tables = MasterTables(
+            store=broker.store,
+            topics=broker.topics,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            delay=broker.delay,
+            remoting=broker.remoting,
+            clock=broker.clock,
         )
+        tables.master = f"127.0.0.1:{master.broker.port}"
+        yield master, other, tables
 
 
 async def test_everything_is_copied_and_what_went_goes(tmp_path: Path) -> None:

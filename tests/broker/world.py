@@ -15,7 +15,6 @@ from cometmq.broker.admin_clients import ClientAdmin
 from cometmq.broker.admin_groups import GroupAdmin
 from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_topics import TopicAdmin
-from cometmq.broker.app import HandlerPart
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
@@ -33,7 +32,7 @@ from cometmq.broker.topics import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer
-from cometmq.net.router import Handler, Reply
+from cometmq.net.router import Handler, HandlerPart, Reply
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, Subscription

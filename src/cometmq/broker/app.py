@@ -10,14 +10,9 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from cometmq.broker.admin_broker import BrokerAdmin
-from cometmq.broker.admin_clients import ClientAdmin
-from cometmq.broker.admin_groups import GroupAdmin
-from cometmq.broker.admin_progress import ProgressAdmin
-from cometmq.broker.admin_store import StoreAdmin
-from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.adminparts import admin_parts
 from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import resolve
 from cometmq.broker.delay import DelayDelivery, DelayLevels
@@ -26,18 +21,16 @@ from cometmq.broker.filterdata import FilterTable
 from cometmq.broker.filtering import Filters
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
+from cometmq.broker.mastertables import MasterTables
 from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.ports import join, reserve_ha, reserve_ports
 from cometmq.broker.pull import PullHandler
-from cometmq.broker.query import QueryHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
-from cometmq.broker.relay import RelayHandler
 from cometmq.broker.repeats.guard import RepeatGuard
-from cometmq.broker.replication import part_of
+from cometmq.broker.replication import MasterPart, SlavePart
 from cometmq.broker.reply import ReplyHandler
-from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
 from cometmq.broker.slaverole import as_slave
@@ -64,20 +57,12 @@ if TYPE_CHECKING:
 
     from cometmq.broker.config import BrokerConfig
     from cometmq.core.clock import Clock
-    from cometmq.net.router import Handler
+    from cometmq.net.router import Handler, HandlerPart
     from cometmq.store.config import StoreConfig
     from cometmq.store.dispatch import Growth
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
-
-
-class HandlerPart(Protocol):
-    """What serves some of the request codes."""
-
-    def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
-        ...
 
 
 class Broker:
@@ -97,7 +82,7 @@ class Broker:
     ) -> None:
         self.config = config
         self._store_config = store_config
-        self._clock = clock
+        self.clock = clock
         self._files = files
         self._reserve = reserve
         self.watchdog = Watchdog(clock)
@@ -135,7 +120,7 @@ class Broker:
             push(listener.close)
         self.port = listeners[0].getsockname()[1]
         self._ha_listener = self._reserve_ha()
-        self.store = MessageStore.open(self._store_config, self._clock, self._files)
+        self.store = MessageStore.open(self._store_config, self.clock, self._files)
         push(self.store.close)
         self._build()
         push_async(self.remoting.close)
@@ -185,7 +170,7 @@ class Broker:
     # --------------------------------------------------------------------------------- composition
 
     def _build(self) -> None:
-        config, clock, tasks = self.config, self._clock, self._tasks
+        config, clock, tasks = self.config, self.clock, self._tasks
         self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
         directory = os.path.join(self._store_config.store_path_root_dir, "config")
         self.topics = TopicTable(
@@ -233,19 +218,22 @@ class Broker:
 
     def _build_outgoing(self) -> None:
         """What this broker asks of others: name servers, and as a slave its master."""
-        config, clock, tasks = self.config, self._clock, self._tasks
+        config, clock, tasks = self.config, self.clock, self._tasks
         self.remoting = Remoting(clock=clock, tasks=tasks)
-        self.part = part_of(
-            config,
-            self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            delay=self.delay,
-            remoting=self.remoting,
-            clock=clock,
-            tasks=tasks,
-        )
+        self.part: MasterPart | SlavePart
+        if config.is_slave:
+            tables = MasterTables(
+                store=self.store,
+                topics=self.topics,
+                groups=self.groups,
+                offsets=self.offsets,
+                delay=self.delay,
+                remoting=self.remoting,
+                clock=clock,
+            )
+            self.part = SlavePart(config, self.store, tables, clock=clock)
+        else:
+            self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
         self.registration = Registration(
             [address for address in config.namesrv_addr.split(";") if address.strip()],
             self.topics,
@@ -263,14 +251,14 @@ class Broker:
             store=self.store,
             appender=self.appender,
             topics=self.topics,
-            clock=self._clock,
+            clock=self.clock,
             tasks=self._tasks,
         )
-        self.members = Members(topics=self.topics, groups=self.groups, clock=self._clock)
+        self.members = Members(topics=self.topics, groups=self.groups, clock=self.clock)
         self.stored_filters = FilterTable(
             directory,
             config=self.config,
-            clock=self._clock,
+            clock=self.clock,
             tasks=self._tasks,
             files=self._files,
         )
@@ -284,7 +272,7 @@ class Broker:
             transactions=self.transactions,
             offsets=self.offsets,
             members=self.members,
-            clock=self._clock,
+            clock=self.clock,
             tasks=self._tasks,
             files=self._files,
         )
@@ -293,7 +281,7 @@ class Broker:
         if not self.config.drop_repeated_ids_topics:
             return None
         guard = RepeatGuard(
-            config=self.config, store=self.store, topics=self.topics, clock=self._clock
+            config=self.config, store=self.store, topics=self.topics, clock=self.clock
         )
         self.appender.on_append = guard.appended
         self.appender.on_turn_failed = guard.turn_failed
@@ -304,7 +292,7 @@ class Broker:
             return None
         waiting = self.store.durable
         # The thread that syncs needs the interpreter to say that it is done.
-        return Lookout(self.config.lookout_micros, self._clock, must_sleep=lambda: len(waiting) > 0)
+        return Lookout(self.config.lookout_micros, self.clock, must_sleep=lambda: len(waiting) > 0)
 
     def _load_tables(self, directory: str) -> None:
         if self.store.written_offset > self.store.log.segments.start:
@@ -320,7 +308,7 @@ class Broker:
         self.delay.load()
 
     def _handlers(self) -> dict[int, Handler]:
-        parts = (*self._hot_parts(), *self._group_parts(), *self._admin_parts())
+        parts = (*self._hot_parts(), *self._group_parts(), *admin_parts(self))
         found = {code: handler for part in parts for code, handler in part.handlers().items()}
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
@@ -338,7 +326,7 @@ class Broker:
             hooks=self.send_hooks,
             store_host=self.store.store_host,
             tasks=self._tasks,
-            clock=self._clock,
+            clock=self.clock,
             repeats=self.repeats,
         )
         self.pull = PullHandler(
@@ -350,7 +338,7 @@ class Broker:
             offsets=self.offsets,
             stats=self.stats,
             hooks=self.consume_hooks,
-            clock=self._clock,
+            clock=self.clock,
             tasks=self._tasks,
             watchdog=self.watchdog,
         )
@@ -366,7 +354,7 @@ class Broker:
                 rules=TimerRules(self.config),
                 topics=self.topics,
                 appender=self.appender,
-                clock=self._clock,
+                clock=self.clock,
             ),
             OffsetHandler(
                 config=self.config,
@@ -381,7 +369,7 @@ class Broker:
                 appender=self.appender,
                 topics=self.topics,
                 members=self.members,
-                clock=self._clock,
+                clock=self.clock,
                 store_address=join(resolve(self.config.broker_ip1), self.port),
             ),
             SendBackHandler(
@@ -396,77 +384,8 @@ class Broker:
             ),
         )
 
-    def _admin_parts(self) -> tuple[HandlerPart, ...]:
-        return (
-            QueryHandler(config=self.config, store=self.store),
-            StoreAdmin(
-                store=self.store,
-                offsets=self.offsets,
-                appender=self.appender,
-                clock=self._clock,
-            ),
-            BrokerAdmin(
-                config=self.config,
-                store=self.store,
-                topics=self.topics,
-                delivery=self.delay,
-                stats=self.stats,
-                clock=self._clock,
-                facts=lambda: {
-                    **self.checkback.facts(),
-                    **self.members.facts(),
-                    **self.timers.facts(),
-                    **(self.repeats.facts() if self.repeats else {}),
-                    **self.part.facts(),
-                },
-            ),
-            TopicAdmin(
-                config=self.config,
-                store=self.store,
-                topics=self.topics,
-                offsets=self.offsets,
-                members=self.members,
-                stats=self.stats,
-                clock=self._clock,
-                appender=self.appender,
-            ),
-            GroupAdmin(
-                groups=self.groups,
-                offsets=self.offsets,
-                delivery=self.delay,
-                stats=self.stats,
-                clock=self._clock,
-            ),
-            *self._consumer_admin_parts(),
-        )
-
-    def _consumer_admin_parts(self) -> tuple[HandlerPart, ...]:
-        return (
-            ProgressAdmin(
-                config=self.config,
-                store=self.store,
-                topics=self.topics,
-                groups=self.groups,
-                offsets=self.offsets,
-                members=self.members,
-                stats=self.stats,
-                clock=self._clock,
-                store_address=join(resolve(self.config.broker_ip1), self.port),
-            ),
-            ResetHandler(
-                config=self.config,
-                store=self.store,
-                topics=self.topics,
-                offsets=self.offsets,
-                members=self.members,
-                clock=self._clock,
-            ),
-            RelayHandler(config=self.config, store=self.store, members=self.members),
-            ClientAdmin(members=self.members, clock=self._clock),
-        )
-
     def _spawn_background(self) -> None:
-        keep, clock = self._tasks.keep, self._clock
+        keep, clock = self._tasks.keep, self.clock
         keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         keep(self.pull.longpoll.expire_forever, name="expire held pulls", clock=clock)
         keep(self.members.expire_forever, name="expire clients", clock=clock)

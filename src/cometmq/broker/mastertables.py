@@ -17,8 +17,6 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cometmq.broker.delay import DelayDelivery
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.offsets import ConsumerOffsets
@@ -34,8 +32,8 @@ TIMEOUT_MS: Final = 5_000
 
 
 class MasterTables:
-    """Keeps a slave's tables like its master's. ``master`` gives that one's address, "" while it is
-    not known."""
+    """Keeps a slave's tables like its master's, whose address is ``master``: "" while it is not
+    known."""
 
     def __init__(
         self,
@@ -47,7 +45,6 @@ class MasterTables:
         delay: DelayDelivery,
         remoting: Remoting,
         clock: Clock,
-        master: Callable[[], str],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -56,7 +53,7 @@ class MasterTables:
         self._delay = delay
         self._remoting = remoting
         self._clock = clock
-        self._master = master
+        self.master = ""
         self._due = asyncio.Event()
         self.synced_ms = -1
 
@@ -68,7 +65,7 @@ class MasterTables:
         """Ask again and again."""
         failing = False
         while True:
-            address = self._master()
+            address = self.master
             if address:
                 try:
                     await self.copy(address)

@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from cometmq.broker.config import BrokerRole
-from cometmq.broker.mastertables import MasterTables
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
 from cometmq.store.replica import Replica
@@ -19,14 +18,10 @@ if TYPE_CHECKING:
     import socket
 
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.delay import DelayDelivery
     from cometmq.broker.durability import Appender
-    from cometmq.broker.groups import GroupTable
-    from cometmq.broker.offsets import ConsumerOffsets
+    from cometmq.broker.mastertables import MasterTables
     from cometmq.broker.pull import PullHandler
-    from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
-    from cometmq.net.client import Remoting
     from cometmq.net.tasks import Tasks
     from cometmq.store.engine import MessageStore
 
@@ -85,33 +80,14 @@ class SlavePart:
     """What a slave does to be like its master."""
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        *,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: ConsumerOffsets,
-        delay: DelayDelivery,
-        remoting: Remoting,
-        clock: Clock,
+        self, config: BrokerConfig, store: MessageStore, tables: MasterTables, *, clock: Clock
     ) -> None:
         self._config = config
         self._clock = clock
         self.ha_address = config.ha_master_address
-        self.master_address = ""
+        self.tables = tables
         self.slave = Slave(store, Replica(store), clock=clock, master=lambda: self.ha_address)
-        self.tables = MasterTables(
-            store=store,
-            topics=topics,
-            groups=groups,
-            offsets=offsets,
-            delay=delay,
-            remoting=remoting,
-            clock=clock,
-            master=lambda: self.master_address,
-        )
-        self.slave.on_change.append(self.tables.soon)
+        self.slave.on_change.append(tables.soon)
 
     async def start(
         self,
@@ -127,10 +103,10 @@ class SlavePart:
 
     def master_is(self, ha_address: str, address: str) -> None:
         """A name server said where the master is."""
-        if address != self.master_address:
+        if address != self.tables.master:
             log.info("master_known address=%s ha=%s", address, ha_address)
             self.slave.try_now()
-        self.master_address = address
+        self.tables.master = address
         if not self._config.ha_master_address:
             self.ha_address = ha_address
         self.tables.soon()
@@ -140,7 +116,7 @@ class SlavePart:
 
     def where(self) -> str:
         """The master's address; "" while it is not known."""
-        return self.master_address
+        return self.tables.master
 
     def _serves(self) -> bool:
         return self._config.slave_read_enable or not self.slave.is_connected
@@ -149,35 +125,8 @@ class SlavePart:
         """How far this broker has followed its master, for people."""
         problem = self.slave.problem
         return {
-            "masterAddress": self.master_address,
+            "masterAddress": self.tables.master,
             "masterHaAddress": self.ha_address,
             "masterConnected": str(self.slave.is_connected).lower(),
             "replicationProblem": "" if problem is None else str(problem),
         }
-
-
-def part_of(
-    config: BrokerConfig,
-    store: MessageStore,
-    *,
-    topics: TopicTable,
-    groups: GroupTable,
-    offsets: ConsumerOffsets,
-    delay: DelayDelivery,
-    remoting: Remoting,
-    clock: Clock,
-    tasks: Tasks,
-) -> MasterPart | SlavePart:
-    """The part that a broker's role gives it."""
-    if not config.is_slave:
-        return MasterPart(config, store, clock=clock, tasks=tasks)
-    return SlavePart(
-        config,
-        store,
-        topics=topics,
-        groups=groups,
-        offsets=offsets,
-        delay=delay,
-        remoting=remoting,
-        clock=clock,
-    )

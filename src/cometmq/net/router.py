@@ -48,6 +48,14 @@ TaskHandler = Callable[["Peer", "Request[Any]"], Coroutine[Any, Any, Reply | Non
 Handler = LoopHandler | TaskHandler
 
 
+class HandlerPart(Protocol):
+    """What serves some of the request codes."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        ...
+
+
 class RpcHook(Protocol):
     """Called round every request, one-way and failed ones included, in the order of the list."""
 

@@ -18,6 +18,7 @@ from cometmq.replication.rate import Rate
 from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
 from cometmq.store.loading import load_ranges
+from cometmq.store.replica import kept_offset
 from cometmq.store.resident import bytes_at_once
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ class Master:
     @property
     def end(self) -> int:
         """End of what may be sent."""
-        store = self.store
-        return store.durable_offset if store.waits_for_sync else store.written_offset
+        return kept_offset(self.store)
 
     @property
     def reached(self) -> int:

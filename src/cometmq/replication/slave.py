@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cometmq.core.errors import CometError, StoreError
 from cometmq.replication.prefix import Overlap, first_difference
 from cometmq.replication.transfer import BadPeer, MasterLink
+from cometmq.store.replica import kept_offset
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -66,22 +67,16 @@ class Slave:
         self._due = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
         self.problem: CometError | None = None
+        store.on_progress.append(self._progressed)
+        store.listeners.append(lambda _: self._progressed())
 
     @property
     def is_connected(self) -> bool:
         """Whether a master is there and has sent something."""
         return self._connection is not None and self._connection.link.heard
 
-    @property
-    def kept_offset(self) -> int:
-        """The end of what is as safe as the flush policy promises."""
-        store = self.store
-        return store.durable_offset if store.waits_for_sync else store.written_offset
-
     async def run_forever(self) -> None:
         """Stay connected to the master."""
-        self.store.on_progress.append(self._progressed)
-        self.store.listeners.append(lambda _: self._progressed())
         overlap: Overlap | None = None
         while True:
             address = self._master()
@@ -120,20 +115,17 @@ class Slave:
             self._connection = None
             connection.abort()
             self.replica.drop_rest()
-            self._changed()
+            self.changed()
         return connection.parted_before
 
     def _progressed(self) -> None:
         if self._connection is not None:
             self._connection.progressed()
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """The connection is in use from now on, or gone."""
         for call in self.on_change:
             call()
-
-    def changed(self) -> None:
-        """The connection is in use from now on."""
-        self._changed()
 
     def stopped(self, problem: CometError) -> None:
         """Copying cannot go on for now; the same reason is logged once."""
@@ -221,7 +213,7 @@ class _Connection(asyncio.Protocol):
         transport, slave = self._transport, self._slave
         if transport is None:
             return
-        has = min(slave.kept_offset, self.link.received)
+        has = min(kept_offset(slave.store), self.link.received)
         report = self.link.report(max(has, self._overlap.begin), slave.clock.monotonic_ms())
         if report is not None:
             transport.write(report)

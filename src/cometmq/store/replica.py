@@ -30,6 +30,11 @@ class BadCopy(StoreError):
         super().__init__(f"what came for offset {offset} is no log: {problem}")
 
 
+def kept_offset(store: MessageStore) -> int:
+    """The end of what is as safe as the flush policy promises: on the device, or written."""
+    return store.durable_offset if store.waits_for_sync else store.written_offset
+
+
 class Replica:
     """Takes the log of a master into a store. ``received`` is the end of what was taken, whether
     its last record is whole or not."""

@@ -1,0 +1,93 @@
+"""The parts of a broker that serve operators: what they ask for, change and set back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.broker.admin_broker import BrokerAdmin
+from cometmq.broker.admin_clients import ClientAdmin
+from cometmq.broker.admin_groups import GroupAdmin
+from cometmq.broker.admin_progress import ProgressAdmin
+from cometmq.broker.admin_store import StoreAdmin
+from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.config import resolve
+from cometmq.broker.ports import join
+from cometmq.broker.query import QueryHandler
+from cometmq.broker.relay import RelayHandler
+from cometmq.broker.resetoffset import ResetHandler
+
+if TYPE_CHECKING:
+    from cometmq.broker.app import Broker
+    from cometmq.net.router import HandlerPart
+
+
+def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
+    """What serves the requests of operators and their tools."""
+    return (
+        QueryHandler(config=broker.config, store=broker.store),
+        StoreAdmin(
+            store=broker.store,
+            offsets=broker.offsets,
+            appender=broker.appender,
+            clock=broker.clock,
+        ),
+        BrokerAdmin(
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            delivery=broker.delay,
+            stats=broker.stats,
+            clock=broker.clock,
+            facts=lambda: {
+                **broker.checkback.facts(),
+                **broker.members.facts(),
+                **broker.timers.facts(),
+                **(broker.repeats.facts() if broker.repeats else {}),
+                **broker.part.facts(),
+            },
+        ),
+        TopicAdmin(
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            offsets=broker.offsets,
+            members=broker.members,
+            stats=broker.stats,
+            clock=broker.clock,
+            appender=broker.appender,
+        ),
+        GroupAdmin(
+            groups=broker.groups,
+            offsets=broker.offsets,
+            delivery=broker.delay,
+            stats=broker.stats,
+            clock=broker.clock,
+        ),
+        *_consumer_parts(broker),
+    )
+
+
+def _consumer_parts(broker: Broker) -> tuple[HandlerPart, ...]:
+    return (
+        ProgressAdmin(
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            groups=broker.groups,
+            offsets=broker.offsets,
+            members=broker.members,
+            stats=broker.stats,
+            clock=broker.clock,
+            store_address=join(resolve(broker.config.broker_ip1), broker.port),
+        ),
+        ResetHandler(
+            config=broker.config,
+            store=broker.store,
+            topics=broker.topics,
+            offsets=broker.offsets,
+            members=broker.members,
+            clock=broker.clock,
+        ),
+        RelayHandler(config=broker.config, store=broker.store, members=broker.members),
+        ClientAdmin(members=broker.members, clock=broker.clock),
+    )
