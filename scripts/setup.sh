@@ -85,6 +85,8 @@ install() {
     uv_pip install --quiet --require-hashes --build-constraints requirements/build.lock \
         -r requirements/all.lock
     uv_pip install --quiet --no-deps --no-build-isolation --editable .
+    # Each installation of Spark leaves a gigabyte in uv's cache that no later one finds again.
+    "$VENV/bin/uv" cache prune --quiet || say "setup: note: uv's cache was not tidied up"
     # uv compiles nothing, and where Python may not write bytecode itself each start would do it.
     "$VENV/bin/python" -m compileall -q -j 0 src "$VENV"/lib/python3.*/site-packages ||
         say "setup: note: some modules have no bytecode; programs that use them start slowly"

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,8 @@ REPORT_DIR = ROOT / "build" / "test-reports"
 ALLOWED_SKIPS = ROOT / "tests" / "allowed_skips.txt"
 COVERAGE_MIN_PERCENT = 90
 KILL_GRACE_S = 15
+# Brokers refuse sends from 90 % on, and tests fill a few gigabytes.
+DISK_FULL_PERCENT = 88
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +188,13 @@ def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
     command += [f"--junitxml={report}", "--durations=5", *extra]
     if part.workers:
         command += ["-n", str(part.workers), "--dist", "loadfile"]
-    environment = os.environ | {"COVERAGE_FILE": str(REPORT_DIR / "coverage")}
-    code = run_limited(command, limit_s, environment)
+    # What tests and what they start leave behind, killed processes above all, goes with the part.
+    with tempfile.TemporaryDirectory(prefix="cmq-", ignore_cleanup_errors=True) as directory:
+        environment = os.environ | {
+            "COVERAGE_FILE": str(REPORT_DIR / "coverage"),
+            "TMPDIR": directory,
+        }
+        code = run_limited(command, limit_s, environment)
     summary = read_junit(report) if report.exists() else Summary()
     if code is None:
         summary.problems.append(f"part {part.name} was ended after {limit_s:.0f} s")
@@ -195,6 +203,17 @@ def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
     elif code != 0 and not summary.failed:
         summary.problems.append(f"part {part.name}: pytest ended with {code}")
     return summary
+
+
+def lack_of_room(used_bytes: int, free_bytes: int, where: str) -> list[str]:
+    """What is to be said of a disk that is too full for brokers; nothing of one that is not."""
+    percent = 100 * used_bytes / (used_bytes + free_bytes)
+    if percent < DISK_FULL_PERCENT:
+        return []
+    return [
+        f"the disk under {where} is {percent:.1f} % full ({free_bytes >> 20} MiB free), and "
+        f"brokers refuse sends from 90 % on: free some, so that it is under {DISK_FULL_PERCENT} %"
+    ]
 
 
 def missing_java_tools() -> list[str]:
@@ -261,12 +280,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     shutil.rmtree(REPORT_DIR, ignore_errors=True)
     REPORT_DIR.mkdir(parents=True)
-    summary = Summary()
-    if options.part is None:
-        summary.add(run_checks())
-    summary.add(run_tests(options.part or RUN_ORDER, options.pytest_arguments))
-    if options.part is None:
-        summary.add(measure_coverage())
+    where = tempfile.gettempdir()
+    disk = shutil.disk_usage(where)
+    summary = Summary(problems=lack_of_room(disk.used, disk.free, where))
+    if not summary.problems:
+        if options.part is None:
+            summary.add(run_checks())
+        summary.add(run_tests(options.part or RUN_ORDER, options.pytest_arguments))
+        if options.part is None:
+            summary.add(measure_coverage())
     for name in summary.failed:
         say(f"FAILED {name}")
     for problem in summary.problems:

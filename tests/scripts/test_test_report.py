@@ -110,3 +110,9 @@ def test_tests_that_lack_java_are_named(
     assert "not run: tests/compat/test_a.py::test_x" in printed
     assert "missing javac, mvn" in printed
     assert "apt-get install -y maven openjdk-17-jdk-headless" in printed
+
+
+@pytest.mark.parametrize(("used", "said"), [(80, False), (87, False), (88, True), (100, True)])
+def test_a_disk_that_is_too_full_for_brokers_is_told(used: int, said: bool) -> None:
+    problems = report.lack_of_room(used << 30, (100 - used) << 30, "/somewhere")
+    assert [problem[:26] for problem in problems] == ["the disk under /somewhere "] * said
