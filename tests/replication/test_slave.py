@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import MasterSettings
-from cometmq.replication.slave import LogsDiffer
+from cometmq.replication.slave import LogsDiffer, Unwelcome
 from cometmq.store.config import FlushDiskType
 from tests.replication.pairs import assert_same, pair, until, until_copied
 from tests.store.faults import FailingFiles
@@ -96,6 +96,46 @@ async def test_a_slave_that_is_ahead_waits_and_says_so_once_the_logs_part(tmp_pa
         assert isinstance(problem, LogsDiffer)
         assert common <= problem.offset < common + 100
         assert problem.end == slave.store.written_offset == end
+
+
+@pytest.mark.parametrize("overlap_bytes", [64 << 10, 100])
+async def test_a_master_whose_log_ends_before_that_of_its_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap_bytes: int
+) -> None:
+    """It lost its tail, and nothing was written since; by much more than a slave asks for, too."""
+    monkeypatch.setattr("cometmq.replication.prefix.OVERLAP_BYTES", overlap_bytes)
+    monkeypatch.setattr("cometmq.replication.transfer.HEARTBEAT_MS", 5)
+    monkeypatch.setattr("cometmq.replication.master._TICK_MS", 10)
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        fill(master.store, 50)
+        common = master.store.written_offset
+        copied(tmp_path / "master", "slave")
+        ahead = made.open("slave")
+        fill(ahead.store, 90, first=1_000)
+        end = ahead.store.written_offset
+        await made.close(ahead)
+        slave = made.slave(master)
+        assert slave.slave is not None
+        differing: list[LogsDiffer] = []
+        slave.slave.on_differ = differing.append
+        await until(lambda: bool(differing))
+        problem = differing[0]
+        assert (problem.offset, problem.end, problem.is_shorter) == (common, end, True)
+        assert slave.store.written_offset == end
+
+
+async def test_a_master_without_a_log_is_no_reason_to_cut(tmp_path: Path) -> None:
+    async with pair(tmp_path) as made:
+        master = await made.master()
+        filled = made.open("slave")
+        fill(filled.store, 50)
+        await made.close(filled)
+        slave = made.slave(master)
+        assert slave.slave is not None
+        await until(lambda: slave.slave.problem is not None)  # type: ignore[union-attr]
+        assert isinstance(slave.slave.problem, Unwelcome)
+        assert "slave_refused" in str(slave.slave.problem)
 
 
 async def test_logs_that_part_long_ago_are_told_apart(

@@ -142,3 +142,14 @@ def test_a_report_is_due_on_progress_and_every_five_seconds() -> None:
     assert link.report(200, HEARTBEAT_MS - 1) == REPORT.pack(200)
     assert link.report(200, HEARTBEAT_MS) is None
     assert link.report(200, 2 * HEARTBEAT_MS) == REPORT.pack(200)
+
+
+def test_heartbeats_in_a_row_are_counted() -> None:
+    link = MasterLink(100, 0)
+    beat = TRANSFER.pack(100, 0)
+    link.receive_data(memoryview(beat + beat), 1)
+    assert link.beats == 2
+    link.receive_data(memoryview(TRANSFER.pack(100, 3) + b"abc"), 2)
+    assert link.beats == 0
+    link.receive_data(memoryview(TRANSFER.pack(103, 0)), 3)
+    assert link.beats == 1

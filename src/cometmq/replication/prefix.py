@@ -38,7 +38,12 @@ class Overlap:
 
     def parted_before(self, offset: int) -> bool:
         """Whether logs that differ at ``offset`` may do so before what was asked for."""
-        return offset - self.begin < SURE_BYTES and self.begin > max(self.start, 1)
+        return offset - self.begin < SURE_BYTES and self.goes_back
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether there is more that could be asked for."""
+        return self.begin > max(self.start, 1)
 
     def retry(self) -> bool:
         """Ask for more; False when all there is was asked for already."""

@@ -6,6 +6,8 @@ whatever reason, is made again; what was not whole comes again.
 
     connect -> report a little less than there is -> compare what comes with it -> copy the rest
             -> the logs differ: nothing is copied; LogsDiffer says from where on
+            -> the master has nothing more: its log is shorter, which LogsDiffer says, too
+            -> the master ends the connection: report less, its log may be shorter by far
 """
 
 from __future__ import annotations
@@ -32,23 +34,39 @@ log = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 _TICK_MS: Final = 1_000
+#: One heartbeat may come because the connection was busy for long; so many in a row, with nothing
+#: in between, say that the master has no more.
+_BEATS_AT_END: Final = 2
 #: Messages that wait for dispatch; over the first no more is read, under the second it goes on.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
 
 
 class LogsDiffer(CometError):
-    """The master's log is not this one continued: they differ from ``offset`` on, and this one
-    goes on to ``end``."""
+    """The master's log is not this one continued: they differ from ``offset`` on, or the master's
+    ends there (``is_shorter``), and this one goes on to ``end``."""
 
-    def __init__(self, master: str, offset: int, end: int) -> None:
+    def __init__(self, master: str, offset: int, end: int, *, is_shorter: bool = False) -> None:
         self.master = master
         self.offset = offset
         self.end = end
+        self.is_shorter = is_shorter
+        how = "ends" if is_shorter else "differs from this one"
         super().__init__(
-            f"the log of the master {master} differs from this one at offset {offset}, and "
-            f"{end - offset} bytes here are not in it: nothing is copied; compare the two, then "
-            "cut this log off there or promote this broker"
+            f"the log of the master {master} {how} at offset {offset}, and {end - offset} bytes "
+            "here are not in it: nothing is copied; decide which log is right, then start this "
+            "broker with haRejoin=truncate to cut its own off there, or promote it"
+        )
+
+
+class Unwelcome(CometError):
+    """The master ends the connection, whatever is reported to it."""
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+        super().__init__(
+            f"the master {master} takes no connection of this slave: it may have an empty log, or "
+            "none that this one could go on from; the reason is in its own log (slave_refused)"
         )
 
 
@@ -66,6 +84,7 @@ class Slave:
         self._connection: _Connection | None = None
         self._due = asyncio.Event()
         self.on_change: list[Callable[[], None]] = []
+        self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
         self.problem: CometError | None = None
         store.on_progress.append(self._progressed)
         store.listeners.append(lambda _: self._progressed())
@@ -87,6 +106,8 @@ class Slave:
                 again = await self._follow(address, overlap)
                 if again and overlap.retry():
                     continue
+                if again:
+                    self.stopped(Unwelcome(address))
                 overlap = None
             self._due.clear()
             with suppress(TimeoutError):
@@ -116,7 +137,8 @@ class Slave:
             connection.abort()
             self.replica.drop_rest()
             self.changed()
-        return connection.parted_before
+        # A master of ours ends the connection of a slave that reports more than it has.
+        return connection.parted_before or not (connection.link.heard or connection.was_aborted)
 
     def _progressed(self) -> None:
         if self._connection is not None:
@@ -132,6 +154,8 @@ class Slave:
         if str(problem) != str(self.problem):
             log.error("replication_stopped master=%s reason=%r", self._master(), str(problem))
         self.problem = problem
+        if isinstance(problem, LogsDiffer):
+            self.on_differ(problem)
 
 
 class _Connection(asyncio.Protocol):
@@ -144,6 +168,7 @@ class _Connection(asyncio.Protocol):
         self.link = MasterLink(overlap.begin, slave.clock.monotonic_ms())
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.parted_before = False
+        self.was_aborted = False
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
@@ -167,6 +192,7 @@ class _Connection(asyncio.Protocol):
                 memoryview(data), self._slave.clock.monotonic_ms()
             ):
                 self._take(offset, piece)
+            self._find_end()
         except (BadPeer, StoreError, LogsDiffer, OSError) as error:
             self._refuse(error)
             return
@@ -188,6 +214,13 @@ class _Connection(asyncio.Protocol):
         slave.replica.take(piece)
         if slave.store.waits_for_sync:
             slave.store.sync()
+
+    def _find_end(self) -> None:
+        """The master's log must not end before ours."""
+        link, overlap = self.link, self._overlap
+        if link.received < overlap.end and link.beats >= _BEATS_AT_END:
+            self.parted_before = overlap.parted_before(link.received)
+            raise LogsDiffer(self._address, link.received, overlap.end, is_shorter=True)
 
     def _compare(self, offset: int, theirs: memoryview) -> None:
         """The master's log must be ours as far as ours goes."""
@@ -240,6 +273,7 @@ class _Connection(asyncio.Protocol):
         """End the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
+            self.was_aborted = True
             transport.abort()
         self._end()
 

@@ -121,11 +121,12 @@ class SlaveLink:
 class MasterLink:
     """What a slave knows of its connection to the master.
 
-    ``received`` is the end of the log bytes that came; ``heard`` says whether anything came at all.
+    ``received`` is the end of the log bytes that came; ``heard`` says whether anything came at all,
+    ``beats`` how many heartbeats did since the last bytes.
     """
 
-    __slots__ = ("_head", "_heard_ms", "_left", "_may_begin", "_reported", "_reported_ms", "heard",
-                 "received")  # fmt: skip
+    __slots__ = ("_head", "_heard_ms", "_left", "_may_begin", "_reported", "_reported_ms", "beats",
+                 "heard", "received")  # fmt: skip
 
     def __init__(self, has: int, now_ms: int) -> None:
         self._head = b""
@@ -136,6 +137,7 @@ class MasterLink:
         self._may_begin = has == 0
         self.received = has
         self.heard = False
+        self.beats = 0
 
     def receive_data(self, data: memoryview, now_ms: int) -> list[tuple[int, memoryview]]:
         """Take bytes from the master; gives pieces of its log with their offsets, in order.
@@ -173,6 +175,9 @@ class MasterLink:
             self.received = offset
         if size_bytes:
             self._may_begin = False
+            self.beats = 0
+        else:
+            self.beats += 1
         self._left = size_bytes
 
     def report(self, has: int, now_ms: int) -> bytes | None:
