@@ -13,9 +13,11 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.store.engine import MessageStore
+from cometmq.store.files import read_file, write_file_atomically
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from cometmq.testing.faults.threads import SteppedThreads
+from tests.store.lives import seeded
 from tests.store.stores import assert_consistent, entries_of, fill, log_of, opened, put
 
 ROOT = Path("/s")
@@ -71,6 +73,11 @@ class Machine:
         """The next operation of a kind fails."""
         assert self._files is not None
         self._files.faults.append(Fault(operation, errno.EIO, 1, where))
+
+    def end_in(self, count: int) -> None:
+        """End the process at a changing file operation that many ahead."""
+        assert self._files is not None
+        self._files.end_at(self._files.steps + count, Moment.BEFORE)
 
     def kill(self) -> None:
         """End the process."""
@@ -267,3 +274,46 @@ def test_a_failed_sync_of_the_index_is_known_though_the_older_note_stays(seed: i
         machine.thorough_round(store)
     machine.kill()
     assert len(assert_consistent(machine.start())) == 40
+
+
+@pytest.mark.parametrize("where", ["index", "consumequeue"])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_sync_of_whose_end_nothing_is_known_is_not_believed(seed: int, where: str) -> None:
+    """It failed, and the process ended before it could note that."""
+    for more in range(14):
+        machine = Machine(seed)
+        store = machine.start()
+        fill(store, 40)
+        store.flusher.sync_now()
+        machine.run(store.upkeep.flush_entries())
+        machine.fail("datasync", where)
+        machine.end_in(more)
+        with pytest.raises((OSError, ProcessEnded)):
+            machine.thorough_round(store)
+        machine.kill()
+        again = machine.start()
+        fill(again, 5, first=40)
+        machine.thorough_round(again)
+        machine.cut_power()
+        assert len(assert_consistent(machine.start())) == 45
+
+
+def test_what_an_older_process_left_half_written_never_gets_a_name() -> None:
+    """Its draft, whole and long out of date, is not what a later rename shows."""
+    for seed in range(40):
+        machine = Machine(seed)
+        files = machine.start_files()
+        files.make_directory(str(ROOT))
+        path = str(ROOT / "note")
+        handle = files.open(f"{path}.tmp", create=True)
+        files.pwrite(handle, b"older", 0)
+        files.datasync(handle)
+        files.sync_directory(str(ROOT))
+        write_file_atomically(files, path, b"newer", durable=False)
+        machine.cut_power()
+        assert read_file(machine.start_files(), path) != b"older"
+
+
+def test_seed_10093() -> None:
+    """A failed sync of the index, and an end before it was noted."""
+    seeded.run(10093)

@@ -16,7 +16,8 @@ with the next note in the first it goes. The newer one counts. Both hold:
     boot_id      which run of the machine wrote it
     clean        everything below ``written`` is complete and nothing is behind it
     written      queue and index files hold all of the log below this offset; true as long as the
-                 machine has not lost power (same boot_id)
+                 machine has not lost power (same boot_id); while they are being synced no more
+                 than ``synced``, for a sync that fails may lose all since
     complete     with -1 that is so; else queue files do up to here, and from here on up to
                  ``written`` they do together with the journal (entryjournal.py)
     synced       the same, and on the device

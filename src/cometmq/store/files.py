@@ -453,9 +453,10 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
     ``durable`` also waits until the new one is on the device.
     """
     draft = path + ".tmp"
+    # One that a crash left would be shown under the name, should a power cut keep only the rename.
+    files.unlink(draft)
     handle = files.open(draft, create=True)
     try:
-        files.resize(handle, 0)
         files.pwrite(handle, data, 0)
         if durable:
             files.datasync(handle)

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os.path
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cometmq.core.errors import StoreFull, StoreOffline
@@ -18,7 +17,6 @@ from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
-    progress_path,
     read_checkpoint,
     write_checkpoint,
     write_positions,
@@ -183,11 +181,8 @@ class Upkeep:
 
     async def _sync_all(self, reached: Mark) -> None:
         store = self._store
-        try:
-            await self._sync_entries()
-        except OSError:
-            self._distrust()
-            raise
+        self._distrust()
+        await self._sync_entries()
         self._unsure = False
         self._thorough_ms = store.clock.monotonic_ms()
         if await self._log_durable(reached[0]):
@@ -305,16 +300,14 @@ class Upkeep:
         return True
 
     def _distrust(self) -> None:
-        """Entries that the device did not take may be forgotten: until they are written again and
-        synced, a start goes by what is surely on the device, and makes the others again."""
+        """Note, before a sync of entries, that only what was synced before may be believed.
+
+        Entries that the device did not take may be forgotten, and the process may end before it can
+        say that a sync failed. So the note stands until one succeeds, and a start that finds it
+        makes all later entries again. Raises OSError.
+        """
+        self._write_positions(self.synced)
         self._unsure = True
-        store = self._store
-        with suppress(OSError):
-            # That may fail as well; the note written below is newer, and counts.
-            store.files.unlink(progress_path(store.config.store_path_root_dir))
-        with suppress(OSError):
-            # A start may have noted more on the device than is synced, to make it again.
-            self._write_durably(self._positions(self.synced))
 
     async def _note_durably(self, reached: Mark) -> None:
         """Note for a start after a crash of the machine how far all is on the device."""
@@ -375,12 +368,9 @@ class Upkeep:
             return
         for file in [*store.index.full_files(), *store.index.files[-1:]]:
             file.write_slots()
-        try:
-            store.index.sync_files(store.index.take_unsynced())
-            store.pool.sync_paths(*store.pool.take_unsynced())
-        except OSError:
-            self._distrust()
-            raise
+        self._distrust()
+        store.index.sync_files(store.index.take_unsynced())
+        store.pool.sync_paths(*store.pool.take_unsynced())
         reached = store.dispatcher.position
         root = store.config.store_path_root_dir
         last_ms = store.last_ms
