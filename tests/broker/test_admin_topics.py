@@ -134,6 +134,16 @@ async def test_all_topics_are_listed(tmp_path: Path) -> None:
         assert "t" not in system
 
 
+async def test_one_topic_is_described(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        await create(parts, creation())
+        reply = await parts.ask(Code.GET_TOPIC_CONFIG, h.Topic("t"))
+        assert parse_json(reply.body, TopicConfig) == TopicConfig("t", 4, 3)
+        with pytest.raises(BadRequest, match="not exist") as error:
+            await parts.ask(Code.GET_TOPIC_CONFIG, h.Topic("none"))
+        assert error.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
 async def test_the_state_of_a_topic_s_queues(tmp_path: Path) -> None:
     clock = VirtualClock()
     async with open_parts(tmp_path, clock=clock) as parts:

@@ -21,7 +21,7 @@ from tests.spark.topics import access, fill_all, make_topic, options
 
 pytestmark = [
     pytest.mark.compat,
-    pytest.mark.runs("4.9.7-cometmq", "4.9.7-java", "5.5.0-java5"),
+    pytest.mark.runs("4.9.7-cometmq", "5.5.0-cometmq", "4.9.7-java", "5.5.0-java5"),
 ]
 
 

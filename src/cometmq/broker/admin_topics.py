@@ -76,6 +76,7 @@ class TopicAdmin:
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
+            RequestCode.GET_TOPIC_CONFIG: self.describe,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system,
@@ -150,12 +151,14 @@ class TopicAdmin:
         pieces = table_pieces(topics.data_version, "topicConfigTable", topics.registered())
         return Reply(body=await join_in_slices(pieces, self._clock))
 
+    def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:
+        """The configuration of one topic."""
+        return Reply(body=encode_json(self._existing(request.header.topic)))
+
     async def stats(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """Where each queue of a topic begins and ends, and when it got its last message."""
         topic = request.header.topic
-        config = self._topics.get(topic)
-        if config is None:
-            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        config = self._existing(topic)
         slices = Slices(self._clock)
         rows: list[tuple[QueueKey, TopicOffset]] = []
         for queue_id in range(config.write_queue_nums):
@@ -177,6 +180,12 @@ class TopicAdmin:
     def list_system(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Topics that belong to the broker itself."""
         return Reply(body=encode_json(TopicList(sorted(self._topics.system_names))))
+
+    def _existing(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
 
     def _refuse_system(self, topic: str) -> None:
         if self._topics.is_system(topic):

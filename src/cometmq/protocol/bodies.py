@@ -53,7 +53,7 @@ def table_pieces(version: DataVersion, name: str, values: Mapping[str, Body]) ->
 
 
 class TopicConfig(Body, frozen=True):
-    """One topic on one broker."""
+    """One topic on one broker; also the answer to 351."""
 
     topic_name: str
     read_queue_nums: int = 16

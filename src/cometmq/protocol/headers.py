@@ -376,7 +376,7 @@ class BrokerConsumeStats(Header):
 
 
 class Topic(Header):
-    """Codes 105, 202, 215 and 300."""
+    """Codes 105, 202, 215, 300 and 351."""
 
     topic: str
 
