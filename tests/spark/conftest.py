@@ -1,10 +1,13 @@
-"""One Spark session for all Spark tests of a run."""
+"""What Spark's tests share: a session, servers, Java clusters, and connections that end with the
+test that opened them."""
 
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.spark.brokers import wire
+from cometmq.spark.read import discovery
 from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
 from tests.spark.standalone import Standalone, standalone
@@ -32,3 +35,16 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
     """A master and two workers; drivers are processes of the tests' own."""
     with standalone(tmp_path_factory.mktemp("standalone")) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> Iterator[None]:
+    """Peers of a test are gone when it ends, so what it knew of them must be too."""
+    yield
+    wire.close_all()
+
+
+@pytest.fixture
+def finds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream looks for new queues at every batch, not once a second."""
+    monkeypatch.setattr(discovery, "DISCOVERY_MS", 0)

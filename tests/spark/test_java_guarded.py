@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cometmq.client.blocking import Client
 from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import access, reach, wire
+from cometmq.spark.brokers import access, reach
 from tests.compat.anchor import JavaCluster, fetch_jars, wait_until
 from tests.spark.topics import fill_all, make_topic
 
@@ -93,7 +93,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         )
         wait_until(lambda: is_guarded(found), "the broker reads its rules again")
         yield found
-    wire.close_all()
 
 
 def as_pkcs8(pem: bytes) -> bytes:

@@ -122,7 +122,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             yield Pair(master, slave, gate, queues)
         finally:
             slave.broker_server.stop()
-    wire.close_all()
 
 
 def has_all(slave: JavaCluster, queues: list[MessageQueue], end: int) -> bool:

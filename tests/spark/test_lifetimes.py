@@ -17,7 +17,6 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.spark.brokers import cluster, groups, reach, wire
 from cometmq.spark.brokers.wire import Call
 from cometmq.spark.options import BadOption
-from cometmq.spark.read import discovery
 from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import StreamOffset, from_json
@@ -28,15 +27,10 @@ from cometmq.testing.cluster import Cluster, cluster_in_thread
 from tests.compat.anchor import wait_until
 from tests.spark.topics import access, delete_topic, fill, fill_all, make_topic, options
 
+pytestmark = pytest.mark.usefixtures("finds_at_once")
+
 EVERYTHING = ReadAllAvailable()
 NAMES = ("topic", "queue_id", "queue_offset")
-
-
-@pytest.fixture(autouse=True)
-def _finds_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(discovery, "DISCOVERY_MS", 0)
-    yield
-    wire.close_all()
 
 
 def stream(read: ReadOptions) -> TopicStreamReader:

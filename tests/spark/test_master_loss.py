@@ -10,7 +10,6 @@ from cometmq.client.blocking import Client
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import TopicQueue
 from cometmq.spark.brokers import reach, wire
-from cometmq.spark.read import discovery
 from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.offsets import from_json
 from cometmq.spark.read.options import parse
@@ -34,11 +33,10 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     )
     with made as found:
         yield found
-    wire.close_all()
 
 
-def test_a_slave_is_read_when_its_master_dies(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "DISCOVERY_MS", 0)
+@pytest.mark.usefixtures("finds_at_once")
+def test_a_slave_is_read_when_its_master_dies(pair: Pair) -> None:
     reached = access(pair.namesrv)
     with Client(pair.namesrv) as client:
         queues = make_topic(client, TOPIC, 2)

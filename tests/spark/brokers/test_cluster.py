@@ -1,22 +1,14 @@
 """Routes, asked of a real cluster and of peers that fail."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import cluster, wire
+from cometmq.spark.brokers import cluster
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import ScriptedCluster, holder
 from tests.spark.topics import access, make_topic
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def test_topics_may_be_several(cometmq_session_cluster: Cluster) -> None:

@@ -1,6 +1,5 @@
 """A group's offsets on a real broker, and on peers that answer as older ones do."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import access, fill_all, make_topic
 
 QUEUES = [MessageQueue("T", "broker-a", at) for at in range(3)]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def test_what_is_committed_is_found_again(cometmq_session_cluster: Cluster) -> None:

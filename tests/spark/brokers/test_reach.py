@@ -1,6 +1,5 @@
 """How far queues reach and what is in them, asked of a real cluster and of peers that fail."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,19 +9,13 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import reach, wire
+from cometmq.spark.brokers import reach
 from cometmq.spark.brokers.reach import Ends, Look
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import access, fill, make_topic
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def offset_of(request: Request[Any]) -> Answer:

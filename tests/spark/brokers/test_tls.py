@@ -4,7 +4,6 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,6 @@ def ca_file(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> 
     path = tmp_path_factory.mktemp("ca") / "ca.pem"
     authority.cert_pem.write_to_path(path)
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 class Tunnel:

@@ -1,7 +1,6 @@
 """The blocking connection: kept, replaced once when it died, and never waited on for ever."""
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from tests.spark.scripted import Answer, ScriptedPeer
 
 CODE = int(RequestCode.GET_MAX_OFFSET)
 ACCESS = Access((), 5_000)
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def queue(at: int) -> TopicQueue:

@@ -1,6 +1,5 @@
 """Which copy is asked, and whose word counts."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.read import asking
 from cometmq.spark.read.asking import Asker, onward
 from cometmq.spark.read.filters import RowFilter, parse
@@ -21,10 +19,8 @@ EVERYTHING = RowFilter()
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "PAUSES_MS", (0, 1, 1, 1))
-    yield
-    wire.close_all()
 
 
 class Seen:

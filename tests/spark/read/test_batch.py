@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import reach, wire
+from cometmq.spark.brokers import reach
 from cometmq.spark.read import pushdown
 from cometmq.spark.read.batch import TopicReader
 from cometmq.spark.read.partition import ranges_of
@@ -141,7 +141,6 @@ def test_the_plan_without_spark(
         for at in range(batch.num_rows)
     ]
     assert found == [(queue, at) for queue in range(3) for at in range(40)]
-    wire.close_all()
 
 
 CLAUSES: dict[str, Callable[[int, int], bool]] = {
@@ -244,7 +243,6 @@ def test_pushed_filters_spare_messages(
     assert ranges_of(part) == (Range(tagged[1], 0, 30),)
     (rows,) = again.read(part)
     assert rows.column(0).to_pylist() == ["odd"] * 10
-    wire.close_all()
 
 
 def test_times_spare_messages(
@@ -260,4 +258,3 @@ def test_times_spare_messages(
     assert list(reader.pushFilters(filters)) == filters[:1]
     (part,) = reader.partitions()
     assert ranges_of(part) == (Range(tagged[1], times.index(times[20]), 40),)
-    wire.close_all()

@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import compress
@@ -16,7 +15,6 @@ from cometmq.message.model import MessageQueue
 from cometmq.message.record import Record, pack
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.dirty import Dirty, DirtyRow, Mode, parse
 from cometmq.spark.read.planning import Range
@@ -53,12 +51,6 @@ RECORDS = (
     packed(4, GOOD, b"TAGS\x01tag\x02KEYS"),
     packed(5, GOOD),
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_connection_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def read(

@@ -1,7 +1,6 @@
 """Asking for the ends of queues, gently and through outages."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from cometmq.core.errors import NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.brokers.reach import Ends
 from cometmq.spark.read import discovery
 from cometmq.spark.read.discovery import Discovery
@@ -17,12 +15,6 @@ from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import options
 
 QUEUE = MessageQueue("T", "broker-a", 0)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def seven(_: Request[Any]) -> Answer:

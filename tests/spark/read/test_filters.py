@@ -9,7 +9,6 @@ from cometmq.client.blocking import Client
 from cometmq.filter.tags import TagFilter, tag_code
 from cometmq.message.model import Message, MessageQueue
 from cometmq.message.names import SCHEDULE_TOPIC
-from cometmq.spark.brokers import wire
 from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.filters import RowFilter, parse
@@ -102,7 +101,6 @@ def cluster(
     is_able = request.param == "filtering"
     with cluster_in_thread(folder, enable_property_filter=is_able) as found:
         yield found
-    wire.close_all()
 
 
 @pytest.fixture(scope="module")

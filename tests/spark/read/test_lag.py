@@ -1,7 +1,6 @@
 """What a group is told of a query's progress; and that nothing stops for it."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,19 +9,13 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import groups, wire
+from cometmq.spark.brokers import groups
 from cometmq.spark.read.lag import LagReport
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import Answer, ScriptedCluster
 from tests.spark.topics import access, fill_all, make_topic
 
 A, B = (MessageQueue("T", "broker-a", at) for at in range(2))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def test_a_group_follows_a_query(cometmq_session_cluster: Cluster) -> None:

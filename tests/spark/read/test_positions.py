@@ -1,23 +1,15 @@
 """Named points become offsets."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import groups, reach, wire
+from cometmq.spark.brokers import groups, reach
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.points import AtGroup, AtOffsets, AtTimes, Edge, Named, Point
 from cometmq.spark.read.positions import check_order, resolve
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import access, fill, make_topic
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 @pytest.fixture(scope="module")

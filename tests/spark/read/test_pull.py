@@ -1,6 +1,6 @@
 """A range of a queue, whatever the brokers answer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ from cometmq.core.errors import BrokerRefused, NotConnected
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.read import asking, pull
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.pull import QueuePuller, Span
@@ -21,10 +20,8 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "PAUSES_MS", (0, 1, 1))
-    yield
-    wire.close_all()
 
 
 def spans(*scripts: Script, start: int, stop: int) -> list[Span]:

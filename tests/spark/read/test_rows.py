@@ -1,7 +1,6 @@
 """Exactly the rows of a range, or a report of what is missing."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.read import asking
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.options import ReadOptions
@@ -26,10 +24,8 @@ NAMES = ("queue_offset", "tags", "body")
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "PAUSES_MS", (0, 1))
-    yield
-    wire.close_all()
 
 
 def offsets(parts: list[Range], read: ReadOptions) -> list[int]:

@@ -1,23 +1,13 @@
 """A number of bytes becomes a number of messages."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from cometmq.client.blocking import Client
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import reach, wire
+from cometmq.spark.brokers import reach
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.sizes import rows_within
 from cometmq.testing.cluster import Cluster
 from tests.spark.scripted import ScriptedCluster, holder
 from tests.spark.topics import access, fill, make_topic
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def test_the_mean_is_weighed_by_what_there_is_to_read(cometmq_session_cluster: Cluster) -> None:

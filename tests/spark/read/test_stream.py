@@ -13,21 +13,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from cometmq.client.blocking import Client
 from cometmq.core.errors import NotConnected
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import groups, wire
+from cometmq.spark.brokers import groups
 from cometmq.spark.read import discovery
 from cometmq.spark.read.losses import DataLoss
 from cometmq.spark.read.offsets import from_json
-from cometmq.spark.read.options import parse
 from cometmq.spark.read.stream import TopicStreamReader
 from cometmq.testing.cluster import Cluster, ProcessCluster
 from tests.spark.topics import access, delete_topic, fill_all, make_topic, options
 
+pytestmark = pytest.mark.usefixtures("finds_at_once")
 spark_test = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def _finds_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "DISCOVERY_MS", 0)
 
 
 def stream(spark: SparkSession, cluster: Cluster, topic: str, **extra: str) -> DataFrame:
@@ -136,6 +131,13 @@ def reader(cluster: Cluster, topic: str, **extra: str) -> TopicStreamReader:
     return TopicStreamReader(options(cluster.namesrv, topic, **extra), ("queue_offset",))
 
 
+def filled(cluster: Cluster, topic: str, queues: int, each: int, **extra: str) -> TopicStreamReader:
+    """A reader, from the earliest message on, of a new topic with so many in every queue."""
+    with Client(cluster.namesrv) as client:
+        fill_all(client, make_topic(client, topic, queues), each)
+    return reader(cluster, topic, startingOffsets="earliest", **extra)
+
+
 def read(found: TopicStreamReader, start: dict[str, object], end: dict[str, object]) -> list[int]:
     return sorted(
         offset
@@ -166,9 +168,7 @@ def test_a_new_query_may_die_in_its_first_batch(cometmq_session_cluster: Cluster
 
 
 def test_nothing_new_is_the_same_offset(cometmq_session_cluster: Cluster) -> None:
-    with Client(cometmq_session_cluster.namesrv) as client:
-        fill_all(client, make_topic(client, "StreamSame", 2), 3)
-    found = reader(cometmq_session_cluster, "StreamSame", startingOffsets="earliest")
+    found = filled(cometmq_session_cluster, "StreamSame", 2, 3)
     start = found.initialOffset()
     end = found.latestOffset(start, ReadAllAvailable())
     assert json.dumps(found.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
@@ -178,11 +178,7 @@ def test_nothing_new_is_the_same_offset(cometmq_session_cluster: Cluster) -> Non
 
 
 def test_limits(cometmq_session_cluster: Cluster) -> None:
-    with Client(cometmq_session_cluster.namesrv) as client:
-        fill_all(client, make_topic(client, "StreamLimit", 2), 30)
-    found = reader(
-        cometmq_session_cluster, "StreamLimit", startingOffsets="earliest", maxOffsetsPerTrigger="7"
-    )
+    found = filled(cometmq_session_cluster, "StreamLimit", 2, 30, maxOffsetsPerTrigger="7")
     assert found.getDefaultReadLimit() == ReadMaxRows(7)
     start = found.initialOffset()
 
@@ -209,11 +205,10 @@ def test_available_now_is_fixed_when_asked(cometmq_session_cluster: Cluster) -> 
 
 
 def test_new_queues_join_and_absent_ones_stay(cometmq_session_cluster: Cluster) -> None:
+    found = filled(cometmq_session_cluster, "StreamGrows", 1, 2)
+    start = found.initialOffset()
+    end = found.latestOffset(start, ReadAllAvailable())
     with Client(cometmq_session_cluster.namesrv) as client:
-        fill_all(client, make_topic(client, "StreamGrows", 1), 2)
-        found = reader(cometmq_session_cluster, "StreamGrows", startingOffsets="earliest")
-        start = found.initialOffset()
-        end = found.latestOffset(start, ReadAllAvailable())
         fill_all(client, make_topic(client, "StreamGrows", 3)[1:2], 4)
         grown = found.latestOffset(end, ReadAllAvailable())
         assert sorted(from_json(grown).queues.values()) == [2, 4]
@@ -224,10 +219,9 @@ def test_new_queues_join_and_absent_ones_stay(cometmq_session_cluster: Cluster) 
 
 
 def test_a_lost_tail_may_be_passed_over(cometmq_session_cluster: Cluster) -> None:
+    strict = filled(cometmq_session_cluster, "StreamShrinks", 1, 9)
+    start = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
     with Client(cometmq_session_cluster.namesrv) as client:
-        fill_all(client, make_topic(client, "StreamShrinks", 1), 9)
-        strict = reader(cometmq_session_cluster, "StreamShrinks", startingOffsets="earliest")
-        start = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
         delete_topic(client, "StreamShrinks")
         fill_all(client, make_topic(client, "StreamShrinks", 1), 4)
     with pytest.raises(DataLoss, match="offsets 4 to 8"):
@@ -245,9 +239,7 @@ def test_a_broker_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
         with Client(node.namesrv) as client:
             queues = make_topic(client, "StreamAway", 2)
             fill_all(client, queues, 3)
-        read_options = parse(
-            {"nameservers": node.namesrv, "topic": "StreamAway", "startingOffsets": "earliest"}
-        )
+        read_options = options(node.namesrv, "StreamAway", startingOffsets="earliest")
         found = TopicStreamReader(read_options, ("queue_offset",))
         start = found.initialOffset()
         end = found.latestOffset(start, ReadAllAvailable())
@@ -267,4 +259,3 @@ def test_a_broker_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
             fill_all(client, queues, 2, start=3)
         following = found.latestOffset(end, ReadAllAvailable())
         assert read(found, end, following) == [3, 3, 4, 4]
-    wire.close_all()

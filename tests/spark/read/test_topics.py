@@ -1,13 +1,10 @@
 """Which queues a read covers."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import MessageQueue
-from cometmq.spark.brokers import wire
 from cometmq.spark.options import BadOption
 from cometmq.spark.read.topics import Assigned, Pattern, Topics, find, find_all, matching, parse
 from cometmq.testing.cluster import Cluster
@@ -20,12 +17,6 @@ KNOWN = [
     *("TBW102", "SELF_TEST_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"),
     *("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "OFFSET_MOVED_EVENT"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def test_options() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import Request
-from cometmq.spark.brokers import wire
 from cometmq.spark.write.options import parse
 from cometmq.spark.write.pipeline import SendFailed
 from cometmq.spark.write.rows import Outgoing
@@ -19,12 +18,6 @@ from tests.spark.scripted import Answer, Script, ScriptedCluster
 
 TOPIC = "Scripted"
 STORED: Answer = (0, {"msgId": "x", "queueId": "0", "queueOffset": "0"}, b"")
-
-
-@pytest.fixture(autouse=True)
-def no_kept_connections() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def message(at: int) -> Outgoing:

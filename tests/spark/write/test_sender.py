@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from cometmq.client.blocking import Client
 from cometmq.client.selection import by_key
 from cometmq.message.model import MessageQueue, StoredMessage
-from cometmq.spark.brokers import wire
 from cometmq.spark.write.options import parse
 from cometmq.spark.write.rows import Outgoing
 from cometmq.spark.write.sender import SPREAD, Sender
 from cometmq.testing.cluster import Cluster
 from tests.spark.topics import make_topic
-
-
-@pytest.fixture(autouse=True)
-def no_kept_connections() -> Iterator[None]:
-    yield
-    wire.close_all()
 
 
 def message(topic: str, at: int, key: str | None = None, *, delayed: bool = False) -> Outgoing:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from cometmq.client.blocking import Client
-from cometmq.spark.brokers import wire
 from cometmq.spark.write.options import parse
 from cometmq.spark.write.rows import BadRow
 from cometmq.spark.write.writer import TopicStreamWriter, TopicWriter, Written
@@ -41,7 +40,6 @@ def test_a_task_stores_all_batches_and_says_how_many(
         with caplog.at_level(logging.INFO):
             writer.commit([*written, None])
         assert "topic_written batch=None rows=6 bytes=6 retries=0" in caplog.text
-    wire.close_all()
 
 
 def test_query_and_batch_decide_the_ids_of_a_micro_batch(
@@ -58,4 +56,3 @@ def test_query_and_batch_decide_the_ids_of_a_micro_batch(
         with caplog.at_level(logging.INFO):
             writer.commit([written], 8)
         assert "topic_written batch=8 rows=1" in caplog.text
-    wire.close_all()
