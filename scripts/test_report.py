@@ -190,6 +190,8 @@ def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
         command += ["-n", str(part.workers), "--dist", "loadfile"]
     # What tests and what they start leave behind, killed processes above all, goes with the part.
     with tempfile.TemporaryDirectory(prefix="cmq-", ignore_cleanup_errors=True) as directory:
+        # Root's PostgreSQL runs as nobody, who has to come through.
+        os.chmod(directory, 0o711)
         environment = os.environ | {
             "COVERAGE_FILE": str(REPORT_DIR / "coverage"),
             "TMPDIR": directory,

@@ -112,6 +112,21 @@ def test_tests_that_lack_java_are_named(
     assert "apt-get install -y maven openjdk-17-jdk-headless" in printed
 
 
+def test_servers_that_run_as_nobody_come_to_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def run(_command: object, _limit_s: float, environment: dict[str, str]) -> int:
+        seen.append(Path(environment["TMPDIR"]).stat().st_mode & 0o777)
+        return 0
+
+    monkeypatch.setattr(report, "run_limited", run)
+    monkeypatch.setattr(report, "REPORT_DIR", tmp_path)
+    report.run_part(report.PARTS[0], [])
+    assert seen == [0o711]
+
+
 @pytest.mark.parametrize(("used", "said"), [(80, False), (87, False), (88, True), (100, True)])
 def test_a_disk_that_is_too_full_for_brokers_is_told(used: int, said: bool) -> None:
     problems = report.lack_of_room(used << 30, (100 - used) << 30, "/somewhere")
