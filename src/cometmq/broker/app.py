@@ -33,7 +33,7 @@ from cometmq.broker.replication import MasterPart, SlavePart
 from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.send import SendHandler
-from cometmq.broker.slaverole import as_slave
+from cometmq.broker.slaverole import as_slave, forget_notes
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import warn_of_missing
 from cometmq.broker.timers.recall import RecallHandler
@@ -54,10 +54,12 @@ from cometmq.store.engine import MessageStore
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
-    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.config import BrokerConfig, BrokerRole
     from cometmq.core.clock import Clock
     from cometmq.net.router import Handler, HandlerPart
+    from cometmq.replication.slave import LogsDiffer
     from cometmq.store.config import StoreConfig
     from cometmq.store.dispatch import Growth
     from cometmq.store.files import Files
@@ -91,6 +93,9 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
+        #: Whoever runs this broker begins it anew for these; without that they do nothing.
+        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
+        self.promote: Callable[[BrokerRole], None] = lambda role: None
         self._stack = AsyncExitStack()
 
     async def start(self) -> int:
@@ -122,6 +127,10 @@ class Broker:
         self._ha_listener = self._reserve_ha()
         self.store = MessageStore.open(self._store_config, self.clock, self._files)
         push(self.store.close)
+        if self.config.is_slave:
+            forget_notes(self.store.files, self._store_config.store_path_root_dir)
+            # Consumers may be further than this copy: as a master it has to set them back.
+            self.store.upkeep.shrunk = True
         self._build()
         push_async(self.remoting.close)
         # Closed in reverse: the checks first, for they move offsets.
@@ -132,10 +141,11 @@ class Broker:
             self.stored_filters,
             self.queue_locks,
             self.delay,
-            self.checkback,
         ):
             push_async(table.close)
-        push_async(self.timers.close)
+        if not self.config.is_slave:
+            push_async(self.checkback.close)
+            push_async(self.timers.close)
         push(self.appender.close)
         push_async(self._tasks.close)
         # Before the first append, for deletions are remembered by offsets of the log.
@@ -157,6 +167,11 @@ class Broker:
             await self.server.serve(listener)
         push_async(self.registration.stop)
         await self.registration.start(self._place())
+
+    @property
+    def registered(self) -> list[str]:
+        """The name servers that have this broker now."""
+        return self.registration.registered_with
 
     def _reserve_ha(self) -> socket.socket | None:
         """Where slaves connect; a slave has none itself."""
@@ -232,6 +247,7 @@ class Broker:
                 clock=clock,
             )
             self.part = SlavePart(config, self.store, tables, clock=clock)
+            self.part.rejoin = self.rejoin
         else:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
         self.registration = Registration(

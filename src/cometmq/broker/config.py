@@ -34,6 +34,14 @@ class BrokerRole(Enum):
     SLAVE = "SLAVE"
 
 
+class HaRejoin(Enum):
+    """What a slave does whose log is not its master's: copy nothing, or cut its own where the two
+    part, set aside what was behind that, and copy on."""
+
+    REFUSE = "REFUSE"
+    TRUNCATE = "TRUNCATE"
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Settings of one broker; text becomes this through core/settings.py.
@@ -50,6 +58,7 @@ class BrokerConfig:
 
     ``ha_listen_port`` 0 is the port behind ``listen_port``. A slave connects to
     ``ha_master_address``, or without one to the master that name servers know for its name.
+    ``ha_rejoin`` says what it does when their logs differ.
     ``in_sync_replicas`` counts the logs that hold a message before a SYNC_MASTER acknowledges it,
     its own among them; it waits for one slave at least. ``ha_whole_history`` gives a slave that has
     nothing all of the log, not its last file alone.
@@ -72,6 +81,7 @@ class BrokerConfig:
     ha_transfer_batch_size: int = 256 << 10
     ha_slave_fallbehind_max: int = 256 << 20
     ha_whole_history: bool = True
+    ha_rejoin: HaRejoin = HaRejoin.REFUSE
     max_ha_transfer_byte_in_second: int = 0
     in_sync_replicas: int = 1
     slave_timeout: int = 3_000
@@ -189,6 +199,7 @@ LIVE: Final = frozenset(
         "default_query_max_num",
         "slave_read_enable",
         "slave_timeout",
+        "ha_rejoin",
     }
 )
 

@@ -7,12 +7,14 @@ the slave registers; its tables come from the address that these answer with.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.config import BrokerRole
+from cometmq.broker.config import BrokerRole, HaRejoin
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
 from cometmq.store.replica import Replica
+from cometmq.store.scan import first_record
 
 if TYPE_CHECKING:
     import socket
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from cometmq.broker.pull import PullHandler
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
+    from cometmq.replication.slave import LogsDiffer
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
@@ -69,6 +72,7 @@ class MasterPart:
         """Who copies this broker, for people."""
         slaves = self.master.slaves()
         return {
+            "brokerRole": self._config.broker_role.name,
             "slaves": str(len(slaves)),
             "slaveStates": ",".join(
                 f"{slave.address}={slave.acked}(-{slave.behind_bytes})" for slave in slaves
@@ -88,6 +92,8 @@ class SlavePart:
         self.tables = tables
         self.slave = Slave(store, Replica(store), clock=clock, master=lambda: self.ha_address)
         self.slave.on_change.append(tables.soon)
+        self.slave.on_differ = self._differs
+        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
 
     async def start(
         self,
@@ -121,10 +127,21 @@ class SlavePart:
     def _serves(self) -> bool:
         return self._config.slave_read_enable or not self.slave.is_connected
 
+    def _differs(self, problem: LogsDiffer) -> None:
+        if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
+            return
+        segments = self.slave.store.log.segments
+        first = first_record(segments.files[0]) if segments.files else None
+        if first is None or problem.offset < segments.start + first.size_bytes:
+            log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
+            return
+        self.rejoin(problem)
+
     def facts(self) -> dict[str, str]:
         """How far this broker has followed its master, for people."""
         problem = self.slave.problem
         return {
+            "brokerRole": self._config.broker_role.name,
             "masterAddress": self.tables.master,
             "masterHaAddress": self.ha_address,
             "masterConnected": str(self.slave.is_connected).lower(),

@@ -1,4 +1,5 @@
-"""What a slave does not do: it takes no sends and changes no tables; its master does.
+"""What a slave does not do: it takes no sends, changes no tables, keeps no notes of what waits for
+its time or for the end of its transaction; its master does.
 
 Pulls, heartbeats, offsets and locks are served, so that consumers go on while the master is gone.
 """
@@ -6,16 +7,20 @@ Pulls, heartbeats, offsets and locks are served, so that consumers go on while t
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.broker.timers.snapshot import STATE_FILE
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.store.timerfiles import TIMER_DIRECTORY
 
 if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler, Reply
     from cometmq.protocol.frame import Request
+    from cometmq.store.files import Files
 
 _SENDS: Final = (
     RequestCode.SEND_MESSAGE,
@@ -25,6 +30,11 @@ _SENDS: Final = (
     RequestCode.SEND_REPLY_MESSAGE,
     RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.RECALL_MESSAGE,
+)
+#: What a master notes beside its log, for its next start, under the root of the store.
+_NOTES: Final = (
+    os.path.join("config", "transactions.json"),
+    os.path.join(TIMER_DIRECTORY, STATE_FILE),
 )
 _CHANGES: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -65,3 +75,15 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
         code: refusals[RequestCode(code)](handler) if code in refusals else handler
         for code, handler in handlers.items()
     }
+
+
+def forget_notes(files: Files, root: str) -> None:
+    """Remove, durably, what this broker noted as a master: the log may go on differently from
+    there. Once it is a master again it finds the same in the log. Raises OSError."""
+    for note in _NOTES:
+        path = os.path.join(root, note)
+        found = [name for name in (path, f"{path}.bak") if files.exists(name)]
+        for name in found:
+            files.unlink(name)
+        if found:
+            files.sync_directory(os.path.dirname(path))

@@ -7,7 +7,7 @@ RocketMQ's property names; those that only a name server knows go to it, all oth
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -86,12 +86,16 @@ def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
 
 
 @asynccontextmanager
-async def running_node(config: NodeConfig, clock: Clock) -> AsyncIterator[Node]:
+async def running_node(
+    config: NodeConfig, clock: Clock, on_failed: Callable[[], None] = lambda: None
+) -> AsyncIterator[Node]:
     """Run a node; inside, it is registered and serves. Raises what a start can raise: StoreError,
-    and OSError for a port that is taken."""
+    and OSError for a port that is taken; for ``on_failed`` see :func:`running_broker`."""
     async with running_namesrv(config.namesrv, clock) as namesrv:
         broker = set_address(config.broker, namesrv)
-        async with running_broker(broker, config.store, clock, config.notices) as address:
+        async with running_broker(
+            broker, config.store, clock, config.notices, on_failed
+        ) as address:
             yield Node(namesrv, address)
 
 
@@ -110,19 +114,29 @@ async def running_namesrv(config: NamesrvConfig, clock: Clock) -> AsyncIterator[
 
 @asynccontextmanager
 async def running_broker(
-    config: BrokerConfig, store: StoreConfig, clock: Clock, notices: tuple[str, ...] = ()
+    config: BrokerConfig,
+    store: StoreConfig,
+    clock: Clock,
+    notices: tuple[str, ...] = (),
+    on_failed: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[str]:
-    """Run a broker; gives the address that it tells others."""
-    from cometmq.broker.app import Broker
+    """Run a broker; gives the address that it tells others.
+
+    ``on_failed`` is called when it ended to begin anew, and could not: the block is to end then,
+    and what was wrong is raised behind it.
+    """
+    from cometmq.broker.lives import Lives
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)
-    broker = Broker(config, store, clock)
-    port = await broker.start()
+    lives = Lives(config, store, clock)
+    lives.on_failed = on_failed
+    port = await lives.start()
     try:
         yield join_address(config.broker_ip1, port)
+        lives.raise_failure()
     finally:
-        await broker.stop()
+        await lives.stop()
 
 
 def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:

@@ -56,6 +56,10 @@ class Lifetime:
         print(line, flush=True)
         self._on_ready()
 
+    def end(self) -> None:
+        """The servers cannot go on."""
+        self._stop.set()
+
     async def wait(self) -> None:
         """Wait until the servers have to stop."""
         await self._stop.wait()

@@ -139,7 +139,7 @@ def _prepare_start(options: argparse.Namespace) -> serve.Main:
     )
 
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_node(config, SystemClock()) as node:
+        async with running_node(config, SystemClock(), lifetime.end) as node:
             lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
             await lifetime.wait()
 
@@ -163,7 +163,9 @@ def _prepare_broker(options: argparse.Namespace) -> serve.Main:
     broker, store, notices = load(_with_options(options, namesrvAddr=options.namesrv))
 
     async def run(lifetime: serve.Lifetime) -> None:
-        async with running_broker(broker, store, SystemClock(), tuple(notices)) as address:
+        async with running_broker(
+            broker, store, SystemClock(), tuple(notices), lifetime.end
+        ) as address:
             lifetime.announce(f"ready broker={address}")
             await lifetime.wait()
 
