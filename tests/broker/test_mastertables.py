@@ -71,12 +71,20 @@ async def test_copies_survive_a_restart(tmp_path: Path) -> None:
         assert again.broker.offsets.query("g", "t", 1) >= 0
 
 
-async def test_a_deleted_topic_is_remembered_while_the_log_has_it(tmp_path: Path) -> None:
+async def test_a_deleted_topic_is_remembered_while_the_log_has_it_and_leaves_the_disk(
+    tmp_path: Path,
+) -> None:
     async with pair(tmp_path) as (master, other, tables):
         client = await other.connect()
         await client.send()
+        store = other.broker.store
+        store.dispatcher.write(0)
+        queues = tmp_path / "b" / "consumequeue" / "t"
+        assert list(queues.glob("*/*"))
         await tables.copy(f"127.0.0.1:{master.broker.port}")
         assert other.broker.topics.deleted() == {"t"}
+        assert not list(queues.glob("*/*"))
+        assert "t" not in store.known
 
 
 async def test_a_master_that_is_gone_changes_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker.replication import SlavePart
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.store.replica import kept_offset
 from tests.broker.replicated import group, hurry, master_of, slave_of, until_copied
@@ -76,6 +77,44 @@ async def test_offsets_and_topics_follow_the_master(tmp_path: Path) -> None:
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t2")
         await until(lambda: "t2" not in slave.broker.topics)
         assert "t" in slave.broker.topics
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+async def test_a_topic_made_anew_begins_anew_at_the_slave(tmp_path: Path, unseen: bool) -> None:
+    async with group(tmp_path) as made:
+        master = await made.start(0)
+        client = await master.connect()
+        for queue_id in ("0", "1"):
+            for _ in range(3):
+                await client.send(b"former", e=queue_id)
+        slave = await made.start(1)
+        await until_copied(master, slave)
+        part = slave.broker.part
+        assert isinstance(part, SlavePart)
+        address, store = part.tables.master, slave.broker.store
+        if unseen:
+            # The slave asks for tables only after the topic is there again.
+            part.tables.master = ""
+        await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")
+        if not unseen:
+            await until(lambda: "t" not in store.known)
+            assert "t" not in slave.broker.topics
+        await client.send(b"new", e="0")
+        await until(lambda: store.dispatched_offset == master.broker.store.written_offset)
+        part.tables.master = address
+        part.tables.soon()
+        await until(lambda: store.known.get("t") == {0})
+        await until_copied(master, slave)
+        reader = await slave.connect()
+        _, records = await reader.pull(queueId="0")
+        assert [record.body for record in records] == [b"new"]
+        assert store.queue("t", 0).max_offset == 1
+        for each in (slave, master):
+            each.close_clients()
+            await each.broker.stop()
+        async with running_broker(tmp_path / "1") as again:
+            assert again.broker.store.known.get("t") == {0}
+            assert again.broker.store.queue("t", 0).max_offset == 1
 
 
 async def test_a_consumer_ahead_of_the_slave_is_not_set_back(tmp_path: Path) -> None:

@@ -148,7 +148,12 @@ class TopicAdmin:
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
         """Every topic with its configuration."""
         topics = self._topics
-        pieces = table_pieces(topics.data_version, "topicConfigTable", topics.registered())
+        pieces = table_pieces(
+            topics.data_version,
+            "topicConfigTable",
+            topics.registered(),
+            deleted=topics.former_ends(),
+        )
         return Reply(body=await join_in_slices(pieces, self._clock))
 
     def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:

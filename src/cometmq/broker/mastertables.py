@@ -3,6 +3,11 @@ have got (upstream: SlaveSynchronize.java).
 
 They are asked for every 10 s, topics first: a queue without its topic could not be read. What comes
 late costs little: a consumer that goes on at the slave may see its last seconds again.
+
+A topic that was deleted goes from the slave's disk too, and one made anew under its name begins
+anew: a master of ours says where in the log the former life ended. A Java master does not, and then
+it ends where the slave's log does when it sees that the topic is gone. Either way the queues wait
+until the slave has dispatched its log up to there.
 """
 
 from __future__ import annotations
@@ -10,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
+
+from msgspec import UNSET
 
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import SubscriptionGroupTable, TopicConfigTable
@@ -56,6 +63,9 @@ class MasterTables:
         self.master = ""
         self._due = asyncio.Event()
         self.synced_ms = -1
+        self._has_compared = False
+        #: Topics whose queues may still hold messages of a former life, and where that ended.
+        self._former: dict[str, int] = {}
 
     def soon(self) -> None:
         """The master is there (again): ask it now."""
@@ -70,7 +80,7 @@ class MasterTables:
                 try:
                     await self.copy(address)
                     failing = False
-                except (CometError, ValueError) as error:
+                except (CometError, ValueError, OSError) as error:
                     if not failing:
                         log.warning("tables_not_copied master=%s reason=%s", address, error)
                     failing = True
@@ -86,10 +96,9 @@ class MasterTables:
         topics = parse_json(
             await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable
         )
-        if topics.data_version != self._topics.data_version:
-            gone = self._topics.replace(topics.topic_config_table, topics.data_version)
-            for topic in gone:
-                self._forget(topic)
+        if topics.data_version != self._topics.data_version or not self._has_compared:
+            await self._take_topics(topics)
+        await self._drop_former()
         self._offsets.replace(await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET))
         self._delay.replace(await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET))
         groups = parse_json(
@@ -100,12 +109,32 @@ class MasterTables:
             self._groups.replace(groups.subscription_group_table, groups.data_version)
         self.synced_ms = self._clock.monotonic_ms()
 
-    def _forget(self, topic: str) -> None:
-        """A topic was deleted at the master: what the log has of it is of a former life."""
-        store = self._store
-        if topic in store.known:
-            start = store.log.segments.start
-            self._topics.remember_deletion(topic, end=store.written_offset, log_start=start)
+    async def _take_topics(self, table: TopicConfigTable) -> None:
+        store, topics = self._store, self._topics
+        gone = topics.replace(table.topic_config_table, table.data_version)
+        told = {} if table.cometmq_deleted is UNSET else table.cometmq_deleted
+        ends = {topic: store.written_offset for topic in gone if topic in store.known} | told
+        for topic, end in sorted(ends.items(), key=lambda item: item[1]):
+            if topics.life_begin(topic) < end:
+                topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)
+            self._former[topic] = end
+        # Before any queue goes: a start after a crash in between finishes by these notes.
+        await topics.saved()
+        self._has_compared = True
+
+    async def _drop_former(self) -> None:
+        """Take queues off the disk that hold messages of former lives alone."""
+        store, dropped = self._store, False
+        for topic, end in list(self._former.items()):
+            # What waits for dispatch may belong to the topic as it is.
+            if store.dispatched_offset >= end and store.dispatched_offset == store.written_offset:
+                del self._former[topic]
+                if topic in store.known:
+                    store.deletions.drop_former(topic, end)
+                    dropped = True
+                    log.info("former_queues_dropped topic=%s end=%d", topic, end)
+        if dropped:
+            await store.upkeep.note_soon()
 
     async def _ask(self, address: str, code: RequestCode) -> bytes:
         response = await self._remoting.call(address, code, None, timeout_ms=TIMEOUT_MS)

@@ -149,6 +149,10 @@ class TopicTable:
         are of a topic of this name that was deleted."""
         return self._table.notes().get(topic, 0)
 
+    def former_ends(self) -> dict[str, int]:
+        """Of topics that were deleted, where in the log their former life ended; lowest first."""
+        return self._table.notes()
+
     def deleted(self) -> set[str]:
         """Topics that were deleted and not made anew since, as far as that is remembered."""
         return {topic for topic in self._table.notes() if topic not in self._table}

@@ -37,16 +37,23 @@ class DataVersion(Body, frozen=True):
     state_version: int | UnsetType = UNSET
 
 
-def table_pieces(version: DataVersion, name: str, values: Mapping[str, Body]) -> Iterator[bytes]:
+def table_pieces(
+    version: DataVersion,
+    name: str,
+    values: Mapping[str, Body],
+    *,
+    deleted: Mapping[str, int] | None = None,
+) -> Iterator[bytes]:
     """The JSON of a table with its version, ``{"dataVersion":{...},"<name>":{...}}``, in pieces
-    that take under a millisecond each."""
+    that take under a millisecond each. ``deleted`` goes behind it as ``cometmqDeleted``."""
     yield b'{"dataVersion":' + json.encode(version, order="sorted") + b',"' + name.encode() + b'":'
     entries = iter(values.items())
     opening = b"{"
     while some := dict(islice(entries, PIECE_VALUES)):
         yield opening + json.encode(some, order="sorted")[1:-1]
         opening = b","
-    yield b"}}" if opening == b"," else b"{}}"
+    more = b',"cometmqDeleted":' + json.encode(deleted) if deleted else b""
+    yield (b"}" if opening == b"," else b"{}") + more + b"}"
 
 
 # ----------------------------------------------------------------------------------------- topics
@@ -65,10 +72,12 @@ class TopicConfig(Body, frozen=True):
 
 
 class TopicConfigTable(Body, frozen=True):
-    """Answer to 21."""
+    """Answer to 21. A broker of ours says for slaves where in its log the former life of deleted
+    topics ended."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)
+    cometmq_deleted: dict[str, int] | UnsetType = UNSET
 
 
 class TopicList(Body, frozen=True):
