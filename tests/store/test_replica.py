@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import StoreFull
+from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
-from cometmq.store.replica import BadCopy, Replica
+from cometmq.store.replica import FLOOD_BYTES, BadCopy, Replica
 from tests.replication.pairs import assert_same, log_bytes
 from tests.store.faults import FailingFiles
 from tests.store.stores import bodies, copied, fill, opened, put
@@ -34,6 +35,72 @@ def test_a_copy_in_pieces_is_the_same_log(tmp_path: Path, seed: int) -> None:
     slave.close()
     again = opened(tmp_path / "slave")
     assert_same(master, again)
+
+
+@pytest.mark.parametrize("policy", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_floods_in_is_written_at_once_and_dispatched_by_and_by(
+    tmp_path: Path, policy: str
+) -> None:
+    master = opened(tmp_path / "master")
+    slave = opened(tmp_path / "slave", flush_disk_type=FlushDiskType(policy))
+    fill(master, 1_200)
+    end = master.written_offset
+    replica = Replica(slave)
+    replica.may_lag = True
+    first = FLOOD_BYTES + 1_000
+    assert end > 2 * FLOOD_BYTES
+    replica.take(log_bytes(master, 0, first))
+    assert replica.floods
+    assert slave.dispatched_offset == 0
+    assert replica.lag_bytes == slave.written_offset > FLOOD_BYTES
+    replica.follow_up()
+    slave.flusher.sync_now()
+    assert 0 < slave.dispatched_offset < slave.written_offset
+    # What comes meanwhile, in small pieces too, waits behind it.
+    for start in range(first, end, 5_000):
+        replica.take(log_bytes(master, start, min(start + 5_000, end)))
+    assert slave.written_offset == end
+    turns = 0
+    while replica.lag_bytes:
+        replica.follow_up()
+        turns += 1
+    assert turns > 2
+    replica.floods = False
+    slave.flusher.sync_now()
+    put(master, body=b"more")
+    master.commit()
+    replica.take(log_bytes(master, end, master.written_offset))
+    slave.flusher.sync_now()
+    assert_same(master, slave)
+
+
+def test_a_stop_leaves_what_is_not_dispatched_to_the_next_start(tmp_path: Path) -> None:
+    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
+    fill(master, 1_000)
+    replica = Replica(slave)
+    replica.may_lag = True
+    replica.take(log_bytes(master, 0, master.written_offset))
+    replica.follow_up()
+    killed = copied(tmp_path / "slave", "killed")
+    slave.close()
+    for path in (tmp_path / "slave", killed):
+        again = opened(path)
+        assert_same(master, again)
+        again.close()
+
+
+def test_following_up_goes_on_where_the_log_begins_by_now(tmp_path: Path) -> None:
+    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
+    fill(master, 1_000)
+    replica = Replica(slave)
+    replica.may_lag = True
+    replica.take(log_bytes(master, 0, master.written_offset))
+    slave.log.segments.drop_first()
+    while replica.lag_bytes:
+        replica.follow_up()
+    assert slave.dispatched_offset == slave.written_offset
+    replica.follow_up()
+    assert replica.lag_bytes == 0
 
 
 def test_a_copy_that_was_killed_goes_on_where_its_last_record_ends(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ _BEATS_AT_END: Final = 2
 #: Messages that wait for dispatch; over the first no more is read, under the second it goes on.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
+#: Between two bits of following up, while much comes in.
+_FLOOD_PAUSE_S: Final = 0.02
+_PROBLEM_PAUSE_S: Final = 1.0
 
 
 class LogsDiffer(CometError):
@@ -86,6 +89,8 @@ class Slave:
         self.on_change: list[Callable[[], None]] = []
         self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
         self.problem: CometError | None = None
+        self._following_up: asyncio.Handle | None = None
+        replica.may_lag = True
         store.on_progress.append(self._progressed)
         store.listeners.append(lambda _: self._progressed())
 
@@ -143,6 +148,28 @@ class Slave:
     def _progressed(self) -> None:
         if self._connection is not None:
             self._connection.progressed()
+
+    def follow_up(self) -> None:
+        """See to it that queues and index get what the log is ahead of them."""
+        if self.replica.lag_bytes and self._following_up is None:
+            loop = asyncio.get_running_loop()
+            self._following_up = loop.call_soon(self._follow_up)
+
+    def _follow_up(self) -> None:
+        replica = self.replica
+        if self.store.closed:
+            return
+        # What is not in this log may be lost with its master; what is in no queue comes by and by.
+        pause_s, replica.floods = _FLOOD_PAUSE_S if replica.floods else 0.0, False
+        try:
+            replica.follow_up()
+        except (StoreError, OSError) as error:
+            self.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
+            pause_s = _PROBLEM_PAUSE_S
+        self._following_up = None
+        if replica.lag_bytes:
+            loop = asyncio.get_running_loop()
+            self._following_up = loop.call_later(pause_s, self._follow_up)
 
     def changed(self) -> None:
         """The connection is in use from now on, or gone."""
@@ -212,6 +239,7 @@ class _Connection(asyncio.Protocol):
         if slave.replica.received != offset:
             slave.replica.begin(offset)
         slave.replica.take(piece)
+        slave.follow_up()
         if slave.store.waits_for_sync:
             slave.store.sync()
 

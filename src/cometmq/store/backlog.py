@@ -49,7 +49,7 @@ class Backlog:
                 return
         for segment in segments:
             for part in parts_of(segment, ROWS_PER_TURN):
-                self._waiting.append((end_of(part), part))
+                self._waiting.append((end_of(part) if part else end, part))
                 self.messages += len(part)
         # Behind the last record there may be the blank that closed its file.
         _, last = self._waiting.pop()

@@ -1,0 +1,359 @@
+"""Masters with a slave each: CometMQ's pair beside a pair of the Java broker, in one run.
+
+    .venv/bin/python -m benchmarks.replication sends   [--rounds 3] [--seconds 4] [--warm 15]
+    .venv/bin/python -m benchmarks.replication copies  [--rounds 2] [--mebibytes 512]
+    .venv/bin/python -m benchmarks.replication sockets [--rounds 3] [--mebibytes 512]
+
+``sends`` keeps 8 x 64 single sends of 128 B in flight at a SYNC_MASTER: an acknowledged one is in
+both logs. ``copies`` stores messages of 1 KiB at a master that is alone, then starts slaves with an
+empty store, each round a new one, and takes the time in which the log arrives: from the first bytes
+to the last. ``sockets`` is what any copy could reach: the same number of bytes from a file through
+a loopback socket into a file, by two processes that do nothing else; ``copies`` measures it too.
+Prints one JSON line a case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from benchmarks.compare import (
+    JAVA_HEAP,
+    JAVA_SETTINGS,
+    Bench,
+    BenchmarkFailed,
+    Broker,
+    build_load,
+)
+from benchmarks.servers import cpu_s
+from cometmq.core.clock import SystemClock
+from cometmq.net.client import Remoting
+from cometmq.net.runtime import run
+from cometmq.net.tasks import Tasks
+from cometmq.protocol.bodies import KvTable
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
+from tests.cluster.servers import BrokerProcess, NamesrvProcess
+from tests.compat import anchor
+
+#: The files of a broker in production; a store of this benchmark is one of them.
+FILES: Final = {**JAVA_SETTINGS, "diskMaxUsedSpaceRatio": "95"}
+POLL_S: Final = 0.005
+WAIT_S: Final = 60
+SOCKET_BYTES: Final = 1 << 18
+
+
+class Pair(Broker, Protocol):
+    """A master, which is what is loaded, and its slave."""
+
+    @property
+    def slave_address(self) -> str:
+        """Where the slave serves."""
+        ...
+
+    @property
+    def slave_pid(self) -> int:
+        """The slave's process."""
+        ...
+
+    def start_slave(self) -> None:
+        """Start the slave on what it has."""
+        ...
+
+    def drop_slave(self) -> None:
+        """End the slave and remove its store."""
+        ...
+
+
+class OurPair:
+    """Processes of CometMQ: a name server, a master, a slave."""
+
+    name = "cometmq"
+
+    def __init__(self, home: Path, role: str) -> None:
+        self._namesrv = NamesrvProcess(home)
+        self.namesrv = self._namesrv.namesrv
+        self._master = BrokerProcess(home, self.namesrv, settings={**FILES, "brokerRole": role})
+        self._slave = BrokerProcess(home, self.namesrv, number=1, settings=FILES)
+
+    @property
+    def port(self) -> int:
+        return int(self._master.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        assert self._master.process is not None
+        return self._master.process.pid
+
+    @property
+    def slave_address(self) -> str:
+        return self._slave.broker
+
+    @property
+    def slave_pid(self) -> int:
+        assert self._slave.process is not None
+        return self._slave.process.pid
+
+    def start(self) -> None:
+        self._namesrv.start()
+        self._master.start()
+
+    def stop(self) -> None:
+        for server in (self._slave, self._master, self._namesrv):
+            server.kill()
+
+    def start_slave(self) -> None:
+        self._slave.start()
+
+    def drop_slave(self) -> None:
+        self._slave.kill()
+        shutil.rmtree(self._slave.store)
+
+
+class JavaPair:
+    """Two Java brokers and a name server."""
+
+    name = "java"
+
+    def __init__(self, home: Path, role: str) -> None:
+        jars, openings = anchor.fetch_jars(), ("-XX:+UseG1GC",)
+        self._master = anchor.JavaCluster(
+            jars, home / "java-0", FILES | {"brokerRole": role}, heap=JAVA_HEAP, openings=openings
+        )
+        self.namesrv = self._master.namesrv
+        self._slave = anchor.JavaCluster(
+            jars,
+            home / "java-1",
+            FILES | {"brokerRole": "SLAVE", "brokerId": "1"},
+            heap=JAVA_HEAP,
+            openings=openings,
+            namesrv_seen_by_broker=self.namesrv,
+        )
+        for cluster in (self._master, self._slave):
+            # That is for short tests.
+            cluster.broker_server.command.remove("-XX:TieredStopAtLevel=1")
+
+    @property
+    def port(self) -> int:
+        return int(self._master.broker.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self._master.broker_server.pid
+
+    @property
+    def slave_address(self) -> str:
+        return self._slave.broker
+
+    @property
+    def slave_pid(self) -> int:
+        return self._slave.broker_server.pid
+
+    def start(self) -> None:
+        self._master.start()
+
+    def stop(self) -> None:
+        for cluster in (self._slave, self._master):
+            cluster.kill()
+
+    def start_slave(self) -> None:
+        self._slave.broker_server.start()
+
+    def drop_slave(self) -> None:
+        self._slave.kill()
+        shutil.rmtree(self._slave.store)
+
+
+MAKERS: Final[tuple[type[OurPair] | type[JavaPair], ...]] = (OurPair, JavaPair)
+
+
+async def log_end(remoting: Remoting, address: str) -> tuple[int, int]:
+    """Where a broker's log ends, and how much of it is in no queue yet; 0 and 0 while it is not
+    there."""
+    try:
+        response = await remoting.call(
+            address, RequestCode.GET_BROKER_RUNTIME_INFO, None, timeout_ms=1_000
+        )
+    except Exception:
+        return 0, 0
+    table = parse_json(response.body, KvTable).table
+    return int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"])
+
+
+async def until_copied(remoting: Remoting, pair: Pair) -> dict[str, float]:
+    """Wait until the slave has what the master has, in its queues too; says how fast it came,
+    bytes a second."""
+    wanted, _ = await log_end(remoting, f"127.0.0.1:{pair.port}")
+    begin_s = time.perf_counter()
+    first_s, first, took_s = 0.0, 0, 0.0
+    while (now_s := time.perf_counter()) - begin_s < WAIT_S:
+        end, behind = await log_end(remoting, pair.slave_address)
+        if end and not first:
+            first_s, first = now_s, end
+        if end >= wanted and not took_s:
+            took_s = now_s - first_s
+        if took_s and not behind:
+            return {
+                "bytes_per_s": round((wanted - first) / took_s),
+                "bytes": wanted - first,
+                "took_s": round(took_s, 3),
+                "dispatched_s": round(now_s - first_s, 3),
+                "slave_cpu_s": round(cpu_s(pair.slave_pid), 2),
+            }
+        await asyncio.sleep(POLL_S)
+    raise BenchmarkFailed(f"{pair.name}: the slave has {end} of {wanted} bytes after {WAIT_S} s")
+
+
+async def sends(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace) -> None:
+    """The rate of single sends that wait for the slave."""
+    for pair in pairs:
+        pair.start_slave()
+        await bench.topic(pair, "warm")
+    for pair in pairs:
+        deadline = time.perf_counter() + WAIT_S
+        # A Java slave says five seconds after its start for the first time what it has.
+        while (await bench.run(pair, "send", "warm", 1, 1, 128, 0.5))["errors"]:
+            if time.perf_counter() > deadline:
+                raise BenchmarkFailed(f"{pair.name}: no slave")
+    for pair in pairs:
+        if pair.name == JavaPair.name:
+            await bench.run(pair, "send", "warm", 8, 64, 128, words.warm)
+    found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
+    cpu: dict[str, list[float]] = {pair.name: [] for pair in pairs}
+    for number in range(words.rounds):
+        for pair in pairs if number % 2 == 0 else reversed(pairs):
+            before_s = [cpu_s(pid) for pid in (pair.pid, pair.slave_pid)]
+            result = await bench.load(pair, "send", "sends", 8, 64, 128, words.seconds)
+            found[pair.name].append(result["messages_per_s"])
+            after_s = [cpu_s(pid) for pid in (pair.pid, pair.slave_pid)]
+            cpu[pair.name] = [
+                round(1e6 * (after - before) / result["stored"], 2)
+                for before, after in zip(before_s, after_s, strict=True)
+            ]
+    report("SYNC_MASTER, single 128 B sends, 8 x 64 in flight", 0.8, found, cpu_us_a_message=cpu)
+
+
+async def copies(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace) -> None:
+    """The rate at which a new slave gets the log."""
+    wanted = words.mebibytes << 20
+    for pair in pairs:
+        await bench.topic(pair, "history")
+        while (await log_end(bench.remoting, f"127.0.0.1:{pair.port}"))[0] < wanted:
+            await bench.run(pair, "send", "history", 8, 64, 1024, 1.0)
+    found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
+    facts: dict[str, list[dict[str, float]]] = {pair.name: [] for pair in pairs}
+    plain = []
+    for number in range(words.rounds):
+        plain.append(socket_copy(wanted))
+        for pair in pairs if number % 2 == 0 else reversed(pairs):
+            pair.start_slave()
+            copied = await until_copied(bench.remoting, pair)
+            pair.drop_slave()
+            found[pair.name].append(copied["bytes_per_s"])
+            facts[pair.name].append(copied)
+    report("catch-up of a new slave, bytes a second", 1.0, found, rounds_in_full=facts)
+    report(
+        "catch-up beside a socket copy, bytes a second",
+        0.6,
+        {"cometmq": found.get("cometmq", [0.0]), "socket": plain},
+    )
+
+
+def socket_copy(size_bytes: int) -> float:
+    """Bytes a second of a plain copy: file, loopback socket, file; two processes."""
+    with tempfile.TemporaryDirectory(prefix="cometmq-socket-") as home:
+        source, target = Path(home, "source"), Path(home, "target")
+        block = os.urandom(1 << 20)
+        with source.open("wb") as file:
+            for _ in range(size_bytes >> 20):
+                file.write(block)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            command = [sys.executable, "-m", "benchmarks.replication", "give", str(source)]
+            with subprocess.Popen([*command, str(listener.getsockname()[1])]):
+                connection, _ = listener.accept()
+                with connection, target.open("wb", buffering=0) as file:
+                    buffer = memoryview(bytearray(SOCKET_BYTES))
+                    begin_s = time.perf_counter()
+                    while count := connection.recv_into(buffer):
+                        file.write(buffer[:count])
+                    return size_bytes / (time.perf_counter() - begin_s)
+
+
+def give(path: str, port: str) -> None:
+    """The other end of a plain copy."""
+    buffer = memoryview(bytearray(SOCKET_BYTES))
+    with (
+        Path(path).open("rb", buffering=0) as file,
+        socket.create_connection(("127.0.0.1", int(port))) as connection,
+    ):
+        while count := file.readinto(buffer):
+            connection.sendall(buffer[:count])
+
+
+def report(case: str, target: float, found: dict[str, list[float]], **more: object) -> None:
+    """Print a line: ours over the last of ``found``."""
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    ours, theirs = medians.get("cometmq", 0.0), list(medians.values())[-1]
+    line = {"case": case, **medians, "ratio": round(ours / theirs, 3), "target": target}
+    print(json.dumps({**line, "rounds": found, **more}), flush=True)
+
+
+async def measure(words: argparse.Namespace) -> None:
+    """One case on a pair of each kind."""
+    role = "SYNC_MASTER" if words.case == "sends" else "ASYNC_MASTER"
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    with tempfile.TemporaryDirectory(prefix="cometmq-pairs-") as folder:
+        home = Path(folder)
+        load_path = build_load(home)
+        pairs = [make(home, role) for make in MAKERS if make.name in words.only]
+        bench = Bench(load_path, words.seconds, pairs, remoting)
+        try:
+            for pair in pairs:
+                pair.start()
+            await {"sends": sends, "copies": copies}[words.case](bench, pairs, words)
+        finally:
+            await remoting.close()
+            await tasks.close()
+            for pair in pairs:
+                pair.stop()
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    if sys.argv[1:2] == ["give"]:
+        give(*sys.argv[2:])
+        return 0
+    parser = argparse.ArgumentParser(prog="benchmarks.replication")
+    parser.add_argument("case", choices=("sends", "copies", "sockets"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--warm", type=float, default=15.0, help="seconds of load on Java first")
+    parser.add_argument("--only", nargs="+", default=("cometmq", "java"), help="pairs that run")
+    parser.add_argument("--mebibytes", type=int, default=512)
+    words = parser.parse_args()
+    if words.case == "sockets":
+        rates = [socket_copy(words.mebibytes << 20) for _ in range(words.rounds)]
+        print(json.dumps({"case": "socket copy", "bytes_per_s": rates}), flush=True)
+        return 0
+    if (problem := anchor.missing_tool()) is not None:
+        print(f"the comparison needs the Java broker: {problem}", file=sys.stderr)
+        return 2
+    run(measure(words))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
