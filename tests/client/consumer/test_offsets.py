@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cometmq.client.consumer.offsets import LocalOffsets, RemoteOffsets, offsets_path
 from cometmq.client.session import Session
 from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
+from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode
 from tests.client.fake_broker import FakeBroker, FakeCluster
-from tests.client.scripted import Answer, eventually
+from tests.client.scripted import Answer, eventually, scripted_peer
 
 ONE = MessageQueue("t", "broker-0", 0)
 TWO = MessageQueue("t", "broker-0", 1)
 UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+QUERY = RequestCode.QUERY_CONSUMER_OFFSET
+GET_ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
 @pytest.fixture
@@ -75,6 +79,35 @@ async def test_a_broker_that_was_away_is_told_again(
     await eventually(lambda: offsets._session.remoting.losses)
     await offsets.persist()
     await offsets.persist()
+    assert broker.offset("g", "t") == 5
+    assert len(broker.peer.received(UPDATE)) == 1
+
+
+async def test_what_a_slave_was_told_is_told_again_until_the_master_hears_it(
+    cluster: FakeCluster, broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    async with scripted_peer() as slave:
+        route = cluster.route("t", 2)
+        addresses = route.broker_datas[0].broker_addrs
+        master = addresses.copy()
+        addresses.clear()
+        addresses["1"] = slave.address
+        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        slave.on(QUERY, Answer(header=h.QueueOffsetResponse(3)))
+        slave.on(UPDATE, Answer())
+        await offsets._session.subscribe_queues("t")
+        # It may have been told by another member, and have its master's again soon.
+        assert await offsets.load(ONE) == 3
+        await offsets.persist()
+        offsets.update(ONE, 5)
+        await offsets.persist()
+        await offsets.persist()
+        assert [r.header.commit_offset for r in slave.received(UPDATE)] == [3, 5, 5]
+        addresses.update(master)
+        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        await offsets._session.refresh("t")
+        await offsets.persist()
+        await offsets.persist()
     assert broker.offset("g", "t") == 5
     assert len(broker.peer.received(UPDATE)) == 1
 

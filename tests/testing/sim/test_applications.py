@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from cometmq.testing.sim.history import POISON, History, Local, Sent
+from cometmq.testing.sim.holdings import behind, open_transactions
 from cometmq.testing.sim.workload import WORKERS
 from tests.testing.sim.world import World, events
 
@@ -23,7 +24,7 @@ def test_messages_come_from_a_producer_to_a_member(world: World) -> None:
         *events(20), Sent("late", "events", delay_level=2), Sent("again", "events", fails=2)
     )
     world.wait(lambda: len(world.history.sent) == 22 and world.is_through())
-    world.wait(lambda: not world.cluster.behind([WORKERS]))
+    world.wait(lambda: not behind(world.master, [WORKERS]))
     attempts = world.history.attempts[WORKERS.name, "again"]
     assert [attempt.stored_times for attempt in attempts] == [0, 1, 2]
     world.cluster.leave(member)
@@ -47,7 +48,7 @@ def test_transactions_end_as_their_sender_says(world: World) -> None:
     world.produce(*sent)
     world.cluster.add_producer().start(lambda: None, (1,), stays=True)
     world.wait(lambda: {each.local for each in sent} == {Local.COMMITTED, Local.ROLLED_BACK})
-    world.wait(lambda: world.is_through() and not world.cluster.open_transactions)
+    world.wait(lambda: world.is_through() and not open_transactions(world.master))
     done = [each for each in sent if world.history.is_done(WORKERS.name, each)]
     assert done == [each for each in sent if each.local is Local.COMMITTED]
 
@@ -69,4 +70,4 @@ def test_a_transaction_whose_sender_ended_is_rolled_back(
     assert sent.local is Local.OPEN
     world.cluster.add_producer().start(lambda: None, (1,), stays=True)
     world.wait(lambda: sent.local is Local.ROLLED_BACK)
-    world.wait(lambda: not world.cluster.open_transactions)
+    world.wait(lambda: not open_transactions(world.master))

@@ -12,7 +12,7 @@ from tests.testing.sim.world import World, events
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World()
+    made = World(slaves=1)
     yield made
     assert made.watch.violation is None
     made.loop.dispose()
@@ -38,10 +38,13 @@ def test_a_member_that_ends_is_replaced(world: World, silently: bool) -> None:
         Cluster.cut_broker_power,
         Cluster.stop_broker,
         Cluster.end_broker_soon,
-        Cluster.kill_namesrv,
+        lambda cluster: cluster.kill_namesrv(cluster.namesrvs[0]),
+        lambda cluster: cluster.kill_broker(cluster.slaves[0]),
+        lambda cluster: cluster.cut_broker_power(cluster.slaves[0]),
+        lambda cluster: cluster.cut_off(cluster.broker.host, cluster.slaves[0].host),
         Cluster.break_connections,
         Cluster.change_weather,
-        lambda cluster: cluster.cut_off(cluster.producers[0].host),
+        lambda cluster: cluster.cut_off(cluster.broker.host, cluster.producers[0].host),
     ],
 )
 def test_the_cluster_gets_well_after_a_fault(
@@ -54,8 +57,8 @@ def test_the_cluster_gets_well_after_a_fault(
     strike(cluster)
     world.sleep(500)
     world.loop.run_until_complete(cluster.heal())
-    assert cluster.broker.is_serving
-    assert cluster.namesrv.is_up
+    assert all(machine.is_serving for machine in cluster.brokers)
+    assert all(machine.is_up for machine in cluster.namesrvs)
     world.produce(*(Sent(f"after{number}", "events") for number in range(5)))
     world.wait(lambda: len(world.history.sent) == 10 and not world.history.owed())
 
@@ -63,7 +66,7 @@ def test_the_cluster_gets_well_after_a_fault(
 def test_a_start_may_end_early_and_heals(world: World) -> None:
     world.cluster.kill_broker()
     ended: list[int] = []
-    world.cluster.on_broker_end = lambda: ended.append(1)
+    world.cluster.on_broker_end = lambda machine: ended.append(1)
     world.cluster.start_broker(likely_early=1.0)
     world.sleep(5_000)
     world.loop.run_until_complete(world.cluster.heal())

@@ -262,3 +262,10 @@ def test_what_is_left_open(stage: Stage) -> None:
 def test_offsets_that_are_behind(stage: Stage) -> None:
     stage.watch.check_settled(0, ["orders-0 at 1 of 2"])
     assert stage.violated == "settled"
+
+
+def test_offsets_that_are_too_far(stage: Stage) -> None:
+    stage.watch.check_offsets([])
+    assert stage.violated == ""
+    stage.watch.check_offsets(["line orders-0 at 3, the queue ends at 2"])
+    assert stage.violated == "offsets"

@@ -24,7 +24,7 @@ class World:
         chosen = settings.choose(chance)
         network = Network(self.loop, chance, Trace(self.loop))
         self.namesrv = NameServerMachine(
-            self.loop, network, settings.NAMESRV_HOST, settings.NAMESRV_PORT
+            self.loop, network, settings.NAMESRV_HOSTS[0], settings.NAMESRV_PORT
         )
         self.broker = BrokerMachine(self.loop, network, chance, chosen.broker, chosen.store)
 

@@ -15,7 +15,7 @@ def fake(seed: int) -> Report:
         error = Violated("order", f"of seed {seed}")
         error.add_note(f"the trace of {seed}")
         raise error
-    return Report(seed, f"digest{seed}", 200, 90, 1, 5_000, 10_000, ("one line",))
+    return Report(seed, f"digest{seed}", 200, 90, 1, 5_000, 0, 10_000, ("one line",))
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """A cluster with one group, for tests to tell what to do."""
 
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any
 
+from cometmq.broker.app import Broker
 from cometmq.store.config import delay_levels_ms
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.cluster import Cluster
 from cometmq.testing.sim.history import Group, History, Sent
+from cometmq.testing.sim.holdings import bodies
 from cometmq.testing.sim.invariants import Watch
 from cometmq.testing.sim.loop import SimLoop
 from cometmq.testing.sim.machines import until
@@ -21,13 +24,15 @@ LONG_MS = 200_000
 class World:
     """A cluster with a group, and what its producers are to send."""
 
-    def __init__(self, group: Group = WORKERS) -> None:
+    def __init__(self, group: Group = WORKERS, *, slaves: int = 0) -> None:
         self.loop = SimLoop()
         self.history = History(groups={group.name: group})
         trace = Trace(self.loop)
         self.watch = Watch(self.history, trace, delay_levels_ms(settings.DELAY_LEVELS))
         chance = Random(5)
-        self.cluster = Cluster(self.loop, chance, settings.choose(chance), self.watch)
+        choices = (settings.choose(Random(number)) for number in count(5))
+        chosen = next(each for each in choices if len(each.slaves) == slaves)
+        self.cluster = Cluster(self.loop, chance, chosen, self.watch)
         self.group = group
         self.loop.run_until_complete(self.cluster.start())
         self.outbox: list[Sent] = []
@@ -47,7 +52,13 @@ class World:
 
     def dead(self) -> list[str]:
         """The dead letters."""
-        return self.loop.run_until_complete(self.cluster.bodies(self.group.dead_topic))
+        return self.loop.run_until_complete(bodies(self.master, self.group.dead_topic))
+
+    @property
+    def master(self) -> Broker:
+        """The master's process."""
+        assert self.cluster.broker.broker is not None
+        return self.cluster.broker.broker
 
     def is_through(self) -> bool:
         """Whether all that was sent is acknowledged and done."""

@@ -21,6 +21,7 @@ from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 from cometmq.protocol.fields import from_ext
+from cometmq.protocol.route import MASTER_ID
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
@@ -67,6 +68,8 @@ class RemoteOffsets:
 
     What a broker was told is not told again, until a connection breaks: one that crashed may have
     lost what it was told last, and would give those messages again to the queue's next reader.
+    What a slave was told, while the master is gone, is told again until the master hears it: the
+    slave takes its master's offsets for its own when that is back.
     """
 
     def __init__(self, session: Session, group: str) -> None:
@@ -77,12 +80,18 @@ class RemoteOffsets:
         self._losses = session.remoting.losses
 
     async def load(self, queue: MessageQueue) -> int | None:
-        offset = await self.peek(queue)
+        address, offset = await self._ask(queue)
         if offset is not None:
-            self._current[queue] = self._stored[queue] = offset
+            self._current[queue] = offset
+            self._note(queue, offset, address)
         return offset
 
     async def peek(self, queue: MessageQueue) -> int | None:
+        _, offset = await self._ask(queue)
+        return offset
+
+    async def _ask(self, queue: MessageQueue) -> tuple[str, int | None]:
+        """The address of who was asked, and the offset that it has."""
         header = h.QueryConsumerOffset(
             consumer_group=self._group,
             topic=queue.topic,
@@ -93,10 +102,17 @@ class RemoteOffsets:
         code = RequestCode.QUERY_CONSUMER_OFFSET
         address, response = await self._session.replicas.ask(queue, code, header)
         if response.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
+            return address, None
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused(address, code, response.code, response.remark or "")
-        return from_ext(h.QueueOffsetResponse, response.ext).offset
+        return address, from_ext(h.QueueOffsetResponse, response.ext).offset
+
+    def _note(self, queue: MessageQueue, offset: int, address: str) -> None:
+        """A broker has an offset."""
+        if address == self._session.brokers_of(queue.broker_name).get(MASTER_ID):
+            self._stored[queue] = offset
+        else:
+            self._stored.pop(queue, None)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         self._current[queue] = offset
@@ -133,8 +149,10 @@ class RemoteOffsets:
             commit_offset=offset,
         )
         code = RequestCode.UPDATE_CONSUMER_OFFSET
-        await self._session.replicas.call(queue, code, header)
-        self._stored[queue] = offset
+        address, response = await self._session.replicas.ask(queue, code, header)
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(address, code, response.code, response.remark or "")
+        self._note(queue, offset, address)
 
     def forget(self, queue: MessageQueue) -> None:
         self._current.pop(queue, None)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.cluster import Cluster
     from cometmq.testing.sim.history import Group
     from cometmq.testing.sim.loop import SimLoop
+    from cometmq.testing.sim.machines import BrokerMachine
     from cometmq.testing.sim.workload import Workload
 
 _DOWNTIMES_MS: Final = (10, 500, 1_500, 4_000)
@@ -26,7 +27,7 @@ _MEMBERS_MAX: Final = 4
 
 
 class Adversary:
-    """Faults of one run. ``power`` says that the broker's machine may lose power. Once it ``rests``
+    """Faults of one run. ``power`` says that the master's machine may lose power. Once it ``rests``
     nothing more happens, also no repair."""
 
     def __init__(
@@ -45,6 +46,7 @@ class Adversary:
         self._cluster = cluster
         self._groups = groups
         self._workload = workload
+        self._power = power
         self._repairs: list[asyncio.Task[None]] = []
         faults: list[tuple[int, Callable[[], None]]] = [
             (4, self._kill_broker),
@@ -60,11 +62,11 @@ class Adversary:
             (2, cluster.break_connections),
             (1, cluster.change_weather),
         ]
-        if power:
+        if power or cluster.slaves:
             faults.append((6, self._cut_power))
         self._weights = [weight for weight, _ in faults]
         self._faults = [fault for _, fault in faults]
-        cluster.on_broker_end = lambda: self._soon(self._revive_broker)
+        cluster.on_broker_end = self._revive_soon
 
     def strike(self) -> None:
         """One fault."""
@@ -91,43 +93,61 @@ class Adversary:
 
     # --- the broker ------------------------------------------------------------------------------
 
-    def _revive_broker(self) -> None:
-        if not self._cluster.broker.is_up:
-            self._cluster.start_broker(likely_early=_EARLY)
+    def _revive_soon(self, machine: BrokerMachine) -> None:
+        def revive() -> None:
+            if not machine.is_up:
+                self._cluster.start_broker(machine, likely_early=_EARLY)
+
+        self._soon(revive)
+
+    def _some_broker(self) -> BrokerMachine:
+        """The master, or as often one of the slaves, if there are any."""
+        slaves = self._cluster.slaves
+        if slaves and self._chance.random() < 0.5:
+            return self._chance.choice(slaves)
+        return self._cluster.broker
 
     def _kill_broker(self) -> None:
-        self._cluster.kill_broker()
-        self._soon(self._revive_broker)
+        machine = self._some_broker()
+        self._cluster.kill_broker(machine)
+        self._revive_soon(machine)
 
     def _cut_power(self) -> None:
-        self._cluster.cut_broker_power()
-        self._soon(self._revive_broker)
+        machine = self._some_broker()
+        if machine is self._cluster.broker and not self._power:
+            machine = self._chance.choice(self._cluster.slaves)
+        self._cluster.cut_broker_power(machine)
+        self._revive_soon(machine)
 
     def _end_broker(self) -> None:
-        if self._cluster.broker.is_serving:
-            self._cluster.end_broker_soon()
+        machine = self._some_broker()
+        if machine.is_serving:
+            self._cluster.end_broker_soon(machine)
 
     def _stop_broker(self) -> None:
-        if not self._cluster.broker.is_serving:
+        machine = self._some_broker()
+        if not machine.is_serving:
             return
 
         async def start_again() -> None:
-            await until(self._cluster.clock, lambda: not self._cluster.broker.is_up, _STOP_MS)
-            self._soon(self._revive_broker)
+            await until(self._cluster.clock, lambda: not machine.is_up, _STOP_MS)
+            self._revive_soon(machine)
 
-        self._cluster.stop_broker()
+        self._cluster.stop_broker(machine)
         self._spawn(start_again())
 
     # --- the others ------------------------------------------------------------------------------
 
     def _kill_namesrv(self) -> None:
-        if self._cluster.namesrv.is_up:
-            self._cluster.kill_namesrv()
-            self._soon(self._revive_namesrv)
+        machine = self._chance.choice(self._cluster.namesrvs)
 
-    def _revive_namesrv(self) -> None:
-        if not self._cluster.namesrv.is_up:
-            self._cluster.start_namesrv()
+        def revive() -> None:
+            if not machine.is_up:
+                self._cluster.start_namesrv(machine)
+
+        if machine.is_up:
+            self._cluster.kill_namesrv(machine)
+            self._soon(revive)
 
     def _kill_member(self, *, silently: bool = False) -> None:
         group = self._chance.choice(self._groups)
@@ -163,7 +183,15 @@ class Adversary:
             self._soon(self.start_producer)
 
     def _cut_off(self) -> None:
-        hosts = [client.host for client in self._cluster.clients() if client.is_up]
-        hosts.append(self._cluster.namesrv.host)
-        self._cluster.cut_off(self._chance.choice(hosts))
-        self._soon(self._cluster.join_network)
+        cluster = self._cluster
+        brokers = [machine.host for machine in cluster.brokers]
+        namesrvs = [machine.host for machine in cluster.namesrvs]
+        clients = [client.host for client in cluster.clients() if client.is_up]
+        one = self._chance.choice(brokers)
+        others = [host for host in brokers if host != one]
+        if others and self._chance.random() < 0.4:
+            two = self._chance.choice(others)
+        else:
+            two = self._chance.choice([*clients, *namesrvs])
+        cluster.cut_off(one, two)
+        self._soon(cluster.join_network)

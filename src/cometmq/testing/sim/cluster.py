@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from cometmq.message.record import iter_decode
 from cometmq.testing.faults.files import Moment
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.applications import Consumer, Producer
 from cometmq.testing.sim.clock import SimClock
+from cometmq.testing.sim.holdings import ahead
 from cometmq.testing.sim.machines import BrokerMachine, NameServerMachine, until
 from cometmq.testing.sim.network import Network, Weather
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from random import Random
 
     from cometmq.client.config import ClientConfig
@@ -27,35 +28,53 @@ if TYPE_CHECKING:
 FELT_MS: Final = 8_000
 #: A broker closes silent connections after 120 s, which it looks for every 10 s.
 SILENCE_FELT_MS: Final = 140_000
+#: A master drops a slave that was silent for 20 s, and until then waits for it.
+SLAVE_FELT_MS: Final = 30_000
 _START_MS: Final = 60_000
-_READ_AT_ONCE: Final = 32
 
 
 class Cluster:
-    """One name server, one broker, any number of clients. ``crashes`` counts processes that ended
-    without being asked."""
+    """Name servers, a master and its slaves, any number of clients. ``crashes`` counts processes
+    that ended without being asked."""
 
     def __init__(self, loop: SimLoop, chance: Random, chosen: Settings, watch: Watch) -> None:
         self.chance = chance
         self.clock = SimClock(loop)
         self.network = Network(loop, chance, watch.trace)
         self.network.weather = chosen.weather
-        self.namesrv = NameServerMachine(
-            loop, self.network, settings.NAMESRV_HOST, settings.NAMESRV_PORT
-        )
-        self.broker = BrokerMachine(
-            loop, self.network, chance, chosen.broker, chosen.store, grain_ms=chosen.grain_ms
-        )
+        self.namesrvs = [
+            NameServerMachine(loop, self.network, host, settings.NAMESRV_PORT)
+            for host in settings.NAMESRV_HOSTS[: chosen.namesrvs]
+        ]
+        #: The first of them is the master.
+        self.brokers = [
+            BrokerMachine(
+                loop, self.network, chance, config, store, name=name, grain_ms=chosen.grain_ms
+            )
+            for name, config, store in chosen.machines()
+        ]
         self.members: dict[str, list[Consumer]] = {}
         self.producers: list[Producer] = []
         self.crashes = 0
         #: Called when the broker ended at a file operation.
-        self.on_broker_end: Callable[[], None] = lambda: None
+        self.on_broker_end: Callable[[BrokerMachine], None] = lambda machine: None
         self._loop = loop
         self._settings = chosen
         self._watch = watch
         self._clients = 0
-        self.broker.on_end = self._broker_died
+        for machine in self.brokers:
+            machine.on_end = partial(self._broker_died, machine)
+            machine.on_start = partial(self._broker_started, machine)
+
+    @property
+    def broker(self) -> BrokerMachine:
+        """The master."""
+        return self.brokers[0]
+
+    @property
+    def slaves(self) -> list[BrokerMachine]:
+        """Its slaves."""
+        return self.brokers[1:]
 
     def note(self, what: str, felt_ms: int = FELT_MS) -> None:
         """Something is done to the cluster, and felt for so long."""
@@ -66,9 +85,11 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the servers, and wait until they serve."""
-        self.namesrv.start()
-        self.broker.start()
-        await until(self.clock, lambda: self.broker.is_serving, _START_MS)
+        for namesrv in self.namesrvs:
+            namesrv.start()
+        for machine in self.brokers:
+            machine.start()
+        await until(self.clock, lambda: all(each.is_serving for each in self.brokers), _START_MS)
 
     # --- applications ----------------------------------------------------------------------------
 
@@ -89,7 +110,10 @@ class Cluster:
     def _client(self, role: str) -> tuple[SimLoop, Network, Random, str, ClientConfig, Watch]:
         self._clients = number = self._clients + 1
         config = settings.client_config(
-            self.chance, f"{role}-{number}", default_topic_queues=self._settings.queues
+            self.chance,
+            f"{role}-{number}",
+            namesrvs=self._settings.namesrvs,
+            default_topic_queues=self._settings.queues,
         )
         host = f"127.0.2.{number}"
         return self._loop, self.network, self.chance, host, config, self._watch
@@ -119,64 +143,80 @@ class Cluster:
 
     # --- servers ---------------------------------------------------------------------------------
 
-    def kill_broker(self) -> None:
-        """The broker's process ends; its kernel keeps what it wrote."""
-        self.note("kill broker")
-        self.crashes += self.broker.is_up
-        self.broker.kill()
+    def kill_broker(self, machine: BrokerMachine | None = None) -> None:
+        """The process of a broker (the master, here as below) ends; its kernel keeps what it
+        wrote."""
+        machine = machine or self.broker
+        self.note(f"kill {machine.name}", self._felt_ms(machine))
+        self.crashes += machine.is_up
+        machine.kill()
 
-    def cut_broker_power(self) -> None:
-        """The broker's machine goes down."""
-        self.note("power of broker")
-        self.crashes += self.broker.is_up
-        self.broker.cut_power()
+    def cut_broker_power(self, machine: BrokerMachine | None = None) -> None:
+        """The machine of a broker goes down."""
+        machine = machine or self.broker
+        self.note(f"power of {machine.name}", self._felt_ms(machine))
+        self.crashes += machine.is_up
+        machine.cut_power()
 
-    def end_broker_soon(self) -> None:
-        """The broker's process ends at one of its next file operations."""
+    def end_broker_soon(self, machine: BrokerMachine | None = None) -> None:
+        """The process of a broker ends at one of its next file operations."""
+        machine = machine or self.broker
         steps, moment = self.chance.randrange(30), self.chance.choice(tuple(Moment))
-        self.note(f"broker ends in {steps} {moment.value}")
-        self.broker.end_soon(steps, moment)
+        self.note(f"{machine.name} ends in {steps} {moment.value}")
+        machine.end_soon(steps, moment)
 
-    def _broker_died(self) -> None:
-        self.note("broker ends")
+    def _broker_died(self, machine: BrokerMachine) -> None:
+        self.note(f"{machine.name} ends", self._felt_ms(machine))
         self.crashes += 1
-        self.on_broker_end()
+        self.on_broker_end(machine)
 
-    def stop_broker(self) -> None:
-        """The broker is asked to stop."""
-        self.note("stop broker")
-        self.broker.stop()
+    def _broker_started(self, machine: BrokerMachine) -> None:
+        if machine is self.broker and machine.broker is not None:
+            self._watch.check_offsets(ahead(machine.broker))
 
-    def start_broker(self, *, likely_early: float = 0.0) -> None:
-        """Start the broker; it may end again before it serves."""
+    def stop_broker(self, machine: BrokerMachine | None = None) -> None:
+        """A broker is asked to stop."""
+        machine = machine or self.broker
+        self.note(f"stop {machine.name}")
+        machine.stop()
+
+    def start_broker(
+        self, machine: BrokerMachine | None = None, *, likely_early: float = 0.0
+    ) -> None:
+        """Start a broker; it may end again before it serves."""
+        machine = machine or self.broker
         ends_in, moment = -1, Moment.BEFORE
         if self.chance.random() < likely_early:
             ends_in = int(self.chance.random() ** 2 * 40)
             moment = self.chance.choice(tuple(Moment))
-        self.note(f"start broker ends_in={ends_in} {moment.value}")
-        self.broker.start(ends_in=ends_in, moment=moment)
+        self.note(f"start {machine.name} ends_in={ends_in} {moment.value}")
+        machine.start(ends_in=ends_in, moment=moment)
 
-    def kill_namesrv(self) -> None:
-        """The name server's process ends."""
-        self.note("kill namesrv")
-        self.crashes += self.namesrv.is_up
-        self.namesrv.kill()
+    def _felt_ms(self, machine: BrokerMachine) -> int:
+        """A master waits for a slave that is gone until it believes that it is."""
+        return FELT_MS if machine is self.broker else SLAVE_FELT_MS
 
-    def start_namesrv(self) -> None:
-        """Start the name server."""
-        self.note("start namesrv")
-        self.namesrv.start()
+    def kill_namesrv(self, machine: NameServerMachine) -> None:
+        """The process of a name server ends."""
+        self.note(f"kill {machine.name}")
+        self.crashes += machine.is_up
+        machine.kill()
+
+    def start_namesrv(self, machine: NameServerMachine) -> None:
+        """Start a name server."""
+        self.note(f"start {machine.name}")
+        machine.start()
 
     # --- the network -----------------------------------------------------------------------------
 
-    def cut_off(self, host: str) -> None:
-        """A host no longer hears the broker, or is not heard, or both."""
+    def cut_off(self, one: str, two: str) -> None:
+        """Of two hosts one no longer hears the other, or neither does."""
         ways = self.chance.choice((1, 2, 3))
-        self.note(f"cut {host} {ways}")
+        self.note(f"cut {one} {two} {ways}", SLAVE_FELT_MS)
         if ways & 1:
-            self.network.cut(host, self.broker.host)
+            self.network.cut(one, two)
         if ways & 2:
-            self.network.cut(self.broker.host, host)
+            self.network.cut(two, one)
 
     def join_network(self) -> None:
         """Everybody hears everybody again."""
@@ -198,56 +238,24 @@ class Cluster:
         self.network.heal()
         self.network.weather = Weather()
         self.note("heal")
-        if not self.namesrv.is_up:
-            self.start_namesrv()
-        for _ in range(3):
-            if not self.broker.is_up:
-                self.start_broker()
-            serves = await until(
-                self.clock, lambda: self.broker.is_serving or not self.broker.is_up, _START_MS
-            )
-            if not serves or self.broker.failures:
+        for namesrv in self.namesrvs:
+            if not namesrv.is_up:
+                self.start_namesrv(namesrv)
+        for machine in self.brokers:
+            if not await self._bring_up(machine):
                 return
-            if self.broker.is_serving:
-                self.broker.end_soon(1 << 60, Moment.BEFORE)
-                break
         self.note("healed")
 
-    # --- what the broker holds -------------------------------------------------------------------
-
-    async def bodies(self, topic: str) -> list[str]:
-        """The messages of the first queue of a topic, by name."""
-        assert self.broker.broker is not None
-        store = self.broker.broker.store
-        found: list[str] = []
-        offset = 0
-        while True:
-            result = store.read(topic, 0, offset, _READ_AT_ONCE)
-            if result.cold:
-                await store.load(result)
-            if not result.count or not result.chunks:
-                return found
-            body = b"".join(result.chunks)
-            found += [record.body.decode() for record in iter_decode(body)]
-            offset = result.next_offset
-
-    def behind(self, groups: Sequence[Group]) -> list[str]:
-        """The queues in which a group's offset is not at the end."""
-        assert self.broker.broker is not None
-        broker = self.broker.broker
-        found = []
-        for group in groups:
-            for topic in (*group.topics, group.retry_topic):
-                for queue_id in broker.store.topics().get(topic, ()):
-                    queue = broker.store.find_queue(topic, queue_id)
-                    end = 0 if queue is None else queue.max_offset
-                    offset = broker.offsets.query(group.name, topic, queue_id)
-                    if offset != end and end:
-                        found.append(f"{group.name} {topic}-{queue_id} at {offset} of {end}")
-        return found
-
-    @property
-    def open_transactions(self) -> int:
-        """Transactions that the broker knows, and whose end it does not."""
-        assert self.broker.broker is not None
-        return len(self.broker.broker.transactions.index)
+    async def _bring_up(self, machine: BrokerMachine) -> bool:
+        for _ in range(3):
+            if not machine.is_up:
+                self.start_broker(machine)
+            serves = await until(
+                self.clock, lambda: machine.is_serving or not machine.is_up, _START_MS
+            )
+            if not serves or machine.failures:
+                return False
+            if machine.is_serving:
+                machine.end_soon(1 << 60, Moment.BEFORE)
+                break
+        return True

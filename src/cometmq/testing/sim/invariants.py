@@ -13,6 +13,8 @@ All is calm when what is felt of the last fault, or of the last member that came
     retry delay   a message that failed comes again after its delay, never before, and within
                   SLACK_MS when all is calm; so does a delayed one
     transaction   a message whose transaction is open or rolled back is seen by nobody
+    offsets       a master that starts has no group's offset behind the end of its queue
+    same log      as far as both go, a slave has its master's log
     no surprise   nothing raises what nobody expects, and every start succeeds
 
 At the end, when everything is well again:
@@ -21,6 +23,7 @@ At the end, when everything is well again:
     dead letters  each message that fails for ever is among the dead letters, once for each of its
                   last attempts at the most, and no other message is
     settled       every transaction has ended, and every group's offsets are at its queues' ends
+    copied        every slave has its master's log, queues and tables
 """
 
 from __future__ import annotations
@@ -169,6 +172,11 @@ class Watch:
         )
         if late_ms > SLACK_MS and not is_again and self.history.calm_ms < min(asked_ms):
             self.violate("retry delay", f"{attempt} comes {late_ms} ms after its time")
+
+    def check_offsets(self, ahead: Sequence[str]) -> None:
+        """Some offsets of a master that started are behind the ends of their queues."""
+        if ahead:
+            self.violate("offsets", f"offsets are behind the end: {ahead}")
 
     # --- at the end ------------------------------------------------------------------------------
 

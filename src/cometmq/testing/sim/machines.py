@@ -30,6 +30,7 @@ class NameServerMachine:
     """Runs a name server; it keeps nothing on a disk."""
 
     def __init__(self, loop: SimLoop, network: Network, host: str, port: int) -> None:
+        self.name = "namesrv"
         self.host = host
         self.address = f"{host}:{port}"
         self._loop = loop
@@ -74,8 +75,10 @@ class BrokerMachine:
         config: BrokerConfig,
         store_config: StoreConfig,
         *,
+        name: str = "broker",
         grain_ms: int = 1,
     ) -> None:
+        self.name = name
         self.host = config.bind_address
         self.disk = Disk()
         self.clock = SimClock(loop, grain_ms=grain_ms)
@@ -84,11 +87,13 @@ class BrokerMachine:
         #: What kept a process from starting or stopping.
         self.failures: list[BaseException] = []
         self.on_end: Callable[[], None] = lambda: None
+        #: Called when a process has started to the end.
+        self.on_start: Callable[[], None] = lambda: None
+        self.config = config
+        self.store_config = store_config
         self._loop = loop
         self._network = network
         self._chance = chance
-        self._config = config
-        self._store_config = store_config
         self._process: Process | None = None
         self._starts = 0
         self._serving = False
@@ -108,15 +113,15 @@ class BrokerMachine:
         assert not self.is_up
         self._starts += 1
         self._serving = False
-        process = self._process = Process(f"broker-{self._starts}", self.host)
+        process = self._process = Process(f"{self.name}-{self._starts}", self.host)
         threads = LoopThreads(self._loop, process, self._chance)
         files = self.files = _Files(self, self.disk, self.clock, self._chance, threads)
         if ends_in >= 0:
             files.end_at(ends_in, moment)
         self._network.power_on(self.host)
         broker = self.broker = Broker(
-            self._config,
-            self._store_config,
+            self.config,
+            self.store_config,
             self.clock,
             files=files,
             reserve=self._network.reserver(process),
@@ -126,6 +131,7 @@ class BrokerMachine:
     async def _start(self, broker: Broker) -> None:
         await broker.start()
         self._serving = True
+        self.on_start()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:

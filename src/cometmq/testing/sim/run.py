@@ -11,7 +11,9 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.adversary import Adversary
 from cometmq.testing.sim.cluster import Cluster
+from cometmq.testing.sim.copies import differences, parting
 from cometmq.testing.sim.history import History
+from cometmq.testing.sim.holdings import behind, bodies, open_transactions
 from cometmq.testing.sim.invariants import Watch
 from cometmq.testing.sim.loop import Idle, Livelock, SimLoop
 from cometmq.testing.sim.surprises import Surprises, quiet
@@ -19,6 +21,7 @@ from cometmq.testing.sim.trace import Trace
 from cometmq.testing.sim.workload import CASTS, Workload, no_message
 
 if TYPE_CHECKING:
+    from cometmq.broker.app import Broker
     from cometmq.testing.sim.history import Group
 
 #: What a run comes to at least, with a crash after a message was acknowledged.
@@ -44,6 +47,7 @@ class Report:
     acknowledged: int
     crashes: int
     callbacks: int
+    slaves: int
     simulated_ms: int
     lines: tuple[str, ...]
 
@@ -91,6 +95,7 @@ class Run:
             self.history.acknowledged,
             self.cluster.crashes,
             self.loop.callbacks,
+            len(self.cluster.slaves),
             (self.loop.now_us - begin_us) // 1_000,
             tuple(self.trace.lines),
         )
@@ -110,10 +115,11 @@ class Run:
         await self._be_struck()
         self.adversary.rests = self.workload.ended = True
         await cluster.heal()
-        if not cluster.broker.is_serving:
-            failures = [repr(error) for error in cluster.broker.failures]
-            self.watch.violate("no surprise", f"the broker does not serve: {failures}")
-            return
+        for machine in cluster.brokers:
+            if not machine.is_serving:
+                failures = [repr(error) for error in machine.failures]
+                self.watch.violate("no surprise", f"{machine.name} does not serve: {failures}")
+                return
         for group in self.groups:
             if not cluster.alive(group.name):
                 cluster.add_member(group)
@@ -128,6 +134,7 @@ class Run:
         deadline_ms = clock.monotonic_ms() + _STRUCK_MS
         while clock.monotonic_ms() < deadline_ms:
             await clock.sleep_ms(self.chance.choice(_PAUSES_MS))
+            self._compare_logs()
             if history.acknowledged and (faults_left > 0 or not self.cluster.crashes):
                 faults_left -= 1
                 self.adversary.strike()
@@ -137,26 +144,47 @@ class Run:
     async def _settle(self) -> None:
         """Wait until the cluster is through with everything; check that it is."""
         cluster, watch = self.cluster, self.watch
+        master = cluster.broker.broker
+        assert master is not None
         deadline_ms = cluster.clock.monotonic_ms() + _SETTLE_MS
         while cluster.clock.monotonic_ms() < deadline_ms:
             await cluster.clock.sleep_ms(_LOOK_MS)
-            if self.history.owed() or cluster.open_transactions or cluster.behind(self.groups):
+            self._compare_logs()
+            if self.history.owed() or open_transactions(master) or behind(master, self.groups):
                 continue
-            if not await self._dead_letters_missing():
+            if not (await self._dead_letters_missing(master) or await self._unlike(master)):
                 break
         watch.check_consumed()
         for group in self.groups:
             if group.max_times >= 0:
-                watch.check_dead(group, await cluster.bodies(group.dead_topic))
-        watch.check_settled(cluster.open_transactions, cluster.behind(self.groups))
+                watch.check_dead(group, await bodies(master, group.dead_topic))
+        watch.check_settled(open_transactions(master), behind(master, self.groups))
+        for problem in await self._unlike(master):
+            watch.violate("copied", problem)
 
-    async def _dead_letters_missing(self) -> bool:
+    async def _dead_letters_missing(self, master: Broker) -> bool:
         for group in self.groups:
             poisonous = self.history.poisonous(group)
-            dead = await self.cluster.bodies(group.dead_topic) if poisonous else []
+            dead = await bodies(master, group.dead_topic) if poisonous else []
             if any(sent.name not in dead for sent in poisonous):
                 return True
         return False
+
+    def _compare_logs(self) -> None:
+        """As far as both go, a slave has its master's log."""
+        master = self.cluster.broker
+        for slave in self.cluster.slaves:
+            if master.is_serving and slave.is_serving and (at := parting(master, slave)) >= 0:
+                self.watch.violate("same log", f"{slave.name} differs from offset {at} on")
+
+    async def _unlike(self, master: Broker) -> list[str]:
+        """What slaves have otherwise than the master."""
+        found = []
+        for slave in self.cluster.slaves:
+            assert slave.broker is not None
+            problems = await differences(master, slave.broker)
+            found += [f"{slave.name}: {problem}" for problem in problems]
+        return found
 
 
 def run(seed: int) -> Report:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import BrokerConfig, BrokerRole
 from cometmq.client.config import ClientConfig
 from cometmq.store.config import FlushDiskType, StoreConfig
 from cometmq.testing.sim.network import Weather
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from random import Random
 
-NAMESRV_HOST: Final = "127.0.0.1"
+NAMESRV_HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 NAMESRV_PORT: Final = 9876
-BROKER_HOST: Final = "127.0.1.1"
+#: The master's first, then those of slaves.
+BROKER_HOSTS: Final = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 BROKER_PORT: Final = 10911
 BROKER_NAME: Final = "broker-a"
 #: Levels 3, 4 and 5 are what a first, second and third retry waits.
 DELAY_LEVELS: Final = "1s 2s 3s 4s 6s"
+
+#: How many slaves a master has: none in half of the seeds, for each costs a third of a run more.
+SLAVES: Final = (0, 0, 0, 1, 1, 2)
+_MASTERS: Final = (BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER)
+_FLUSHES: Final = (FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH)
 
 WEATHERS: Final = (
     Weather(),
@@ -31,7 +38,7 @@ WEATHERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One seed's choice."""
+    """One seed's choice: the master's ``broker`` and ``store``, and the stores of its slaves."""
 
     broker: BrokerConfig
     store: StoreConfig
@@ -39,22 +46,52 @@ class Settings:
     queues: int
     #: See machines.py.
     grain_ms: int
+    namesrvs: int = 1
+    slaves: tuple[StoreConfig, ...] = ()
 
     @property
     def is_synced(self) -> bool:
         """Whether an acknowledged message outlives a power cut."""
         return self.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
+    def machines(self) -> Iterator[tuple[str, BrokerConfig, StoreConfig]]:
+        """The brokers: name, settings and store, the master's first."""
+        yield "broker", self.broker, self.store
+        for number, store in enumerate(self.slaves, 1):
+            yield f"slave-{number}", as_slave(self.broker, number), store
+
+
+def as_slave(config: BrokerConfig, number: int) -> BrokerConfig:
+    """The settings of a slave, from 1 on, of a master."""
+    host = BROKER_HOSTS[number]
+    return replace(
+        config,
+        bind_address=host,
+        broker_ip1=host,
+        broker_role=BrokerRole.SLAVE,
+        broker_id=number,
+    )
+
+
+def namesrv_addresses(count: int) -> tuple[str, ...]:
+    """The addresses of so many name servers."""
+    return tuple(f"{host}:{NAMESRV_PORT}" for host in NAMESRV_HOSTS[:count])
+
 
 def choose(chance: Random) -> Settings:
     """The settings of a seed."""
     queues = chance.choice((1, 2, 2, 3))
+    namesrvs = chance.choice((1, 2))
+    slaves = chance.choice(SLAVES)
     broker = BrokerConfig(
-        bind_address=BROKER_HOST,
+        bind_address=BROKER_HOSTS[0],
         listen_port=BROKER_PORT,
-        broker_ip1=BROKER_HOST,
+        broker_ip1=BROKER_HOSTS[0],
         broker_name=BROKER_NAME,
-        namesrv_addr=f"{NAMESRV_HOST}:{NAMESRV_PORT}",
+        namesrv_addr=";".join(namesrv_addresses(namesrvs)),
+        broker_role=chance.choice(_MASTERS) if slaves else BrokerRole.ASYNC_MASTER,
+        in_sync_replicas=chance.randint(2, slaves + 1) if slaves else 1,
+        slave_timeout=chance.choice((300, 1_000)),
         message_delay_level=DELAY_LEVELS,
         flush_consumer_offset_interval=chance.choice((1_000, 5_000)),
         flush_delay_offset_interval=chance.choice((1_000, 10_000)),
@@ -65,7 +102,7 @@ def choose(chance: Random) -> Settings:
     )
     store = StoreConfig(
         store_path_root_dir="/store",
-        flush_disk_type=chance.choice((FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH)),
+        flush_disk_type=chance.choice(_FLUSHES),
         mapped_file_size_commit_log=chance.choice((16_384, 65_536)),
         mapped_file_size_consume_queue=20 * chance.choice((30, 100)),
         max_hash_slot_num=chance.choice((7, 64)),
@@ -75,13 +112,16 @@ def choose(chance: Random) -> Settings:
         flush_commit_log_least_pages=chance.choice((0, 4)),
     )
     grain_ms = chance.choice((100, 500, 500, 1_000))
-    return Settings(broker, store, chance.choice(WEATHERS), queues, grain_ms)
+    copies = tuple(replace(store, flush_disk_type=chance.choice(_FLUSHES)) for _ in range(slaves))
+    return Settings(broker, store, chance.choice(WEATHERS), queues, grain_ms, namesrvs, copies)
 
 
-def client_config(chance: Random, client_id: str, **changes: Any) -> ClientConfig:
+def client_config(
+    chance: Random, client_id: str, *, namesrvs: int = 1, **changes: Any
+) -> ClientConfig:
     """The settings of one client: waits are short, for a simulation to be."""
     return ClientConfig(
-        name_servers=(f"{NAMESRV_HOST}:{NAMESRV_PORT}",),
+        name_servers=namesrv_addresses(namesrvs),
         client_id=client_id,
         request_timeout_ms=2_000,
         connect_timeout_ms=1_000,

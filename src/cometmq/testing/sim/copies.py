@@ -1,0 +1,101 @@
+"""Whether a slave is what its master is: the bytes of the log, the queues, the tables."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.protocol.fastjson import parse_json
+from cometmq.store.layout import QUEUE_ENTRY_BYTES
+from cometmq.testing.faults.disk import File, Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cometmq.broker.app import Broker
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.testing.sim.machines import BrokerMachine
+
+_LOG: Final = "/store/commitlog"
+
+
+def log_files(machine: BrokerMachine) -> Iterator[tuple[int, File]]:
+    """The files of a machine's log, with the physical offset at which each begins."""
+    folder = machine.disk.find(_LOG)
+    if isinstance(folder, Folder):
+        for name in sorted(folder.names):
+            node = machine.disk.find(os.path.join(_LOG, name))
+            if isinstance(node, File):
+                yield int(name), node
+
+
+def parting(one: BrokerMachine, two: BrokerMachine) -> int:
+    """Where the logs of two running brokers begin to differ, up to the end of the shorter one; -1
+    when they do not."""
+    assert one.broker is not None
+    assert two.broker is not None
+    end = min(one.broker.store.written_offset, two.broker.store.written_offset)
+    others = dict(log_files(two))
+    for base, file in log_files(one):
+        other = others.get(base)
+        size = min(end - base, file.size)
+        if other is None or size <= 0:
+            continue
+        ours, theirs = file.data[:size], other.data[:size]
+        if ours != theirs:
+            pairs = zip(ours, theirs, strict=False)
+            same = next((at for at, (a, b) in enumerate(pairs) if a != b), len(theirs))
+            return base + same
+    return -1
+
+
+async def differences(master: Broker, slave: Broker) -> list[str]:
+    """What a slave has otherwise than its master, for people."""
+    found = []
+    ends = master.store.written_offset, slave.store.written_offset
+    if ends[0] != ends[1]:
+        found.append(f"logs end at {ends[0]} and {ends[1]}")
+    queues = _queues(master), _queues(slave)
+    if queues[0] != queues[1]:
+        found.append(f"queues are {_unlike(*queues)}")
+    for what, theirs, ours in zip(
+        ("topics", "groups", "consumer offsets", "delay offsets"),
+        await _tables(master),
+        await _tables(slave),
+        strict=True,
+    ):
+        if theirs != ours:
+            found.append(f"{what} are {_unlike(theirs, ours)}")
+    return found
+
+
+def _queues(broker: Broker) -> dict[str, Any]:
+    """The bounds and entries of every queue that holds something."""
+    found = {}
+    for topic, queue_ids in broker.store.topics().items():
+        for queue_id in queue_ids:
+            queue = broker.store.find_queue(topic, queue_id)
+            if queue is not None and queue.max_offset:
+                found[f"{topic}-{queue_id}"] = queue.min_offset, queue.max_offset, _entries(queue)
+    return found
+
+
+def _entries(queue: ConsumeQueue) -> bytes:
+    found, at = b"", queue.min_offset
+    while at < queue.max_offset:
+        piece = queue.read(at, queue.max_offset - at)
+        found += piece
+        at += len(piece) // QUEUE_ENTRY_BYTES
+    return found
+
+
+async def _tables(broker: Broker) -> tuple[dict[str, Any], ...]:
+    topics = {topic: broker.topics.get(topic) for topic in broker.topics}
+    offsets = parse_json(await broker.offsets.text())["offsetTable"]
+    return topics, broker.groups.values(), offsets, parse_json(broker.delay.text())["offsetTable"]
+
+
+def _unlike(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    names = [name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name)]
+    name = min(names)
+    return f"not the same, as {name}: {theirs.get(name)} and {ours.get(name)}"[:400]
