@@ -12,6 +12,7 @@ from cometmq.broker.admin_store import StoreAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import resolve
 from cometmq.broker.ports import join
+from cometmq.broker.promotion import PromotionAdmin
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.relay import RelayHandler
 from cometmq.broker.resetoffset import ResetHandler
@@ -44,6 +45,7 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
                 **broker.timers.facts(),
                 **(broker.repeats.facts() if broker.repeats else {}),
                 **broker.part.facts(),
+                "otherMasters": ",".join(broker.rivals.found),
             },
         ),
         TopicAdmin(
@@ -61,6 +63,13 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             offsets=broker.offsets,
             delivery=broker.delay,
             stats=broker.stats,
+            clock=broker.clock,
+        ),
+        PromotionAdmin(
+            config=broker.config,
+            part=lambda: broker.part,
+            promote=lambda: broker.promote,
+            remoting=broker.remoting,
             clock=broker.clock,
         ),
         *_consumer_parts(broker),

@@ -32,6 +32,7 @@ from cometmq.broker.repeats.guard import RepeatGuard
 from cometmq.broker.replication import MasterPart, SlavePart
 from cometmq.broker.reply import ReplyHandler
 from cometmq.broker.retry import SendBackHandler
+from cometmq.broker.rivals import Rivals
 from cometmq.broker.send import SendHandler
 from cometmq.broker.slaverole import as_slave, forget_notes
 from cometmq.broker.stats import BrokerStats
@@ -93,9 +94,9 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
-        #: Whoever runs this broker begins it anew for these; without that they do nothing.
+        #: Whoever runs this broker begins it anew for these, if it can.
         self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
-        self.promote: Callable[[BrokerRole], None] = lambda role: None
+        self.promote: Callable[[BrokerRole], None] | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> int:
@@ -250,8 +251,16 @@ class Broker:
             self.part.rejoin = self.rejoin
         else:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
+        name_servers = [each.strip() for each in config.namesrv_addr.split(";") if each.strip()]
+        self.rivals = Rivals(
+            config.broker_name,
+            join(config.broker_ip1, self.port),
+            [] if config.is_slave else name_servers,
+            remoting=self.remoting,
+            clock=clock,
+        )
         self.registration = Registration(
-            [address for address in config.namesrv_addr.split(";") if address.strip()],
+            name_servers,
             self.topics,
             remoting=self.remoting,
             clock=clock,
@@ -412,6 +421,7 @@ class Broker:
             keep(self.delay.run_forever, name="deliver delayed messages", clock=clock)
             self.timers.start(self._tasks)
             keep(self.checkback.run_forever, name="check transactions", clock=clock)
+            keep(self.rivals.run_forever, name="look for other masters", clock=clock)
 
     def _place(self) -> BrokerPlace:
         config, listener = self.config, self._ha_listener

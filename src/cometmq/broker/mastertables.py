@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 
 from cometmq.core.errors import CometError
-from cometmq.protocol.bodies import SubscriptionGroupTable, TopicConfigTable
+from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 
@@ -66,6 +66,9 @@ class MasterTables:
         self._has_compared = False
         #: Topics whose queues may still hold messages of a former life, and where that ended.
         self._former: dict[str, int] = {}
+        #: The end of the master's log, as it said at ``master_end_ms``; -1 until it did.
+        self.master_end = -1
+        self.master_end_ms = 0
 
     def soon(self) -> None:
         """The master is there (again): ask it now."""
@@ -92,7 +95,10 @@ class MasterTables:
                 continue
 
     async def copy(self, address: str) -> None:
-        """Copy all tables once. Raises CometError, and ValueError for an answer that is none."""
+        """Copy all tables once, and ask how long the log is.
+
+        Raises CometError, and ValueError for an answer that is none.
+        """
         topics = parse_json(
             await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable
         )
@@ -108,6 +114,10 @@ class MasterTables:
         if groups.data_version != self._groups.data_version:
             self._groups.replace(groups.subscription_group_table, groups.data_version)
         self.synced_ms = self._clock.monotonic_ms()
+        runtime = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        end = parse_json(runtime, KvTable).table.get("commitLogMaxOffset", "")
+        if end.isdecimal():
+            self.master_end, self.master_end_ms = int(end), self._clock.monotonic_ms()
 
     async def _take_topics(self, table: TopicConfigTable) -> None:
         store, topics = self._store, self._topics

@@ -11,6 +11,7 @@ import typer
 from cometmq.cli import logs, servers
 from cometmq.cli.commands import (
     bench,
+    broker,
     demo,
     group,
     message,
@@ -25,6 +26,8 @@ from cometmq.core.errors import CometError, SettingsError
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
+#: A command of two words, for the first one alone runs a server.
+PROMOTE: Final = "broker promote"
 
 app = typer.Typer(
     name="cometmq",
@@ -43,6 +46,7 @@ app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
+app.command(PROMOTE)(broker.promote_command)
 
 # Servers read their own words; here they only stand in the help.
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -71,6 +75,8 @@ _add_server("broker", "Run a broker.")
 def main(words: Sequence[str]) -> int:
     """Run the command that ``words`` give; the answer is the exit code."""
     try:
+        if " ".join(words[:2]) == PROMOTE:
+            words = [PROMOTE, *words[2:]]
         app(args=list(words), prog_name="cometmq")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else FAILED if done.code else 0

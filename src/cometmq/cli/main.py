@@ -15,7 +15,7 @@ SERVERS = frozenset({"start", "namesrv", "broker"})
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 1 failed, 2 could not be done as asked."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in SERVERS:
+    if words and words[0] in SERVERS and words[:2] != ["broker", "promote"]:
         from cometmq.cli.servers import main as serve
 
         return serve(words)

@@ -83,6 +83,13 @@ class BrokerHandlers:
         if peer.closed:
             return Reply()  # which goes nowhere: with its connection the broker is gone
         is_new = routes.data_version(broker.broker_addr) is None
+        rival = routes.rival_of(broker)
+        if rival:
+            log.warning(
+                "master_displaced name=%s address=%s by=%s reason=%r",
+                broker.broker_name, rival, broker.broker_addr,
+                "both are alive: one of them has to be stopped",
+            )  # fmt: skip
         result = routes.register(broker, content, peer, self._clock.monotonic_ms())
         if is_new:
             log.info(

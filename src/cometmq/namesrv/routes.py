@@ -175,6 +175,15 @@ class RouteTable:
         live = self._live.get(address)
         return None if live is None else live.data_version
 
+    def rival_of(self, broker: RegisterBroker) -> str:
+        """The address of another live master of the name under which a master registers; "" when
+        there is none."""
+        known = self._brokers.get(broker.broker_name)
+        if known is None or broker.broker_id != MASTER_ID:
+            return ""
+        address = known.addresses.get(MASTER_ID, broker.broker_addr)
+        return address if address != broker.broker_addr and address in self._live else ""
+
     def _master_of(self, broker: _Broker) -> Registered:
         address = broker.addresses.get(MASTER_ID)
         master = None if address is None else self._live.get(address)

@@ -87,6 +87,30 @@ class TopicList(Body, frozen=True):
     broker_addr: str | None = None
 
 
+class Promote(Body, frozen=True):
+    """Body of 31001, ours alone. ``check`` asks only what speaks against it, ``force`` goes on all
+    the same."""
+
+    role: str = "ASYNC_MASTER"
+    force: bool = False
+    check: bool = False
+
+
+class PromotionFinding(Body, frozen=True):
+    """What was looked at before a promotion: ``weight`` is ok, warning or refused."""
+
+    weight: str
+    text: str
+
+
+class Promotion(Body, frozen=True):
+    """Answer to 31001: whether the broker begins anew as the master of its name."""
+
+    begins: bool
+    broker_name: str
+    findings: list[PromotionFinding]
+
+
 class ClusterInfo(Body, frozen=True):
     """Answer to 106."""
 

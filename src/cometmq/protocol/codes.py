@@ -83,6 +83,8 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
+    #: Ours alone: from 31000 on, which the short numbers of binary headers hold.
+    PROMOTE_BROKER = 31001
 
 
 class ResponseCode(IntEnum):

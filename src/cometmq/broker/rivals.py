@@ -1,0 +1,80 @@
+"""Other masters of a master's name: what name servers have tells of them.
+
+Two masters of one name take sends that never come together. It happens when an old master is
+started again after its slave was promoted, or when a slave is promoted by force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import CometError
+from cometmq.protocol.bodies import ClusterInfo
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.client import Remoting
+
+log = logging.getLogger(__name__)
+
+INTERVAL_MS: Final = 30_000
+_TIMEOUT_MS: Final = 3_000
+
+
+async def master_at(remoting: Remoting, server: str, broker_name: str) -> str | None:
+    """The address of the master that a name server has under a name; "" for none, None when it
+    does not answer."""
+    try:
+        response = await remoting.call(
+            server, RequestCode.GET_BROKER_CLUSTER_INFO, None, timeout_ms=_TIMEOUT_MS
+        )
+        known = parse_json(response.body, ClusterInfo).broker_addr_table.get(broker_name)
+    except (CometError, ValueError):
+        return None
+    return "" if known is None else known.broker_addrs.get("0", "")
+
+
+class Rivals:
+    """Looks for other masters of ``broker_name``, whose own address is ``address``."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        address: str,
+        name_servers: Sequence[str],
+        *,
+        remoting: Remoting,
+        clock: Clock,
+    ) -> None:
+        self._name = broker_name
+        self._address = address
+        self._servers = list(name_servers)
+        self._remoting = remoting
+        self._clock = clock
+        self.found: list[str] = []
+
+    async def run_forever(self) -> None:
+        """Look now, and in the interval."""
+        while True:
+            await self.look()
+            await self._clock.sleep_ms(INTERVAL_MS)
+
+    async def look(self) -> None:
+        """Ask all name servers once; what is new is logged."""
+        answers = await asyncio.gather(
+            *(master_at(self._remoting, server, self._name) for server in self._servers)
+        )
+        found = sorted({at for at in answers if at and at != self._address})
+        for address in set(found) - set(self.found):
+            log.error(
+                "another_master name=%s address=%s reason=%r",
+                self._name, address,
+                "two brokers take sends under one name, and what one stores the other lacks: stop "
+                "one of them, and start it as a slave with haRejoin=truncate",
+            )  # fmt: skip
+        self.found = found

@@ -1,0 +1,70 @@
+"""``cometmq broker promote``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cometmq.admin.promotion import Outcome, promote
+from cometmq.cli import render
+from cometmq.cli.connect import AsJson, client, run
+from cometmq.core.errors import CometError
+from cometmq.protocol.bodies import Promote
+
+
+class MasterRole(StrEnum):
+    """What a slave may become."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+
+
+def promote_command(
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", show_default=False, help="The running slave.")
+    ],
+    role: Annotated[
+        MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
+    ] = MasterRole.ASYNC_MASTER,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on though a finding refuses it.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what speaks against it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a running slave the master of its name."""
+
+    async def main() -> Outcome:
+        async with client("") as opened:
+            remoting, clock = opened.session.remoting, opened.session.clock
+            wanted = Promote(role.value, force, check)
+            return await promote(remoting, clock, address, wanted)
+
+    outcome = run(main())
+    found = outcome.promotion
+    if as_json:
+        render.print_json([found])
+    else:
+        for finding in found.findings:
+            typer.echo(f"{finding.weight:<8} {finding.text}")
+    if found.begins:
+        if not as_json:
+            _say_promoted(address, role.value, outcome)
+        return
+    if any(finding.weight == "refused" for finding in found.findings):
+        raise CometError(f"{address} was not promoted: see what is refused; --force overrides it")
+
+
+def _say_promoted(address: str, role: str, outcome: Outcome) -> None:
+    typer.echo(
+        f"promoted {address} name={outcome.promotion.broker_name} role={role} "
+        f"duration_ms={outcome.duration_ms}"
+    )
+    typer.echo(
+        f"It stays {role} over restarts. Set brokerRole={role} and brokerId=0 in its settings "
+        "when you can."
+    )
