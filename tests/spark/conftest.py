@@ -12,8 +12,9 @@ from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
 from tests.spark.standalone import Standalone, standalone
 
-# The quick compiler alone: the JVM is young in every test, and the machine is small.
-QUICK_JVM = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1"}
+# The quick compiler and the plain collector alone: the JVM is young in every test, and the machine
+# is small.
+QUICK_JVM = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.fixture(scope="session")
