@@ -22,6 +22,8 @@ FOLDER_MARKERS = {
 # Spark starts its Python workers by name; without this they would be the machine's, not ours.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+# Before each JVM of Spark another one finds out how to start it.
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 settings.register_profile(
     "fast",

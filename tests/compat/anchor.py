@@ -16,7 +16,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -340,6 +341,16 @@ class JavaCluster:
         """Ends both at once, as a machine that loses its power would."""
         self.broker_server.stop(signal.SIGKILL)
         self.namesrv_server.stop(signal.SIGKILL)
+
+    @contextmanager
+    def until_killed(self) -> Iterator[JavaCluster]:
+        """Runs for as long as the block, for those that look at nothing of it afterwards: a Java
+        broker takes its time to leave."""
+        try:
+            self.start()
+            yield self
+        finally:
+            self.kill()
 
     def __enter__(self) -> JavaCluster:
         try:

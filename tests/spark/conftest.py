@@ -2,6 +2,7 @@
 test that opened them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,9 +13,23 @@ from cometmq.spark.session import local_session
 from cometmq.testing.postgres import running_postgres
 from tests.spark.standalone import Standalone, standalone
 
+HERE = Path(__file__).parent
+MANY_JVMS = [
+    HERE / name for name in ("test_standalone.py", "test_java.py", "jobs/test_interrupted.py")
+]
+
 # The quick compiler and the plain collector alone: the JVM is young in every test, and the machine
 # is small.
 QUICK_JVM = {"spark.driver.extraJavaOptions": "-Xss8m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start JVMs beside the session's go first: they take longest, and whoever works on
+    one of them in the end works alone."""
+    here = [at for at, item in enumerate(items) if item.path.is_relative_to(HERE)]
+    ordered = sorted((items[at] for at in here), key=lambda item: item.path not in MANY_JVMS)
+    for at, item in zip(here, ordered, strict=True):
+        items[at] = item
 
 
 @pytest.fixture(scope="session")

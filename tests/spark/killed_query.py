@@ -38,7 +38,7 @@ def settings(query: Query) -> dict[str, str]:
     """Small JVMs that start soon."""
     found = {
         **QUICK_JVM,
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",

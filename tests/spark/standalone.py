@@ -58,7 +58,7 @@ class Standalone:
             **os.environ,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         with (self.folder / f"{role}{len(self.processes)}.log").open("ab") as log:
             command = [str(program), f"org.apache.spark.deploy.{role}", *words]

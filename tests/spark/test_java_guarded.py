@@ -73,7 +73,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     rules.parent.mkdir(parents=True)
     rules.write_text(OPEN)
     java = JavaCluster(fetch_jars(), home, {"aclEnable": "true"}, properties=properties)
-    with java:
+    with java.until_killed():
         with Client(java.namesrv) as client:
             queues = make_topic(client, "Guarded", 2)
             fill_all(client, queues, 50)

@@ -1,5 +1,6 @@
 """The source reads from a Java slave what that has, and the rest from its master."""
 
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -101,7 +102,7 @@ class Pair:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two queues of 30 messages, which the slave has; nothing of what comes later."""
     jars = fetch_jars()
-    with JavaCluster(jars, tmp_path_factory.mktemp("master")) as master:
+    with JavaCluster(jars, tmp_path_factory.mktemp("master")).until_killed() as master:
         with Client(master.namesrv) as client:
             queues = make_topic(client, TOPIC, 2)
             fill_all(client, queues, 30)
@@ -121,7 +122,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
                 gate.shut()
             yield Pair(master, slave, gate, queues)
         finally:
-            slave.broker_server.stop()
+            slave.broker_server.stop(signal.SIGKILL)
 
 
 def has_all(slave: JavaCluster, queues: list[MessageQueue], end: int) -> bool:

@@ -1,5 +1,5 @@
 """Driver and JVM are killed inside a micro-batch of Spark's own sink; afterwards every message is
-there once. In every run the sinks of test_kills.py are killed."""
+there once. In every run the sinks of test_standalone.py are killed."""
 
 import os
 import signal

@@ -1,10 +1,12 @@
-"""The source and a job on a real cluster: what works in one JVM works on its executors."""
+"""A real cluster, which starts once for all of this: what works in one JVM works on its executors,
+and what is killed there loses nothing (`make deep` runs many campaigns: tests/spark/killing.py)."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,6 +14,8 @@ from cometmq.client.blocking import Client
 from cometmq.testing.cluster import Cluster
 from tests.architecture.rules import ROOT
 from tests.spark.jobs.changing import World
+from tests.spark.killing import campaign
+from tests.spark.sinks import SINKS
 from tests.spark.standalone import Standalone
 from tests.spark.topics import fill_all, make_topic
 
@@ -46,3 +50,16 @@ def test_source_and_job(
     tables = {table for table, _ in world.rows}
     assert found["rows"] == {each: sum(t == each for t, _ in world.rows) for each in tables}
     assert found["applied"] == 60
+
+
+def test_an_executor_and_something_else(
+    spark_cluster: Standalone, postgres: str, tmp_path: Path
+) -> None:
+    seed = int.from_bytes(os.urandom(4), "big")
+    print("seed", seed)
+    other = Random(seed).choice(["driver", "jvm", "python worker", "broker"])
+    with campaign(tmp_path, seed, sorted(SINKS), spark_cluster, postgres) as found:
+        found.round("executor")
+        found.round(other)
+        found.finish()
+        assert set(found.kills) == {"executor", other}
