@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import BrokerConfig, BrokerRole
 from cometmq.core.errors import StoreCorrupt
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from cometmq.protocol.fastjson import parse_json
@@ -25,6 +25,16 @@ async def test_groups_are_created_when_asked_for(tmp_path: Path) -> None:
         assert tables.groups.find("g") is tables.groups.get("g")
         assert tables.groups.find("bad name") is None
         assert tables.groups.find("g" * 200) is None
+
+
+async def test_a_slave_leaves_it_to_its_master(tmp_path: Path) -> None:
+    async with open_tables(
+        tmp_path, BrokerConfig(broker_role=BrokerRole.SLAVE, broker_id=1)
+    ) as tables:
+        version = tables.groups.data_version
+        assert tables.groups.find("g") == SubscriptionGroupConfig("g")
+        assert tables.groups.get("g") is None
+        assert tables.groups.data_version == version
 
 
 async def test_without_automatic_creation_only_the_system_gets_groups(tmp_path: Path) -> None:

@@ -97,8 +97,23 @@ async def test_a_master_that_is_gone_changes_nothing(tmp_path: Path) -> None:
 
 async def test_it_is_asked_again_when_it_is_there(tmp_path: Path) -> None:
     async with pair(tmp_path) as (master, other, tables):
+        copied: list[str] = []
+        follows = False
+        copy = tables.copy
+
+        async def note(address: str) -> None:
+            copied.append(address)
+            await copy(address)
+
+        tables.copy = note  # type: ignore[method-assign]
+        tables.follows = lambda: follows
         running = asyncio.create_task(tables.run_forever())
         master.broker.topics.put(TopicConfig("t", 3, 3))
+        for _ in range(3):
+            tables.soon()
+            await asyncio.sleep(0.01)
+        assert not copied  # there may be another broker by now
+        follows = True
         tables.soon()
         async with asyncio.timeout(10):
             while "t" not in other.broker.topics:

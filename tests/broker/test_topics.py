@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.config import BrokerConfig
+from cometmq.broker.config import BrokerConfig, BrokerRole
 from cometmq.broker.topics import check_name
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreCorrupt
@@ -137,6 +137,17 @@ async def test_retry_and_dead_letter_topics_are_made_once(tmp_path: Path) -> Non
         assert tables.topics.create_retry("%RETRY%g", 5) is made
         assert tables.topics.data_version == version
         assert tables.topics.create_dead_letter("%DLQ%g") == TopicConfig("%DLQ%g", 1, 1, 6)
+
+
+async def test_a_slave_makes_neither(tmp_path: Path) -> None:
+    async with open_tables(
+        tmp_path, BrokerConfig(broker_role=BrokerRole.SLAVE, broker_id=1)
+    ) as tables:
+        version = tables.topics.data_version
+        made = tables.topics.create_retry("%RETRY%g", 2)
+        assert made == TopicConfig("%RETRY%g", 2, 2, 6)
+        assert "%RETRY%g" not in tables.topics
+        assert tables.topics.data_version == version
 
 
 async def test_a_topic_that_a_crash_took_from_the_table_is_found_in_the_store(

@@ -66,11 +66,13 @@ class GroupTable:
             self._table.add_default(name, SubscriptionGroupConfig(name))
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, created when that is allowed; None otherwise."""
+        """The group's configuration, created when that is allowed; None otherwise. On a slave a
+        group that its master does not have gets the usual one, and is not created."""
         config = self.get(group)
         if config is None and self._may_create(group) and is_legal_name(group):
             config = SubscriptionGroupConfig(group)
-            self.put(config)
+            if not self._config.is_slave:
+                self.put(config)
         return config
 
     def notifies(self, group: str) -> bool:

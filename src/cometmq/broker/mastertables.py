@@ -24,6 +24,8 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cometmq.broker.delay import DelayDelivery
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.offsets import ConsumerOffsets
@@ -40,7 +42,8 @@ TIMEOUT_MS: Final = 5_000
 
 class MasterTables:
     """Keeps a slave's tables like its master's, whose address is ``master``: "" while it is not
-    known."""
+    known. Nobody is asked as long as ``follows`` says that the master sends no log: at an address
+    where a master was, there may be a slave by now, or a broker that has nothing yet."""
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class MasterTables:
         self._remoting = remoting
         self._clock = clock
         self.master = ""
+        self.follows: Callable[[], bool] = lambda: True
         self._due = asyncio.Event()
         self.synced_ms = -1
         self._has_compared = False
@@ -79,7 +83,7 @@ class MasterTables:
         failing = False
         while True:
             address = self.master
-            if address:
+            if address and self.follows():
                 try:
                     await self.copy(address)
                     failing = False

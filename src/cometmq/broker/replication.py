@@ -92,6 +92,7 @@ class SlavePart:
         self.tables = tables
         self.slave = Slave(store, Replica(store), clock=clock, master=lambda: self.ha_address)
         self.slave.on_change.append(tables.soon)
+        tables.follows = lambda: self.slave.is_connected
         self.slave.on_differ = self._differs
         self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
 

@@ -244,7 +244,7 @@ class TopicTable:
         return config
 
     def create_retry(self, topic: str, queue_nums: int, *, unit: bool = False) -> TopicConfig:
-        """The retry topic ``topic`` ("%RETRY%group"), created when missing."""
+        """The retry topic ``topic`` ("%RETRY%group"), created when missing; not on a slave."""
         flag = UNIT_SUBSCRIPTION if unit else 0
         return self._ensure(
             TopicConfig(topic, queue_nums, queue_nums, _READ_WRITE, "SINGLE_TAG", flag)
@@ -294,7 +294,10 @@ class TopicTable:
         known = self.get(config.topic_name)
         if known is not None:
             return known
-        self.put(config)
+        # A slave's table is its master's: with a version of its own a topic could count as older
+        # than the table, and as deleted, that was only not copied yet.
+        if not self._config.is_slave:
+            self.put(config)
         return config
 
     def _tell(self) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cometmq.testing.sim.copies import Stored
 from cometmq.testing.sim.history import POISON, Attempt, Group, History, Local, Outcome, Place, Sent
 from cometmq.testing.sim.invariants import LEASE_MS, SLACK_MS, Watch
 from cometmq.testing.sim.loop import SimLoop
@@ -269,3 +270,46 @@ def test_offsets_that_are_too_far(stage: Stage) -> None:
     assert stage.violated == ""
     stage.watch.check_offsets(["line orders-0 at 3, the queue ends at 2"])
     assert stage.violated == "offsets"
+
+
+def gone(*names: str) -> list[Stored]:
+    return [Stored(100 * at, "orders", 0, at, name) for at, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("is_safe", "kept", "violated"),
+    [(True, {"m1"}, "kept"), (True, {"m0", "m1"}, ""), (False, set(), "")],
+)
+def test_what_is_lost_with_a_master(
+    stage: Stage, is_safe: bool, kept: set[str], violated: str
+) -> None:
+    sent = stage.send("m0")
+    stage.watch.stored_at(sent, line(0))
+    stage.watch.lost(gone("m0", "op"), kept, stage.now_ms, is_safe=is_safe)
+    assert stage.violated == violated
+    assert stage.watch.has_losses
+    assert sent.is_owed == is_safe
+
+
+def test_a_place_that_was_lost_gets_another_message(stage: Stage) -> None:
+    first, second = stage.send("m0"), stage.send("m1")
+    stage.watch.stored_at(first, line(0))
+    stage.watch.lost(gone("m0"), (), stage.now_ms, is_safe=False)
+    stage.watch.stored_at(second, line(0))
+    stage.begin(LINE, first, line(0), "a")
+    # Locks were lost, too.
+    stage.begin(LINE, second, line(0), "b")
+    assert stage.violated == ""
+    stage.watch.passed_over(gone("m1"))
+    assert not second.is_owed
+    stage.watch.stored_at(stage.send("m2"), line(0))
+    assert stage.violated == "place"
+
+
+def test_two_work_on_one_queue_long_after_a_loss(stage: Stage) -> None:
+    stage.watch.lost([], (), stage.now_ms, is_safe=True)
+    stage.now_ms += LEASE_MS + 1
+    sent = stage.send("m0")
+    stage.begin(LINE, sent, line(0), "a")
+    stage.begin(LINE, sent, line(0), "b")
+    assert stage.violated == "alone"

@@ -62,6 +62,8 @@ class Adversary:
             (2, cluster.break_connections),
             (1, cluster.change_weather),
         ]
+        if cluster.slaves:
+            faults.append((5, self._lose_master))
         if power or cluster.slaves:
             faults.append((6, self._cut_power))
         self._weights = [weight for weight, _ in faults]
@@ -95,7 +97,7 @@ class Adversary:
 
     def _revive_soon(self, machine: BrokerMachine) -> None:
         def revive() -> None:
-            if not machine.is_up:
+            if not machine.is_up and machine is not self._cluster.operator.lost:
                 self._cluster.start_broker(machine, likely_early=_EARLY)
 
         self._soon(revive)
@@ -103,7 +105,7 @@ class Adversary:
     def _some_broker(self) -> BrokerMachine:
         """The master, or as often one of the slaves, if there are any."""
         slaves = self._cluster.slaves
-        if slaves and self._chance.random() < 0.5:
+        if slaves and (self._cluster.operator.lost or self._chance.random() < 0.5):
             return self._chance.choice(slaves)
         return self._cluster.broker
 
@@ -112,10 +114,19 @@ class Adversary:
         self._cluster.kill_broker(machine)
         self._revive_soon(machine)
 
+    def _lose_master(self) -> None:
+        operator = self._cluster.operator
+        if self._cluster.broker.is_serving and not operator.was_needed:
+            self._cluster.lose_master()
+            self._soon(operator.begin)
+
     def _cut_power(self) -> None:
         machine = self._some_broker()
+        slaves = self._cluster.slaves
         if machine is self._cluster.broker and not self._power:
-            machine = self._chance.choice(self._cluster.slaves)
+            if not slaves:
+                return
+            machine = self._chance.choice(slaves)
         self._cluster.cut_broker_power(machine)
         self._revive_soon(machine)
 

@@ -13,6 +13,7 @@ from cometmq.testing.sim.clock import SimClock
 from cometmq.testing.sim.holdings import ahead
 from cometmq.testing.sim.machines import BrokerMachine, NameServerMachine, until
 from cometmq.testing.sim.network import Network, Weather
+from cometmq.testing.sim.operator import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,7 @@ class Cluster:
         self._settings = chosen
         self._watch = watch
         self._clients = 0
+        self.operator = Operator(loop, self, watch)
         for machine in self.brokers:
             machine.on_end = partial(self._broker_died, machine)
             machine.on_start = partial(self._broker_started, machine)
@@ -192,6 +194,16 @@ class Cluster:
         self.note(f"start {machine.name} ends_in={ends_in} {moment.value}")
         machine.start(ends_in=ends_in, moment=moment)
 
+    def lose_master(self) -> None:
+        """The master's machine is gone, with its disk."""
+        self.note(f"disk of {self.broker.name} lost", SILENCE_FELT_MS)
+        self.crashes += 1
+        self.operator.lose_master()
+
+    def note_promotion(self, machine: BrokerMachine) -> None:
+        """A slave becomes the master."""
+        self.note(f"promote {machine.name} to {machine.config.broker_role.name}", SILENCE_FELT_MS)
+
     def _felt_ms(self, machine: BrokerMachine) -> int:
         """A master waits for a slave that is gone until it believes that it is."""
         return FELT_MS if machine is self.broker else SLAVE_FELT_MS
@@ -241,6 +253,7 @@ class Cluster:
         for namesrv in self.namesrvs:
             if not namesrv.is_up:
                 self.start_namesrv(namesrv)
+        await self.operator.done()
         for machine in self.brokers:
             if not await self._bring_up(machine):
                 return

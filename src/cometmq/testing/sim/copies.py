@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cometmq.message.record import MAGIC_BLANK, PREFIX, decode_one
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.testing.faults.disk import File, Folder
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
     from cometmq.broker.app import Broker
     from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.testing.sim.history import Place
     from cometmq.testing.sim.machines import BrokerMachine
 
 _LOG: Final = "/store/commitlog"
@@ -47,6 +50,42 @@ def parting(one: BrokerMachine, two: BrokerMachine) -> int:
             same = next((at for at, (a, b) in enumerate(pairs) if a != b), len(theirs))
             return base + same
     return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record of a log, as far as it matters here."""
+
+    physical_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: str
+
+    @property
+    def place(self) -> Place:
+        """Where its queue has it."""
+        return self.topic, self.queue_id, self.queue_offset
+
+
+def stored(machine: BrokerMachine) -> list[Stored]:
+    """All records in the log of a broker that runs, or did until now."""
+    assert machine.broker is not None
+    end = machine.broker.store.written_offset
+    found = []
+    for base, file in log_files(machine):
+        at, stop = 0, min(file.size, end - base)
+        while stop - at >= PREFIX.size:
+            size, magic = PREFIX.unpack_from(file.data, at)
+            if magic == MAGIC_BLANK or not 0 < size <= stop - at:
+                break
+            record = decode_one(bytes(file.data[at : at + size]))
+            body = record.body.decode(errors="replace")
+            found.append(
+                Stored(base + at, record.topic, record.queue_id, record.queue_offset, body)
+            )
+            at += size
+    return found
 
 
 async def differences(master: Broker, slave: Broker) -> list[str]:

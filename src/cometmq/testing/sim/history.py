@@ -46,6 +46,8 @@ class Sent:
     local: Local = Local.NONE
     sent_ms: int = 0
     acknowledged_ms: int = -1
+    #: Whether it may be lost: it was stored where nobody promised to keep it.
+    forgiven: bool = False
 
     @property
     def is_acknowledged(self) -> bool:
@@ -55,7 +57,8 @@ class Sent:
     @property
     def is_owed(self) -> bool:
         """Whether every group must get it."""
-        return self.is_acknowledged and self.local in (Local.NONE, Local.COMMITTED)
+        is_stored = self.is_acknowledged and not self.forgiven
+        return is_stored and self.local in (Local.NONE, Local.COMMITTED)
 
     def __str__(self) -> str:
         extra = f" delayed {self.delay_level}" if self.delay_level else ""

@@ -9,11 +9,14 @@ All is calm when what is felt of the last fault, or of the last member that came
                   calm since the last one it may go back to messages that were given before: a
                   suffix comes again, one message after the other. A new member may do that as
                   long as the lease of the one before could keep it waiting
-    alone         of an ordered queue one message at a time is worked on, by whomever
+    alone         of an ordered queue one message at a time is worked on, by whomever; unless the
+                  locks were lost with a master, as long as a lease lasts
     retry delay   a message that failed comes again after its delay, never before, and within
                   SLACK_MS when all is calm; so does a delayed one
     transaction   a message whose transaction is open or rolled back is seen by nobody
     offsets       a master that starts has no group's offset behind the end of its queue
+    kept          when a SYNC_MASTER's disk is lost, the slave that takes its place has what was
+                  acknowledged; unless a slave lost it, in a power cut with ASYNC_FLUSH
     same log      as far as both go, a slave has its master's log
     no surprise   nothing raises what nobody expects, and every start succeeds
 
@@ -33,8 +36,9 @@ from typing import TYPE_CHECKING, Final
 from cometmq.testing.sim.history import Attempt, Local, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.history import Group, History, Place, Sent
     from cometmq.testing.sim.trace import Trace
 
@@ -66,6 +70,8 @@ class Watch:
         self.stop: Callable[[], None] = lambda: None
         self._delays_ms = delays_ms
         self._held: dict[Place, Sent] = {}
+        self._contested: set[Place] = set()
+        self._locks_lost_ms = -LEASE_MS
         self._newest: dict[tuple[str, str, int], int] = {}
         self._stored_times: dict[tuple[str, Place], int] = {}
         #: Of each ordered queue of a group: the offset below which all is done, and the last begun.
@@ -96,6 +102,46 @@ class Watch:
         if known is not sent:
             self.violate("place", f"{place} holds {sent.name}, and {known.name} was there before")
 
+    def lost(
+        self, gone: Sequence[Stored], kept: Collection[str], now_ms: int, *, is_safe: bool
+    ) -> None:
+        """These records were lost with a master; a slave that has the messages of ``kept`` is in
+        its place. ``is_safe`` says that what was acknowledged had to be kept."""
+        self._locks_lost_ms = now_ms
+        for each in gone:
+            sent = self.history.sent.get(each.body)
+            self.trace.note(f"lost {each.body} at {each.place}")
+            if sent is not None and not is_safe:
+                sent.forgiven = True
+            elif sent is not None and sent.is_acknowledged and sent.name not in kept:
+                self.violate("kept", f"{sent} was acknowledged, and is lost with the master")
+            self._free(each.place)
+
+    def passed_over(self, held: Iterable[Stored]) -> None:
+        """Of the records that are ``held``, those at places of lost ones may have been passed over
+        by groups that had come further."""
+        for each in held:
+            if each.place in self._contested and each.body in self.history.sent:
+                self.history.sent[each.body].forgiven = True
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether any record was lost with a master."""
+        return bool(self._contested)
+
+    def _free(self, place: Place) -> None:
+        """A place may get another message. Who had come behind it may pass that over."""
+        self._held.pop(place, None)
+        self._contested.add(place)
+        topic, queue_id, offset = place
+        for known in [key for key in self._newest if key[1:] == (topic, queue_id)]:
+            del self._newest[known]
+        for group in self.history.groups:
+            self._stored_times.pop((group, place), None)
+            queue = group, topic, queue_id
+            self._last.pop(queue, None)
+            self._done[queue] = max(self._done.get(queue, 0), offset + 1)
+
     # --- what members see ------------------------------------------------------------------------
 
     def sent_of(self, body: bytes) -> Sent:
@@ -111,7 +157,8 @@ class Watch:
             (attempt.group, attempt.place), attempt.reconsume_times
         )
         attempt.stored_times = known
-        self._holds(attempt.place, sent)
+        if attempt.place not in self._contested:  # it may have been read before the place was lost
+            self._holds(attempt.place, sent)
         if sent.local in (Local.OPEN, Local.ROLLED_BACK):
             self.violate("transaction", f"{sent} is seen by {attempt.member}")
         if group.ordered:
@@ -138,7 +185,7 @@ class Watch:
             self.violate("order", f"{attempt} begins, and {done} is not done")
         if last is None:
             return
-        if last.outcome is Outcome.RUNNING:
+        if last.outcome is Outcome.RUNNING and attempt.begun_ms > self._locks_lost_ms + LEASE_MS:
             self.violate("alone", f"{attempt} begins, and {last} runs since {last.begun_ms}")
         following = last.offset + (last.outcome is Outcome.DONE)
         felt_ms = 0 if attempt.member == last.member else LEASE_MS

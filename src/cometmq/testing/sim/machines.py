@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cometmq.broker.app import Broker
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NamesrvConfig
+from cometmq.store.config import FlushDiskType
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import MemoryFiles, Moment
 from cometmq.testing.sim.clock import SimClock
@@ -89,6 +90,8 @@ class BrokerMachine:
         self.on_end: Callable[[], None] = lambda: None
         #: Called when a process has started to the end.
         self.on_start: Callable[[], None] = lambda: None
+        #: Whether it may have lost what it said to have: in a power cut, with ASYNC_FLUSH.
+        self.may_lack = False
         self.config = config
         self.store_config = store_config
         self._loop = loop
@@ -167,10 +170,20 @@ class BrokerMachine:
 
     def cut_power(self) -> None:
         """The machine goes down, and comes up at the next start with what its device kept."""
+        self._go_dark()
+        self.disk.lose_power(self._chance)
+        if self.store_config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
+            self.may_lack = True
+
+    def destroy(self) -> None:
+        """The machine goes down, and its disk is lost: the next one is empty."""
+        self._go_dark()
+        self.disk = Disk()
+
+    def _go_dark(self) -> None:
         if self._process is not None and self._process.alive:
             self._network.power_off(self.host)
             self._end()
-        self.disk.lose_power(self._chance)
 
     def _end(self) -> None:
         assert self._process is not None

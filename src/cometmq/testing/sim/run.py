@@ -11,7 +11,7 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.adversary import Adversary
 from cometmq.testing.sim.cluster import Cluster
-from cometmq.testing.sim.copies import differences, parting
+from cometmq.testing.sim.copies import differences, parting, stored
 from cometmq.testing.sim.history import History
 from cometmq.testing.sim.holdings import behind, bodies, open_transactions
 from cometmq.testing.sim.invariants import Watch
@@ -150,6 +150,8 @@ class Run:
         while cluster.clock.monotonic_ms() < deadline_ms:
             await cluster.clock.sleep_ms(_LOOK_MS)
             self._compare_logs()
+            if watch.has_losses:
+                watch.passed_over(stored(cluster.broker))
             if self.history.owed() or open_transactions(master) or behind(master, self.groups):
                 continue
             if not (await self._dead_letters_missing(master) or await self._unlike(master)):
