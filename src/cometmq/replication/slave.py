@@ -43,6 +43,8 @@ _BACKLOG_LOW: Final = 16_384
 #: Between two bits of following up, while much comes in.
 _FLOOD_PAUSE_S: Final = 0.02
 _PROBLEM_PAUSE_S: Final = 1.0
+#: What is read from the master at a time; it stays in the processor's cache.
+_RECEIVE_BYTES: Final = 256 << 10
 
 
 class LogsDiffer(CometError):
@@ -185,7 +187,7 @@ class Slave:
             self.on_differ(problem)
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection to the master. ``over`` is done when it has ended."""
 
     def __init__(self, slave: Slave, address: str, overlap: Overlap) -> None:
@@ -197,6 +199,7 @@ class _Connection(asyncio.Protocol):
         self.parted_before = False
         self.was_aborted = False
         self._transport: asyncio.Transport | None = None
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -212,11 +215,14 @@ class _Connection(asyncio.Protocol):
             log.warning("master_gone address=%s reason=%r", self._address, str(exc or "closed"))
         self._end()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         heard = self.link.heard
         try:
             for offset, piece in self.link.receive_data(
-                memoryview(data), self._slave.clock.monotonic_ms()
+                self._buffer[:nbytes], self._slave.clock.monotonic_ms()
             ):
                 self._take(offset, piece)
             self._find_end()

@@ -91,16 +91,18 @@ class CommitLog:
         return self.position
 
     def extend(self, data: memoryview) -> None:
-        """Take whole records and blanks as another log has them, to be written at its end."""
+        """Take whole records and blanks as another log has them, to be written at its end, before
+        what ``data`` views is anything else. Nothing may be appended before the next commit."""
         while data:
             piece = data[: self.limit - self.position]
             data = data[len(piece) :]
-            self.parts.append(piece)
+            # A run of its own: what is long is written as it is, and not joined first.
+            self._runs.append((self.position, [piece]))
             self.position += len(piece)
             if self.position == self.limit:
                 self.limit += self.segments.file_bytes
-                self.parts = []
-                self._runs.append((self.position, self.parts))
+        self.parts = []
+        self._runs.append((self.position, self.parts))
 
     def restart_at(self, offset: int) -> None:
         """Let a log without a record begin at ``offset``, where one of its files would begin.
@@ -168,7 +170,7 @@ class CommitLog:
                     self._file_at(start)
         for start, parts in self._runs:
             if parts:
-                data = b"".join(parts)
+                data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self._filled = max(self._filled, start + len(data))
                 self._file_at(start).write(start, data)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.flags import TransactionType, takes_queue_slot, transaction_type
+from cometmq.message.flags import TRANSACTION_MASK, TransactionType, takes_queue_slot
 from cometmq.store.consumequeue import ConsumeQueue, Mark
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
@@ -261,7 +261,7 @@ def code_and_keys(
     if topic == SCHEDULE_TOPIC:
         delay_ms = delay_of(found.get(props.DELAY, ""), delays_ms)
         code = store_ms + delay_ms if delay_ms else code
-    rolled_back = transaction_type(sys_flag) is TransactionType.ROLLBACK
+    rolled_back = sys_flag & TRANSACTION_MASK == TransactionType.ROLLBACK
     return code, () if rolled_back else props.index_keys(found)
 
 

@@ -122,25 +122,50 @@ class Replica:
         if len(data) >= FLOOD_BYTES:
             self.floods = True
         lags = self._followed >= 0 or (self.floods and self.may_lag)
-        if self._rest:
-            data = b"".join((self._rest, data))
-            self._rest = b""
         rows: list[Dispatched] = []
+        found = None if lags else rows
         begin = log.written
-        end = self._walk(data, begin, None if lags else rows, trusted=False)
         view = memoryview(data)
-        if not end:
-            self._rest = bytes(data)
+        head = memoryview(b"")
+        if self._rest:
+            taken = self._complete(view)
+            view = view[taken:]
+            if self._walk(self._rest, begin, found, trusted=False):
+                head = memoryview(self._rest)
+                self._rest = b""
+        middle = begin + len(head)
+        # Without a whole record in front of it there is nothing behind it.
+        end = self._walk(view, middle, found, trusted=False)
+        if head or end:
+            log.extend(head)
+            log.extend(view[:end])
+            log.commit()
+        self._rest += bytes(view[end:])
+        if not head and not end:
             return
-        log.extend(view[:end])
-        log.commit()
-        self._rest = bytes(view[end:])
         if not lags:
             self._dispatch(rows, log.written)
         elif self._followed < 0:
             self._followed = begin
         for call in store.on_progress:
             call()
+
+    def _complete(self, view: memoryview) -> int:
+        """Add to the rest what its record lacks, or all there is; gives how much that was."""
+        segments = self._store.log.segments
+        base = self._store.log.written - segments.start
+        room = segments.file_bytes - base % segments.file_bytes
+        taken = 0
+        wanted = min(PREFIX.size, room)
+        if len(self._rest) < wanted:
+            taken = min(wanted - len(self._rest), len(view))
+            self._rest += bytes(view[:taken])
+        if len(self._rest) >= PREFIX.size:
+            size, _ = PREFIX.unpack_from(self._rest)
+            more = min(max(size - len(self._rest), 0), len(view) - taken, room)
+            self._rest += bytes(view[taken : taken + more])
+            taken += more
+        return taken
 
     def _dispatch(self, rows: list[Dispatched], end: int) -> None:
         store = self._store
