@@ -13,7 +13,7 @@ from cometmq.broker.replication import SlavePart
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.store.replica import kept_offset
 from tests.broker.replicated import group, hurry, master_of, slave_of, until_copied
-from tests.broker.serving import pull_fields, running_broker
+from tests.broker.serving import BrokerClient, pull_fields, running_broker
 from tests.replication.pairs import assert_same, until
 
 
@@ -155,6 +155,30 @@ async def test_a_slave_that_is_not_to_be_read_is_read_while_its_master_is_gone(
             return [record.body for record in found] == [b"kept"]
 
         await until_async(served)
+
+
+async def test_who_is_far_behind_is_sent_to_a_slave_and_stays_there(tmp_path: Path) -> None:
+    async with group(tmp_path) as made:
+        far = {"accessMessageInMemoryMaxRatio": "0"}
+        master = await made.start(0, **far)
+        client = await master.connect()
+        for _ in range(3):
+            await client.send()
+
+        async def suggested(at: BrokerClient) -> str:
+            head, records = await at.pull()
+            assert records
+            return str(head.ext["suggestWhichBrokerId"])
+
+        assert await suggested(client) == "0"
+        slave = await made.start(1, **far)
+        await until_copied(master, slave)
+        await until(lambda: master_of(master).has_a_near_slave)
+        assert await suggested(client) == "1"
+        assert await suggested(await slave.connect()) == "1"
+        near = await made.start(2)
+        await until_copied(master, near)
+        assert await suggested(await near.connect()) == "0"
 
 
 async def test_a_held_pull_at_a_slave_wakes_when_the_message_arrives(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUE
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 _LENGTH_BYTES: Final = 4
+#: Where a record carries its physical offset.
+_PLACE: Final = slice(28, 36)
 _HEAD: Final = (
     b'{"code":%d,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
     b'"suggestWhichBrokerId":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
@@ -105,7 +107,8 @@ class PullHandler:
         self._clock = clock
         self._tasks = tasks
         self._sifter = Sifter()
-        #: Where to send who reads far behind the end; and on a slave, whether it may be read now.
+        #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
+        #: read now.
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
@@ -253,7 +256,7 @@ class PullHandler:
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
             # It may lack what its master has: where a queue begins and ends only that one says.
             code, onward = ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset
-        suggested = self._suggested(request.header, far=result.cold)
+        suggested = self._suggested(request.header, chunks)
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
             self._answer_slowly(pull, result, code, onward, suggested)
             return
@@ -270,12 +273,19 @@ class PullHandler:
         peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
         peer.write_all(chunks)
 
-    def _suggested(self, header: PullMessage, *, far: bool) -> int:
-        """The id of the broker that is to be asked next: a slave while the reader is far behind."""
-        if not far or not self._config.slave_read_enable or not self.relieved():
+    def _suggested(
+        self, header: PullMessage, chunks: tuple[memoryview, ...] | list[memoryview]
+    ) -> int:
+        """The id of the broker that is to be asked next: a slave while the reader is far behind,
+        or this master busy with others who are."""
+        config = self._config
+        if not chunks or not config.slave_read_enable or not self.relieved():
             return 0
         group = self._groups.get(header.consumer_group)
-        return group.which_broker_when_consume_slowly if group is not None else 0
+        place = int.from_bytes(chunks[0][_PLACE], "big")
+        if group is None or not (self._store.log.is_far(place) or self._cold_reads.locked()):
+            return 0 if group is None else group.broker_id
+        return config.broker_id if config.is_slave else group.which_broker_when_consume_slowly
 
     def _answer_slowly(
         self, pull: HeldPull, result: ReadResult, code: int, onward: int, suggested: int

@@ -111,6 +111,8 @@ class Master:
     @property
     def has_a_near_slave(self) -> bool:
         """Whether some slave is near enough to be read instead of this broker."""
+        if not self._slaves:
+            return False
         links = [slave.link for slave in self._slaves]
         return are_enough(links, 2, self.end, self.settings.fall_behind_max_bytes)
 
