@@ -13,14 +13,16 @@ from cometmq.testing.cluster import SMALL_FILES
 class NamesrvProcess(NodeProcess):
     """``cometmq namesrv`` on a port that a restart keeps."""
 
-    def __init__(self, home: Path) -> None:
-        super().__init__(home / "namesrv", namesrv_port=lasting_port())
+    def __init__(self, home: Path, **settings: str) -> None:
+        super().__init__(home / "namesrv", namesrv_port=lasting_port(), settings=settings)
         home.mkdir(parents=True, exist_ok=True)
 
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "cometmq.cli", "namesrv", "--stop-with-input"]
         words += ["--port", self.namesrv.rpartition(":")[2]]
-        return [*words, "--set", f"kvConfigPath={self.store}.json"]
+        for key, value in {**self.settings, "kvConfigPath": f"{self.store}.json"}.items():
+            words += ["--set", f"{key}={value}"]
+        return words
 
 
 class BrokerProcess(NodeProcess):
