@@ -11,6 +11,11 @@ HAService.java, HAConnection.java).
 Anything that connects to the port may send eight bytes. So a first report has to lie in the log,
 and a later one between what the slave had before and what was sent to it; everything else ends the
 connection and acknowledges nothing.
+
+Room for more: a pair of ours that wants to say more than this (epochs, and where each began) has to
+agree on it before the connection is made, by a request over the remoting port, which a Java broker
+answers with "not supported". Here there is none: a Java master takes any eight bytes for a report.
+What the two agreed on would be another pair of links beside these, with the same calls.
 """
 
 from __future__ import annotations
