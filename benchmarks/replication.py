@@ -1,14 +1,15 @@
 """Masters with a slave each: CometMQ's pair beside a pair of the Java broker, in one run.
 
     .venv/bin/python -m benchmarks.replication sends   [--rounds 3] [--seconds 4] [--warm 15]
-    .venv/bin/python -m benchmarks.replication copies  [--rounds 2] [--mebibytes 512]
+    .venv/bin/python -m benchmarks.replication copies  [--mebibytes 512] [--body 1024]
     .venv/bin/python -m benchmarks.replication sockets [--rounds 3] [--mebibytes 512]
 
 ``sends`` keeps 8 x 64 single sends of 128 B in flight at a SYNC_MASTER: an acknowledged one is in
-both logs. ``copies`` stores messages of 1 KiB at a master that is alone, then starts slaves with an
-empty store, each round a new one, and takes the time in which the log arrives: from the first bytes
-to the last. ``sockets`` is what any copy could reach: the same number of bytes from a file through
-a loopback socket into a file, by two processes that do nothing else; ``copies`` measures it too.
+both logs. ``copies`` stores messages of BODY bytes at a master that is alone, then starts slaves
+with an empty store, each round a new one, and takes the time in which the log arrives: from the
+first bytes to the last. ``sockets`` is what any copy could reach: the same number of bytes from a
+file through a loopback socket into a file, by two processes that do nothing else; ``copies``
+measures it too.
 Prints one JSON line a case.
 """
 
@@ -253,7 +254,7 @@ async def copies(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace)
     for pair in pairs:
         await bench.topic(pair, "history")
         while (await log_end(bench.remoting, f"127.0.0.1:{pair.port}"))[0] < wanted:
-            await bench.run(pair, "send", "history", 8, 64, 1024, 1.0)
+            await bench.run(pair, "send", "history", 8, 64, words.body, 1.0)
     found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
     facts: dict[str, list[dict[str, float]]] = {pair.name: [] for pair in pairs}
     plain, plain_cpu = [], []
@@ -347,6 +348,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--warm", type=float, default=15.0, help="seconds of load on Java first")
     parser.add_argument("--only", nargs="+", default=("cometmq", "java"), help="pairs that run")
+    parser.add_argument("--body", type=int, default=1024, help="bytes a message of copies")
     parser.add_argument("--mebibytes", type=int, default=512)
     words = parser.parse_args()
     if words.case == "sockets":
