@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cometmq.store import resident, sifting
 from cometmq.store.engine import MessageStore
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
 from cometmq.store.sifting import Sifter
+from cometmq.store.verdicts import Verdicts
 from tests.store.stores import opened, put
 
 #: Records of 1 KiB and more: a log file holds some 60.
@@ -107,8 +109,52 @@ def test_what_was_looked_at_is_not_looked_at_again(
         offset = result.next_offset
     assert seen == list(range(0, 100, 3))
     assert sorted(set(every_third.looked_at)) == list(range(100))
-    # Views of a file are not kept from one read to the next.
-    assert (len(every_third.looked_at) == 100) is copies
+    assert len(every_third.looked_at) == 100
+    store.close()
+
+
+def test_what_somebody_looked_at_is_known_to_others_who_want_the_same(store: MessageStore) -> None:
+    sifter, every_seventh = Sifter(), Tagged(lambda number: number % 7 == 5)
+    for offset, max_count, max_bytes in ((0, 32, 1 << 18), (0, 3, 1 << 18), (13, 32, 5_000)):
+        seen: list[int] = []
+        at = offset
+        while at < 100:
+            result = look(store, every_seventh, at, max_count, max_bytes, sifter=sifter)
+            assert result is not None
+            assert result.next_offset > at
+            assert len(result.chunks) <= max_count
+            seen += offsets(result)
+            at = result.next_offset
+        assert seen == [number for number in range(offset, 100) if number % 7 == 5]
+    assert len(every_seventh.looked_at) == 100
+    store.close()
+
+
+def test_what_came_since_is_looked_at(store: MessageStore) -> None:
+    sifter, even = Sifter(), Tagged(lambda number: number % 2 == 0)
+    assert look(store, even, 90, sifter=sifter) is not None
+    for number in range(100, 110):
+        put(store, "t", 0, b"", tag=str(number))
+    store.commit()
+    result = look(store, even, 90, sifter=sifter)
+    assert result is not None
+    assert offsets(result) == list(range(90, 110, 2))
+    assert len(even.looked_at) == 20
+    store.close()
+
+
+def test_a_queue_that_begins_again_is_looked_at_again(store: MessageStore) -> None:
+    sifter, even = Sifter(), Tagged(lambda number: number % 2 == 0)
+    assert look(store, even, 80, sifter=sifter) is not None
+    queue = store.queue("t", 0)
+    queue.restart_at(90)
+    queue.next_offset = queue.max_offset
+    for number in range(10):
+        put(store, "t", 0, b"", tag=str(number * 2 + 1))
+    store.commit()
+    result = look(store, even, 80, sifter=sifter)
+    assert result is not None
+    assert offsets(result) == list(range(80, 90, 2))
     store.close()
 
 
@@ -123,6 +169,7 @@ def test_a_read_elsewhere_looks_again(store: MessageStore) -> None:
 
 def test_few_looks_wait(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sifting, "_MAX_WAITING", 1)
+    monkeypatch.setattr(sifting, "Verdicts", partial(Verdicts, 0))
     sifter, first, second = Sifter(), Tagged(lambda _: True), Tagged(lambda _: True)
     for offset in (0, 2, 4):
         for each in (first, second):

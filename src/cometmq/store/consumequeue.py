@@ -36,7 +36,8 @@ class ConsumeQueue:
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
     behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
     ``dirty`` set, the files may lack entries for records from that position of the log on.
-    ``number`` is the journal's (entryjournal.py).
+    ``number`` is the journal's (entryjournal.py). With each of ``restarts`` entries may have gone:
+    what is known of an offset is void.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class ConsumeQueue:
         "next_offset",
         "number",
         "queue_id",
+        "restarts",
         "tail",
         "tail_offset",
         "topic",
@@ -74,9 +76,11 @@ class ConsumeQueue:
         self.number = -1
         self.min_offset = 0
         self._floor = 0
+        self.restarts = -1
         self._start_at(0)
 
     def _start_at(self, offset: int) -> None:
+        self.restarts += 1
         self.next_offset = self.max_offset = self.tail_offset = self._written = offset
         self.tail = bytearray()
 

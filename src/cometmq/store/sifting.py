@@ -3,7 +3,7 @@
 A read (reader.py) looks at as many messages as it gives. Here blocks of messages are looked at, so
 large that what they cost besides the look hardly counts; that takes messages near the end of the
 log, whose bytes are at hand. What matches beyond an answer waits, for a while, for the read that
-goes on there.
+goes on there, and what was found out is kept for others that want the same (verdicts.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cometmq.filter.stored import properties_at
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
+from cometmq.store.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from cometmq.message.record import Buffer
@@ -81,6 +82,7 @@ class Sifter:
 
     def __init__(self) -> None:
         self._looks: OrderedDict[tuple[ConsumeQueue, Matcher], _Look] = OrderedDict()
+        self._verdicts = Verdicts()
 
     def read(
         self, query: Query, log: CommitLog, limits: ReadLimits, matcher: Matcher
@@ -108,14 +110,17 @@ class Sifter:
             at = look.next_offset
             if look.matching or len(chunks) >= max_count or at >= stop:
                 break
-            size = _size_of_block(at - start, len(chunks), max_count)
-            if goes_on:
-                size = max(size, min(2 * look.size, _MAX_BLOCK))
-            block = _block(query, log, at, stop, size)
-            if block is None:
+            known_numbers = self._verdicts.find(queue, matcher, at)
+            if known_numbers is not None:
+                found = _known_look(query, log, at, stop, known_numbers, max_count - len(chunks))
+            else:
+                size = _size_of_block(at - start, len(chunks), max_count)
+                if goes_on:
+                    size = max(size, min(2 * look.size, _MAX_BLOCK))
+                found = self._look(query, log, at, stop, size, matcher)
+            if found is None:
                 break
-            verdicts = matcher.matches(properties_at(block.view, block.starts, block.sizes))
-            look = _Look(block, at, at + len(block.starts), [*compress(count(), verdicts)][::-1])
+            look = found
         if at == start:
             return None
         self._keep(queue, matcher, look)
@@ -123,12 +128,49 @@ class Sifter:
             return empty(ReadStatus.NO_MATCHED_MESSAGE, at, low, high)
         return ReadResult(ReadStatus.FOUND, at, low, high, chunks, len(chunks), total, False, [])
 
+    def _look(
+        self, query: Query, log: CommitLog, offset: int, stop: int, size: int, matcher: Matcher
+    ) -> _Look | None:
+        """Look at the block at an offset; None when its bytes are not at hand."""
+        block = _block(query, log, offset, stop, size)
+        if block is None:
+            return None
+        block = _side_by_side(block)
+        verdicts = matcher.matches(properties_at(block.view, block.starts, block.sizes))
+        self._verdicts.put(query.queue, matcher, offset, verdicts)
+        numbers = [*compress(count(), verdicts)]
+        return _Look(block, offset, offset + len(verdicts), numbers[::-1])
+
     def _keep(self, queue: ConsumeQueue, matcher: Matcher, look: _Look) -> None:
         if not look.matching or look.block is None or look.block.is_in_map:
             look = _Look(None, look.next_offset - look.size, look.next_offset, [])
         self._looks[queue, matcher] = look
         if len(self._looks) > _MAX_WAITING:
             self._looks.popitem(last=False)
+
+
+def _known_look(
+    query: Query,
+    log: CommitLog,
+    offset: int,
+    stop: int,
+    known: tuple[int, list[int]],
+    wanted: int,
+) -> _Look | None:
+    """As far as it is known which messages match, and no more of them than are wanted; None when
+    their bytes are not at hand."""
+    size, numbers = known
+    if len(numbers) > wanted:
+        numbers = numbers[:wanted]
+        size = numbers[-1] + 1
+    size = min(size, stop - offset)
+    if not numbers:
+        return _Look(None, offset, offset + size, [])
+    block = _block(query, log, offset, stop, -(-size // _BLOCK_STEP) * _BLOCK_STEP)
+    if block is None:
+        return None
+    size = min(size, len(block.starts))
+    return _Look(block, offset, offset + size, [each for each in numbers if each < size][::-1])
 
 
 def _take(look: _Look, chunks: list[memoryview], total: int, max_count: int, max_bytes: int) -> int:
@@ -183,7 +225,7 @@ def _block(query: Query, log: CommitLog, offset: int, stop: int, size: int) -> _
             return None
         view, base = found, first
     starts = [place - base for place in places]
-    return _side_by_side(_Block(view, starts, sizes))
+    return _Block(view, starts, sizes)
 
 
 def _side_by_side(block: _Block) -> _Block:

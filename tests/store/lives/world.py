@@ -188,6 +188,8 @@ class World:
         process, self._process = self.process, None
         self._listen(process)
         process.abandon()
+        # A thread may have met it whose word reached nobody any more.
+        self._sync_failed |= process.store.log.failure is not None
         if process.problems:
             raise process.problems[0]
 

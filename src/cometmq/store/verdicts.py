@@ -1,0 +1,72 @@
+"""Which messages of queues match, as far as somebody looked: for whoever wants the same of them.
+
+Groups with one expression, consumers that all get everything, and those that read again ask the
+same of the same messages, which never change. Kept in pages of 256 messages of a queue, a byte for
+each that matches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import compress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from cometmq.store.consumequeue import ConsumeQueue
+
+_PAGE_ENTRIES: Final = 256
+#: At most about 8 MiB, for four million messages.
+_MAX_PAGES: Final = 16_384
+
+
+class _Page(NamedTuple):
+    """What is known of the entries from ``low`` up to ``high`` of a page: those that match."""
+
+    low: int
+    high: int
+    matching: bytes
+
+
+class Verdicts:
+    """Of all queues. ``matcher`` stands for what is wanted, by its identity."""
+
+    def __init__(self, max_pages: int = _MAX_PAGES) -> None:
+        self._pages: OrderedDict[tuple[ConsumeQueue, int, object, int], _Page] = OrderedDict()
+        self._max_pages = max_pages
+
+    def put(
+        self, queue: ConsumeQueue, matcher: object, offset: int, verdicts: Sequence[bool]
+    ) -> None:
+        """Take note of whether the messages from a queue offset on match."""
+        pages = self._pages
+        done = 0
+        while done < len(verdicts):
+            number, low = divmod(offset + done, _PAGE_ENTRIES)
+            high = min(low + len(verdicts) - done, _PAGE_ENTRIES)
+            matching = bytes(compress(range(low, high), verdicts[done : done + high - low]))
+            key = queue, queue.restarts, matcher, number
+            known = pages.pop(key, None)
+            done += high - low
+            if known is not None and known.low <= low <= known.high:
+                more = matching[bisect_left(matching, known.high) :]
+                low, high = known.low, max(high, known.high)
+                matching = known.matching + more
+            pages[key] = _Page(low, high, matching)
+        while len(pages) > self._max_pages:
+            pages.popitem(last=False)
+
+    def find(
+        self, queue: ConsumeQueue, matcher: object, offset: int
+    ) -> tuple[int, list[int]] | None:
+        """Of how many messages from a queue offset on it is known, and which of them match, counted
+        from there; None when it is not known of the first."""
+        number, low = divmod(offset, _PAGE_ENTRIES)
+        key = queue, queue.restarts, matcher, number
+        page = self._pages.get(key)
+        if page is None or not page.low <= low < page.high:
+            return None
+        self._pages.move_to_end(key)
+        matching = page.matching
+        return page.high - low, [at - low for at in matching[bisect_left(matching, low) :]]
