@@ -1,6 +1,10 @@
-"""A broker with 10 000 topics of 10 queues each, and the Java broker with as many as it boots with.
+"""A broker with 10 000 topics of 10 queues each, and the Java broker with as many as it copes with.
 
     .venv/bin/python -m benchmarks.many_queues [--topics 10000] [--rounds 3] [--seconds 5]
+        [--java TOPICS] [--limit 120]
+
+The Java broker is tried with fewer and fewer topics, until it has taken a message into every queue
+within the limit.
 
 For each broker: a start on the topics' table alone, a message into every queue, sends to all queues
 and to one topic in alternating rounds, one send in flight (whose longest wait is the longest stall
@@ -34,7 +38,9 @@ from tests.compat import anchor
 QUEUES: Final = 10
 WIDE, NARROW = "wide-", "narrow"
 #: What the Java broker is tried with, from the most on.
-JAVA_TOPICS: Final = (10_000, 6_000, 3_000, 1_500)
+JAVA_TOPICS: Final = (10_000, 5_000, 2_000, 1_000)
+#: What a run of the load generator may take besides the time that it loads for, seconds.
+GRACE_S: Final = 20
 
 
 def write_topics(store: Path, topics: int) -> None:
@@ -61,11 +67,14 @@ def write_topics(store: Path, topics: int) -> None:
 class Measured:
     """The measurements of one broker."""
 
-    def __init__(self, server: Server, load_path: Path, topics: int, seconds: float) -> None:
+    def __init__(
+        self, server: Server, load_path: Path, topics: int, seconds: float, limit_s: float
+    ) -> None:
         self._server = server
         self._load_path = load_path
         self._topics = topics
         self._seconds = seconds
+        self._limit_s = limit_s
 
     def load(
         self, topic: str, connections: int, window: int, seconds: float = 0
@@ -77,7 +86,8 @@ class Measured:
         """
         seconds = seconds or self._seconds
         before_s = cpu_s(self._server.pid)
-        done = subprocess.run(self._words(topic, connections, window, seconds), stdout=-1)
+        words = self._words(topic, connections, window, seconds)
+        done = subprocess.run(words, stdout=-1, timeout=seconds + GRACE_S)
         if done.returncode:
             raise BenchmarkFailed(f"{self._server.name}: the load generator failed")
         found: dict[str, float] = json.loads(done.stdout)
@@ -85,6 +95,8 @@ class Measured:
             raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
         begin = time.perf_counter()
         while self._behind_bytes():
+            if time.perf_counter() - begin > self._limit_s:
+                raise BenchmarkFailed(f"{self._server.name}: dispatch is behind after the limit")
             time.sleep(0.005)
         found["messages_per_s"] *= seconds / (seconds + time.perf_counter() - begin)
         found["cpu_us"] = (cpu_s(self._server.pid) - before_s) * 1e6 / found["stored"]
@@ -99,10 +111,13 @@ class Measured:
         return run(_dispatch_behind_bytes(f"127.0.0.1:{self._server.port}"))
 
     def fill(self) -> float:
-        """Messages a second while every queue gets its first ones."""
+        """Messages a second while every queue gets its first ones. Raises BenchmarkFailed when that
+        takes longer than the limit."""
         rates: list[float] = []
-        stored = 0
+        stored, begin = 0, time.perf_counter()
         while stored < self._topics * QUEUES:
+            if time.perf_counter() - begin > self._limit_s:
+                raise BenchmarkFailed(f"{self._server.name}: {stored} messages within the limit")
             # The order begins anew with each run, so one run has to reach all queues.
             found = self.load(WIDE, 8, 64, self._seconds * 2 ** len(rates))
             stored = int(found["stored"])
@@ -170,14 +185,14 @@ def memory_mib(pid: int) -> dict[str, int]:
 
 
 def measure(
-    server: Server, load_path: Path, topics: int, rounds: int, seconds: float
+    server: Server, load_path: Path, topics: int, rounds: int, seconds: float, limit_s: float
 ) -> dict[str, object]:
     """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
     write_topics(server.home / "store", topics)
     line: dict[str, object] = {"broker": server.name, "topics": topics, "queues": topics * QUEUES}
     try:
         line["first_start_s"] = timed(server.start)
-        measured = Measured(server, load_path, topics, seconds)
+        measured = Measured(server, load_path, topics, seconds, limit_s)
         line["filling_per_s"] = round(measured.fill())
         line |= measured.rounds(rounds)
         line |= memory_mib(server.pid)
@@ -196,6 +211,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--java", type=int, help="topics of the Java broker; 0 leaves it out")
+    parser.add_argument("--limit", type=float, default=120.0, help="of the first messages, s")
     parser.add_argument("--place", help="the directory for the stores; the temporary one")
     words = parser.parse_args()
     java = JAVA_TOPICS if words.java is None else (words.java,) if words.java else ()
@@ -205,7 +221,8 @@ def main() -> int:
         for name, topics in tries:
             home = Path(place, f"{name}-{topics}")
             try:
-                line = measure(MAKERS[name](home), load_path, topics, words.rounds, words.seconds)
+                server = MAKERS[name](home)
+                line = measure(server, load_path, topics, words.rounds, words.seconds, words.limit)
             except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
                 line = {"broker": name, "topics": topics, "failed": str(error)[-500:]}
             print(json.dumps(line), flush=True)

@@ -18,6 +18,7 @@ from cometmq.store.queuecheck import (
     punch,
     reach,
 )
+from cometmq.store.queuetable import QueueTable
 from tests.store.stores import entries_of, fill, log_of, opened
 
 #: What a queue file of these stores holds.
@@ -165,7 +166,7 @@ def test_holes_take_the_place_of_lost_records(store: MessageStore) -> None:
     found = punch(store.pool, str(queue_path(store).parent), start, stop, HOLE)
     assert found == (20, 54)
     queue = store.queue("t", 0)
-    store.queues.clear()
+    store.queues = QueueTable()
     store.load_below = store.written_offset
     entries = entries_of(store.queue("t", 0))
     assert [

@@ -117,7 +117,7 @@ class Queues:
             bases = pool.bases(directory)
             end = filled_end(pool, directory, bases) if bases else 0
             self.faults[key] = QueueFault(0, end, "it is to be made again")
-            self._store.queues.pop(key, None)
+            self._store.queues.pop(key)
 
     def load_good(self) -> None:
         """Load every queue that is not bad."""

@@ -61,17 +61,25 @@ class ConsumeQueue:
         "topic_tail",
     )
 
-    def __init__(self, pool: QueueFiles, topic: str, queue_id: int, delay_ms: int = 0) -> None:
+    def __init__(
+        self,
+        pool: QueueFiles,
+        topic: str,
+        queue_id: int,
+        delay_ms: int = 0,
+        like: ConsumeQueue | None = None,
+    ) -> None:
+        """``like`` is another queue of the topic, to share its name with."""
         self._pool = pool
         self.directory = os.path.join(pool.directory, topic, str(queue_id))
-        self.topic = topic
+        self.topic: str = topic if like is None else like.topic
         self.queue_id = queue_id
         self.delay_ms = delay_ms
         # A Java broker that takes over after a crash makes missing entries before it knows the
         # delay levels, and delivers at once: these are in the file before the answer leaves.
         self.is_prompt = topic == SCHEDULE_TOPIC
-        self.topic_tail = topic_tail(topic)
-        self.topic_hash = topic_prefix(topic)
+        self.topic_tail: bytes = topic_tail(topic) if like is None else like.topic_tail
+        self.topic_hash: int = topic_prefix(topic) if like is None else like.topic_hash
         self.dirty: Mark | None = None
         self.number = -1
         self.min_offset = 0

@@ -106,7 +106,7 @@ class Deletions:
     def _forget(self, topic: str, queue_ids: list[int]) -> None:
         store = self._store
         places = [(topic, queue_id) for queue_id in queue_ids]
-        found = (store.queues.pop(key, None) or store.resumed.pop(key, None) for key in places)
+        found = (store.queues.pop(key) or store.resumed.pop(key, None) for key in places)
         gone = {queue for queue in found if queue is not None}
         store.known[topic].difference_update(queue_ids)
         if not store.known[topic]:

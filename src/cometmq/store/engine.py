@@ -46,6 +46,7 @@ from cometmq.store.queries import (
     store_time_at,
 )
 from cometmq.store.queueloading import load_queue
+from cometmq.store.queuetable import QueueTable
 from cometmq.store.reader import (
     Query,
     ReadLimits,
@@ -113,7 +114,7 @@ class MessageStore:
         self.on_progress: list[Callable[[], None]] = []
         self.put_failures = 0
         self.last_ms = 0
-        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.queues = QueueTable()
         self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
@@ -152,15 +153,14 @@ class MessageStore:
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, made (in memory) when there is none. Raises MessageIllegal for a bad name."""
-        found = self.queues.get((topic, queue_id))
-        return found if found is not None else load_queue(self, topic, queue_id)
+        try:
+            return self.queues.by_topic[topic][queue_id]
+        except KeyError:
+            return load_queue(self, topic, queue_id)
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, when messages were ever put into it."""
-        found = self.queues.get((topic, queue_id))
-        if found is None and queue_id in self.known.get(topic, ()):
-            found = load_queue(self, topic, queue_id)
-        return found
+        return self.queue(topic, queue_id) if queue_id in self.known.get(topic, ()) else None
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic with the ids of its queues."""
@@ -379,7 +379,7 @@ class MessageStore:
 
         A ``cold`` result has to be loaded with :meth:`load` before its chunks are there.
         """
-        queue = self.queues.get((topic, queue_id)) or self.find_queue(topic, queue_id)
+        queue = self.find_queue(topic, queue_id)
         if queue is None:
             return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read(Query(queue, offset, max_count, max_bytes, codes), self.log, self.limits)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.files import Files
     from cometmq.store.queuefiles import QueueFiles
+    from cometmq.store.queuetable import QueueTable
     from cometmq.store.segments import Segments
 
 #: Of a record: size, magic, queue id, queue offset, physical offset.
@@ -247,9 +248,7 @@ def reach(pool: QueueFiles, directory: str) -> int:
     return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
 
 
-def entry_total(
-    queues: Mapping[tuple[str, int], ConsumeQueue], known: Mapping[str, set[int]]
-) -> int:
+def entry_total(queues: QueueTable, known: Mapping[str, set[int]]) -> int:
     """The sum of the ends of all queues that have entries; -1 when one of them is not loaded."""
     if len(queues) < sum(map(len, known.values())):
         return -1

@@ -37,7 +37,7 @@ def load_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue:
             if not store.recovering:
                 queue.settle()
         ids.add(queue_id)
-    store.queues[topic, queue_id] = queue
+    store.queues.add(queue)
     store.pool.share_memory(len(store.queues) + len(store.resumed))
     return queue
 
@@ -57,6 +57,6 @@ def _made(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue:
     if topic == SCHEDULE_TOPIC and store.delays_ms:
         delay_ms = store.delays_ms[min(queue_id, len(store.delays_ms) - 1)]
     try:
-        return ConsumeQueue(store.pool, topic, queue_id, delay_ms)
+        return ConsumeQueue(store.pool, topic, queue_id, delay_ms, store.queues.like(topic))
     except ValueError as error:
         raise MessageIllegal(str(error)) from None
