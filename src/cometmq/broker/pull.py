@@ -281,11 +281,14 @@ class PullHandler:
         config = self._config
         if not chunks or not config.slave_read_enable or not self.relieved():
             return 0
-        group = self._groups.get(header.consumer_group)
         place = int.from_bytes(chunks[0][_PLACE], "big")
-        if group is None or not (self._store.log.is_far(place) or self._cold_reads.locked()):
-            return 0 if group is None else group.broker_id
-        return config.broker_id if config.is_slave else group.which_broker_when_consume_slowly
+        is_far = self._store.log.is_far(place) or self._cold_reads.locked()
+        if is_far and config.is_slave:
+            return config.broker_id
+        group = self._groups.get(header.consumer_group)
+        if group is None:
+            return 0
+        return group.which_broker_when_consume_slowly if is_far else group.broker_id
 
     def _answer_slowly(
         self, pull: HeldPull, result: ReadResult, code: int, onward: int, suggested: int
