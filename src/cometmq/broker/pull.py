@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.farreads import FarReads
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
@@ -19,7 +20,7 @@ from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.route import readable
-from cometmq.store.reader import Query, ReadStatus
+from cometmq.store.reader import Query, ReadStatus, is_far
 from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ class PullHandler:
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
+        self._far = FarReads(
+            clock=clock,
+            tasks=tasks,
+            written=lambda: store.written_offset,
+            read=self._serve_held,
+        )
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
             clock, self._serve_held, lambda serve: soon(watchdog.watched("held pulls", serve))
@@ -186,7 +193,15 @@ class PullHandler:
         read = partial(self._store.read, topic, queue_id)
         return read_matching(read, pull.offset, count, MAX_BYTES, sql)
 
+    def _is_far(self, pull: HeldPull) -> bool:
+        queue = self._store.find_queue(*pull.queue)
+        return queue is not None and is_far(queue, pull.offset, self._store.log)
+
     def _read(self, pull: HeldPull, final: bool) -> None:
+        begun_ns = self._clock.monotonic_ns()
+        if self._far.must_wait(begun_ns) and self._is_far(pull):
+            self._far.wait(pull, final)
+            return
         result = self._find(pull)
         while result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
             # What woke it does not match: it waits on behind that.
@@ -196,7 +211,7 @@ class PullHandler:
             if result.cold:
                 self._start_loading(pull, result)
             else:
-                self._found(pull, result)
+                self._found(pull, result, begun_ns)
             return
         self._stats.on_pull_missed()
         if not (result.status in _HOLDABLE and self._hold(pull, result, final)):
@@ -235,12 +250,14 @@ class PullHandler:
             keep_matching(result, pull.wanted.sql)
             if not result.count and result.status is ReadStatus.FOUND:
                 result.status = ReadStatus.NO_MATCHED_MESSAGE
-        self._found(pull, result)
+        self._found(pull, result, self._clock.monotonic_ns())
 
-    def _found(self, pull: HeldPull, result: ReadResult) -> None:
+    def _found(self, pull: HeldPull, result: ReadResult, begun_ns: int) -> None:
         header = pull.request.header
         self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
         self._answer(pull, result, result.chunks)
+        if result.far:
+            self._far.spent(begun_ns)
 
     def _answer(
         self, pull: HeldPull, result: ReadResult, chunks: tuple[memoryview, ...] | list[memoryview]

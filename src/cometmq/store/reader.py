@@ -68,7 +68,7 @@ class ReadResult(msgspec.Struct, gc=False):
 
     ``ranges`` may be empty when ``chunks`` is filled already. With ``cold`` set, ``chunks`` is
     empty until the store's ``load`` has filled it; with ``query`` too, not even the queue entries
-    were in memory.
+    were in memory. ``far`` says that they begin far behind the end of the log.
     """
 
     status: ReadStatus
@@ -81,6 +81,7 @@ class ReadResult(msgspec.Struct, gc=False):
     cold: bool
     ranges: list[tuple[int, int]]
     query: Query | None = None
+    far: bool = False
 
 
 class ReadLimits(msgspec.Struct, frozen=True, gc=False):
@@ -115,6 +116,14 @@ def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
     return choose(entries, query, log, limits)
 
 
+def is_far(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
+    """Whether a queue's entry at an offset is of a record far behind the end of the log."""
+    if not queue.min_offset <= offset < queue.max_offset:
+        return False
+    entry = queue.read_at_once(offset, 1)
+    return entry is None or log.is_far(next(_iter_entries(entry))[0])
+
+
 def choose(
     entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits
 ) -> ReadResult:
@@ -123,11 +132,12 @@ def choose(
     if query.codes is None:
         plain = _plain(entries, log, min(query.max_bytes, limits.hot_max_bytes), limits)
         if plain is not None:
-            chunks, count, total = plain
+            chunks, count, total, far = plain
             low, high = queue.min_offset, queue.max_offset
             return ReadResult(
-                ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, []
-            )
+                ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, [],
+                None, far,
+            )  # fmt: skip
     return _one_by_one(entries, query, log, limits)
 
 
@@ -171,15 +181,16 @@ def _one_by_one(
         chunks = _in_windows(log, ranges)
     return ReadResult(
         ReadStatus.FOUND, offset + scanned, low, high, chunks or [], count, total, chunks is None,
-        ranges,
+        ranges, None, far,
     )  # fmt: skip
 
 
 def _plain(
     entries: bytes | bytearray, log: CommitLog, max_bytes: int, limits: ReadLimits
-) -> tuple[list[memoryview], int, int] | None:
-    """All of the entries as chunks with their count and size, when every one is in memory, in one
-    file and wanted; None when they have to be looked at one by one.
+) -> tuple[list[memoryview], int, int, bool] | None:
+    """All of the entries as chunks with their count and size, and whether they are far behind the
+    end, when every one is in memory, in one file and wanted; None when they have to be looked at
+    one by one.
 
     What nearly every pull finds, in half the time of the loop: all entries are unpacked at once,
     and only the first and the last place are checked, for a queue's records go up.
@@ -195,17 +206,19 @@ def _plain(
     file = log.segments.find(first)
     if file is None or stop > file.end:
         return None
-    if log.is_far(first) or (file.unproven is not None and not file.is_proven(first, stop)):
-        return _plain_from_windows(places, sizes, log, file)
+    far = log.is_far(first)
+    if far or (file.unproven is not None and not file.is_proven(first, stop)):
+        found = _plain_from_windows(places, sizes, log, file)
+        return None if found is None else (*found, far)
     if is_recent(log, first):
         base, whole = file.base, file.view
     else:
-        found = file.resident(first, stop)
-        if found is None:
+        resident = file.resident(first, stop)
+        if resident is None:
             return None
-        base, whole = first, found
+        base, whole = first, resident
     if stop - first == total:
-        return [whole[first - base : stop - base]], count, total
+        return [whole[first - base : stop - base]], count, total, False
     return (
         [
             whole[place - base : place - base + size]
@@ -213,6 +226,7 @@ def _plain(
         ],
         count,
         total,
+        False,
     )
 
 
