@@ -1,11 +1,12 @@
 """A name server under many brokers with many topics, and clients that ask for routes meanwhile.
 
     .venv/bin/python -m benchmarks.name_server [--brokers 50] [--topics 10000] [--pollers 1000]
-                                               [--server "WORDS THAT START ANOTHER ONE"]
+                                               [--steady] [--server "WORDS THAT START ANOTHER ONE"]
 
 Prints one JSON line a case. ``answer_ms`` are the times that pollers, each asking once a second,
 wait for a route. ``register_ms`` is how long a broker waits, ``cpu_ms`` the processor time that the
-name server takes for all of the case.
+name server takes for all of the case. With --steady all brokers register once, and only the case
+in which nobody does is measured.
 """
 
 from __future__ import annotations
@@ -154,6 +155,13 @@ class Load:
         waits = sorted(await asyncio.gather(*map(Client.ask, brokers, requests)))
         return {"p50": round(statistics.median(waits), 1), "max": round(waits[-1], 1)}
 
+    async def _steady(self, pollers: list[asyncio.Task[None]]) -> None:
+        await asyncio.sleep(POLL_S)
+        async with self.case("nobody registers"):
+            await asyncio.sleep(10 * POLL_S)
+        for task in pollers:
+            task.cancel()
+
     async def measure(self) -> None:
         options = self._options
         brokers = [await self.connect() for _ in range(options.brokers)]
@@ -166,6 +174,10 @@ class Load:
 
         pollers = [asyncio.create_task(self.poll(number)) for number in range(options.pollers)]
         await asyncio.sleep(2 * POLL_S)
+        if options.steady:
+            await self.register_all(brokers, requests(1))
+            await self._steady(pollers)
+            return
         sets = {
             "new": requests(1),
             "the same again": requests(1),
@@ -180,10 +192,7 @@ class Load:
             async with self.case(f"all brokers register at once, {name}") as result:
                 result["register_ms"] = await self.register_all(brokers, some)
                 await asyncio.sleep(POLL_S)
-        async with self.case("nobody registers"):
-            await asyncio.sleep(10 * POLL_S)
-        for task in pollers:
-            task.cancel()
+        await self._steady(pollers)
         async with self.case("one client asks again and again") as result:
             client, waits = await self.connect(), []
             for number in range(5_000):
@@ -213,6 +222,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--pollers", type=int, default=1_000)
     parser.add_argument("--server", type=shlex.split, default=[sys.executable, "-m", "cometmq.cli"])
+    parser.add_argument("--steady", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         words = [*options.server, "namesrv", "--log-level", "error", "-p", "0"]
