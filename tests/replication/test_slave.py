@@ -176,3 +176,23 @@ async def test_a_slave_with_a_full_disk_goes_on_when_there_is_room(tmp_path: Pat
         files.failing.clear()
         await until_copied(master, slave)
         assert_same(master.store, slave.store)
+
+
+async def test_a_long_history_is_written_ahead_of_its_dispatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.store.replica.FLOOD_BYTES", 4 << 10)
+    async with pair(tmp_path) as made:
+        size = {"mapped_file_size_commit_log": 4 << 20}
+        master = await made.master(**size)
+        fill(master.store, 6_000)
+        slave = made.slave(master, **size)
+        assert slave.slave is not None
+        replica, lags = slave.slave.replica, [0]
+        slave.store.on_progress.append(lambda: lags.append(replica.lag_bytes))
+        await until_copied(master, slave)
+        assert max(lags) > 0
+        fill(master.store, 20, first=6_000)
+        await until_copied(master, slave)
+        assert replica.lag_bytes == 0
+        assert_same(master.store, slave.store)
