@@ -4,10 +4,12 @@ Fills a topic of our broker with messages of 256 B (random bodies, four properti
 writes the same rows as Parquet (snappy) by Spark, and reads both into a sink that drops all, in
 alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and over the
 network from the running broker. Then streams: the topic into Parquet, and Spark's own stream from
-those Parquet files into Parquet; and micro-batches of few messages beside those of a Python source
-that gives nothing. One JSON line a case, medians; ``ratio`` is what the acceptance is about, and
-``processor_ratio`` the same in processor seconds of the JVM and all Python processes but the
-broker, which a busy machine does not change.
+Parquet files of the same rows into Parquet, both in four micro-batches, each into one file;
+``files`` is the topic into Parquet as it comes, a file for each task of about 20 000 messages. And
+micro-batches of few messages beside those of a Python source that gives nothing. One JSON line a
+case, medians; ``ratio`` is what the acceptance is about, and ``processor_ratio`` the same in
+processor seconds of the JVM and all Python processes but the broker, which a busy machine does not
+change.
 Run: ``.venv/bin/python -m benchmarks.spark_read [--messages 200000] [--rounds 3] [--only CASE]``
 """
 
@@ -22,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "bench-topic"
 QUEUES: Final = 8
 BATCH: Final = 100
+STREAM_BATCHES: Final = 4
 SMALL_BATCHES: Final = 15
 CASES: Final = ("all", "ten", "wire", "stream", "overhead")
 
@@ -103,6 +107,7 @@ class Bench:
         self.namesrv = namesrv
         self.messages = messages
         self.parquet = str(root / "rows.parquet")
+        self.batches = str(root / "batches.parquet")
 
     def prepare(self) -> None:
         """Write the rows as Parquet."""
@@ -122,22 +127,27 @@ class Bench:
         """The same, from Parquet."""
         return self.spark.read.parquet(self.parquet).select(*names)
 
-    def stream_ours(self, target: Path) -> None:
+    def prepare_batches(self) -> None:
+        """Write the rows once more as Parquet, a file a batch."""
+        rows = self.store(NAMES).repartition(STREAM_BATCHES)
+        rows.write.mode("overwrite").parquet(self.batches)
+
+    def stream_ours(self, target: Path, *, one_file: bool = True) -> None:
         """The topic into Parquet, to its end."""
         read = self.spark.readStream.format("rocketmq").option("topic", TOPIC)
-        self._stream(
+        rows = (
             read.option("nameservers", self.namesrv)
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", self.messages // 4)
-            .load(),
-            target,
+            .option("maxOffsetsPerTrigger", self.messages // STREAM_BATCHES)
+            .load()
         )
+        self._stream(rows.coalesce(1) if one_file else rows, target)
 
     def stream_parquet(self, target: Path) -> None:
         """The Parquet rows into Parquet, a file a batch."""
-        schema = self.spark.read.parquet(self.parquet).schema
+        schema = self.spark.read.parquet(self.batches).schema
         read = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        self._stream(read.parquet(self.parquet), target)
+        self._stream(read.parquet(self.batches), target)
 
     def _stream(self, rows: DataFrame, target: Path) -> None:
         writer = rows.writeStream.format("parquet").option("path", str(target / "rows"))
@@ -245,8 +255,14 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
 
             return run
 
+        bench.prepare_batches()
         times = alternating(
-            {"ours": fresh(bench.stream_ours), "parquet": fresh(bench.stream_parquet)}, rounds
+            {
+                "ours": fresh(bench.stream_ours),
+                "parquet": fresh(bench.stream_parquet),
+                "files": fresh(partial(bench.stream_ours, one_file=False)),
+            },
+            rounds,
         )
         return {**times, "ratio": times["parquet"] / times["ours"],
                 "processor_ratio": times["parquet_cpu"] / times["ours_cpu"],
