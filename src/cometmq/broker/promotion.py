@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.config import BrokerRole
 from cometmq.broker.replication import SlavePart
 from cometmq.broker.rivals import master_at
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, CometError
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import Promote, Promotion, PromotionFinding
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 #: Tables are copied every 10 s.
 OLD_TABLES_MS: Final = 30_000
+_TABLES_TIMEOUT_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,11 @@ class PromotionAdmin:
                 "whoever runs this broker cannot begin it anew: stop it, and start it with "
                 f"brokerRole={wanted.role} and brokerId=0",
             )
+        if part.where():
+            # As fresh as they can be; its findings say how old they are where it is gone.
+            with suppress(CometError, ValueError, TimeoutError):
+                async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
+                    await part.tables.copy(part.where())
         findings = judge(await self._look(part))
         refused = any(finding.weight == "refused" for finding in findings)
         begins = not wanted.check and (wanted.force or not refused)

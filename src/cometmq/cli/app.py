@@ -15,6 +15,7 @@ from cometmq.cli.commands import (
     demo,
     group,
     message,
+    migrate,
     outbox,
     spark,
     store,
@@ -41,6 +42,7 @@ app.add_typer(group.app, name="group")
 store.app.command("repair")(storerepair.repair)
 app.add_typer(store.app, name="store")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(migrate.app, name="migrate")
 app.add_typer(spark.app, name="spark")
 app.command("send")(message.send)
 app.command("consume")(message.consume)

@@ -1,0 +1,325 @@
+"""Moving a broker's name from one process to another while it serves: usually off a Java broker.
+
+plan      look at the master over the wire: what goes along, what does not, what room it takes
+settings  of a slave of ours that fits it
+status    how far that slave is
+move      the slave becomes the master, and the old one takes no more sends
+
+fence     the old master refuses sends (startAcceptSendRequestTimeStamp, in a Java broker)
+drain     until its log has ended, and the slave has all of it
+retire    the old master registers by another id, so that it does not take the name back
+promote   the slave begins anew as the master
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cometmq.admin.promotion import promote
+from cometmq.core.errors import CometError
+from cometmq.protocol.bodies import Promote, SubscriptionGroupTable, TopicConfigTable
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import parse_json
+
+if TYPE_CHECKING:
+    from cometmq.admin.api import Admin
+    from cometmq.client.session import Session
+
+#: What a slave of ours takes over from its master's settings.
+_CARRIED: Final = (
+    "brokerClusterName", "brokerName", "namesrvAddr", "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue", "messageDelayLevel", "flushDiskType", "maxMessageSize",
+    "fileReservedTime", "deleteWhen", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+    "defaultTopicQueueNums", "transactionTimeOut", "transactionCheckMax",
+    "transactionCheckInterval",
+)  # fmt: skip
+#: Settings that ask for what is not there, and what that means.
+_MISSING: Final[Mapping[str, tuple[str, str]]] = {
+    "enableDLegerCommitLog": ("refused", "its log is DLedger's, in another format"),
+    "duplicationEnable": ("refused", "its log is a duplicate's, which has no replication port"),
+    "aclEnable": ("warning", "CometMQ checks no accounts (plain_acl.yml): anybody may send"),
+    "enableLmq": ("warning", "light queues are kept in the log, and not served"),
+    "enableMultiDispatch": ("warning", "messages are in their own topic's queue alone"),
+    "enableConsumeQueueExt": ("ok", "filters are evaluated without these files"),
+}
+#: Never: the year 5138, as a Java broker prints it.
+_NEVER_MS: Final = 99_999_999_999_999
+_RETIRED_ID: Final = "99"
+_NEAR_BYTES: Final = 1 << 20
+_STEP_MS: Final = 50
+#: The old master's log has to end in the same place so many times in a row.
+_QUIET_STEPS: Final = 4
+DRAIN_TIMEOUT_MS: Final = 20_000
+
+
+class NotMoved(CometError):
+    """A move could not be, and where it stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at: ``weight`` is ok, warning or refused."""
+
+    weight: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A running master, and what a move from it means. Sizes in bytes."""
+
+    address: str
+    name: str
+    cluster: str
+    version: str
+    role: str
+    log_start: int
+    log_end: int
+    topics: int
+    groups: int
+    findings: tuple[Finding, ...]
+    settings: dict[str, str]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it cannot be moved."""
+        return any(finding.weight == "refused" for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a slave is. ``behind_bytes`` is -1 while its master does not answer."""
+
+    address: str
+    role: str
+    master: str
+    connected: bool
+    log_end: int
+    behind_bytes: int
+    undispatched_bytes: int
+    tables_age_ms: int
+    problem: str
+
+    @property
+    def is_near(self) -> bool:
+        """Whether what is left comes within a moment."""
+        return (
+            self.connected
+            and 0 <= self.behind_bytes < _NEAR_BYTES
+            and self.undispatched_bytes < _NEAR_BYTES
+            and self.tables_age_ms >= 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move that was made: how long no broker took sends, and how many bytes the old master's log
+    grew by afterwards, which nobody else has."""
+
+    name: str
+    old: str
+    new: str
+    pause_ms: int
+    late_bytes: int
+
+
+async def plan(admin: Admin, session: Session, address: str, store: Path, port: int) -> Plan:
+    """Look at the master at ``address``, for a slave with its store under ``store``, on ``port``.
+
+    Raises what the admin calls raise: NotConnected, RequestTimedOut, BrokerRefused.
+    """
+    config = await admin.broker_config(address)
+    runtime = await admin.broker_runtime(address)
+    call, timeout_ms = session.remoting.call, 10_000
+    topics = parse_json(
+        (await call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None, timeout_ms=timeout_ms)).body,
+        TopicConfigTable,
+    )
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    groups = parse_json(
+        (await call(address, code, None, timeout_ms=timeout_ms)).body, SubscriptionGroupTable
+    )
+    start, end = int(runtime["commitLogMinOffset"]), int(runtime["commitLogMaxOffset"])
+    settings = settings_of_slave(config, store, port, await _free_id(admin, config))
+    return Plan(
+        address=address,
+        name=config.get("brokerName", ""),
+        cluster=config.get("brokerClusterName", ""),
+        version=runtime.get("brokerVersionDesc", ""),
+        role=config.get("brokerRole", ""),
+        log_start=start,
+        log_end=end,
+        topics=len(topics.topic_config_table),
+        groups=len(groups.subscription_group_table),
+        findings=tuple(findings(config, end - start, free_bytes(store), store)),
+        settings=settings,
+    )
+
+
+def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) -> list[Finding]:
+    """What a move from a broker of these settings means."""
+    role = config.get("brokerRole", "")
+    found: list[Finding] = []
+    if not role.endswith("MASTER"):
+        found.append(Finding("refused", f"it is {role or 'no broker'}: name the master itself"))
+    for key, (weight, text) in _MISSING.items():
+        if config.get(key, "false").lower() == "true":
+            found.append(Finding(weight, f"{key}=true: {text}"))
+    if config.get("filterServerNums", "0") != "0":
+        found.append(Finding("warning", "filterServerNums: there are no filter servers"))
+    # Queues and index take about a fifth more; two log files are made ahead.
+    need = log_bytes * 6 // 5 + 2 * int(config.get("mappedFileSizeCommitLog", 1 << 30))
+    weight = "ok" if free > need else "refused"
+    found.append(Finding(weight, f"{store} has {free:,} bytes free, the copy takes about {need:,}"))
+    if not found or all(each.weight == "ok" for each in found):
+        found.append(Finding("ok", "topics, groups, offsets and the whole log go along"))
+    return found
+
+
+def settings_of_slave(
+    config: Mapping[str, str], store: Path, port: int, broker_id: int
+) -> dict[str, str]:
+    """The property file of a slave of ours for a master of these settings."""
+    carried = {key: config[key] for key in _CARRIED if config.get(key)}
+    return carried | {
+        "brokerRole": "SLAVE",
+        "brokerId": str(broker_id),
+        "listenPort": str(port),
+        "storePathRootDir": str(store),
+        "slaveReadEnable": "false",
+    }
+
+
+def free_bytes(path: Path) -> int:
+    """Room on the device where a directory is, or will be made."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+async def _free_id(admin: Admin, config: Mapping[str, str]) -> int:
+    known = (await admin.cluster_info()).broker_addr_table.get(config.get("brokerName", ""))
+    taken = set() if known is None else set(known.broker_addrs)
+    return next(number for number in range(1, 1 << 16) if str(number) not in taken)
+
+
+async def status(admin: Admin, slave: str) -> Status:
+    """How far a slave of ours is. Raises as :func:`plan`, and NotMoved for what is none."""
+    runtime = await admin.broker_runtime(slave)
+    role = runtime.get("brokerRole", "")
+    if "masterConnected" not in runtime:
+        raise NotMoved(f"{slave} is {role or 'no CometMQ broker'}, no slave")
+    master, end = runtime["masterAddress"], int(runtime["commitLogMaxOffset"])
+    try:
+        behind = int((await admin.broker_runtime(master))["commitLogMaxOffset"]) - end
+    except (CometError, KeyError):
+        behind = -1
+    return Status(
+        address=slave,
+        role=role,
+        master=master,
+        connected=runtime["masterConnected"] == "true",
+        log_end=end,
+        behind_bytes=behind,
+        undispatched_bytes=int(runtime["dispatchBehindBytes"]),
+        tables_age_ms=int(runtime["tablesAgeMs"]),
+        problem=runtime["replicationProblem"],
+    )
+
+
+class Mover:
+    """Makes one slave of ours the master in place of its own. ``say`` is told of each step."""
+
+    def __init__(
+        self, admin: Admin, session: Session, slave: str, *, say: Callable[[str], None]
+    ) -> None:
+        self._admin = admin
+        self._clock = session.clock
+        self._remoting = session.remoting
+        self._slave = slave
+        self._say = say
+
+    async def move(self, role: str = "ASYNC_MASTER", wait_ms: int = 600_000) -> Move:
+        """All of it. Raises NotMoved; before the slave is promoted the old master takes sends again
+        then."""
+        seen = await self._until_near(wait_ms)
+        old = await self._admin.broker_config(seen.master)
+        is_java = "startAcceptSendRequestTimeStamp" in old
+        self._say(f"near: {seen.behind_bytes:,} bytes behind {seen.master}")
+        begun_ms = self._clock.monotonic_ms()
+        await self._fence(seen.master, old, is_java)
+        try:
+            end = await self._drain(seen.master)
+            self._say(f"drained: both logs end at {end:,}")
+            if is_java:
+                # The permission has it register at once.
+                retired = {"brokerId": _RETIRED_ID, "brokerPermission": old["brokerPermission"]}
+                await self._admin.update_broker_config(seen.master, retired)
+        except CometError:
+            await self._unfence(seen.master, old, is_java)
+            raise
+        wanted = Promote(role, force=True)
+        outcome = await promote(self._remoting, self._clock, self._slave, wanted)
+        pause_ms = self._clock.monotonic_ms() - begun_ms
+        self._say(f"promoted: {self._slave} is the master of {outcome.promotion.broker_name}")
+        return Move(
+            outcome.promotion.broker_name, seen.master, self._slave, pause_ms,
+            await self._late_bytes(seen.master, end),
+        )  # fmt: skip
+
+    async def _until_near(self, wait_ms: int) -> Status:
+        deadline_ms = self._clock.monotonic_ms() + wait_ms
+        while True:
+            seen = await status(self._admin, self._slave)
+            if seen.problem:
+                raise NotMoved(f"{self._slave} does not copy: {seen.problem}")
+            if seen.is_near:
+                return seen
+            if self._clock.monotonic_ms() > deadline_ms:
+                raise NotMoved(
+                    f"{self._slave} is {seen.behind_bytes:,} bytes behind, and "
+                    f"{seen.undispatched_bytes:,} not dispatched, after {wait_ms // 1000} s: "
+                    "nothing was changed; wait, and try again"
+                )
+            await self._clock.sleep_ms(_STEP_MS)
+
+    async def _fence(self, master: str, old: Mapping[str, str], is_java: bool) -> None:
+        if is_java:
+            values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
+        else:
+            values = {"brokerPermission": "4"}
+        await self._admin.update_broker_config(master, values)
+        self._say(f"fenced: {master} takes no sends")
+
+    async def _unfence(self, master: str, old: Mapping[str, str], is_java: bool) -> None:
+        keys = ["brokerPermission"]
+        if is_java:
+            keys += ["startAcceptSendRequestTimeStamp", "brokerId"]
+        await self._admin.update_broker_config(master, {key: old[key] for key in keys})
+        self._say(f"given up: {master} takes sends again")
+
+    async def _drain(self, master: str) -> int:
+        deadline_ms = self._clock.monotonic_ms() + DRAIN_TIMEOUT_MS
+        quiet, before = 0, -1
+        while quiet < _QUIET_STEPS:
+            if self._clock.monotonic_ms() > deadline_ms:
+                raise NotMoved(
+                    f"{master} was not drained within {DRAIN_TIMEOUT_MS // 1000} s: its log ended "
+                    f"at {before:,} last, and something is written to it still"
+                )
+            end = int((await self._admin.broker_runtime(master))["commitLogMaxOffset"])
+            has = int((await self._admin.broker_runtime(self._slave))["commitLogMaxOffset"])
+            quiet = quiet + 1 if end == before == has else 0
+            before = end
+            await self._clock.sleep_ms(_STEP_MS)
+        return before
+
+    async def _late_bytes(self, master: str, end: int) -> int:
+        try:
+            return int((await self._admin.broker_runtime(master))["commitLogMaxOffset"]) - end
+        except CometError:
+            return 0

@@ -1,0 +1,176 @@
+"""``cometmq migrate plan|attach|status|promote``: off a running broker, usually a Java one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cometmq.admin import migration
+from cometmq.admin.api import Admin
+from cometmq.admin.migration import Finding, Move, Mover, NotMoved, Plan, Status
+from cometmq.cli import render
+from cometmq.cli.commands.broker import MasterRole
+from cometmq.cli.connect import AsJson, Namesrv, client, run
+from cometmq.core.settings import format_properties
+
+app = typer.Typer(
+    help="Move off a running broker: plan, attach, status, promote.", no_args_is_help=True
+)
+
+CONFIG_NAME = "broker.conf"
+WATCH_MS = 1_000
+
+MasterAt = Annotated[
+    str, typer.Argument(metavar="MASTER", show_default=False, help="HOST:PORT of the old master.")
+]
+SlaveAt = Annotated[
+    str, typer.Argument(metavar="SLAVE", show_default=False, help="HOST:PORT of the attached one.")
+]
+StoreAt = Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="The new store.")]
+Port = Annotated[int, typer.Option(help="Where the new broker listens.")]
+
+
+async def _plan(namesrv: str, master: str, store: Path, port: int) -> Plan:
+    async with client(namesrv) as opened:
+        admin = Admin(opened.session)
+        return await migration.plan(admin, opened.session, master, store, port)
+
+
+@app.command()
+def plan(
+    master: MasterAt,
+    store: StoreAt,
+    namesrv: Namesrv = "",
+    port: Port = 10911,
+    as_json: AsJson = False,
+) -> None:
+    """Look at a running master, and say what a move from it means. Changes nothing."""
+    found = run(_plan(namesrv, master, store.absolute(), port))
+    if as_json:
+        render.print_json([found])
+    else:
+        _show(found)
+    if found.is_refused:
+        raise NotMoved(f"{master} cannot be moved: see what is refused")
+
+
+def _show(found: Plan) -> None:
+    typer.echo(
+        f"master   {found.address} name={found.name} cluster={found.cluster} "
+        f"version={found.version} role={found.role}"
+    )
+    size = found.log_end - found.log_start
+    typer.echo(f"log      {size:,} bytes, from offset {found.log_start:,} to {found.log_end:,}")
+    typer.echo(f"tables   {found.topics:,} topics, {found.groups:,} groups")
+    for finding in found.findings:
+        _show_finding(finding)
+
+
+def _show_finding(finding: Finding) -> None:
+    typer.echo(f"{finding.weight:<8} {finding.text}")
+
+
+@app.command()
+def attach(
+    master: MasterAt,
+    store: StoreAt,
+    namesrv: Namesrv = "",
+    port: Port = 10911,
+    write_only: Annotated[
+        bool, typer.Option("--write-only", help="Write the property file, and start nothing.")
+    ] = False,
+) -> None:
+    """Write a property file for a slave of MASTER, and run that slave in this process."""
+    found = run(_plan(namesrv, master, store.absolute(), port))
+    _show(found)
+    if found.is_refused:
+        raise NotMoved(f"{master} cannot be moved: see what is refused")
+    path = store / CONFIG_NAME
+    if path.exists():
+        typer.echo(f"settings {path} is there already, and stays as it is")
+    else:
+        store.mkdir(parents=True, exist_ok=True)
+        path.write_text(format_properties(found.settings), encoding="utf-8")
+        typer.echo(f"settings {path} is written")
+    words = [sys.executable, "-m", "cometmq.cli", "broker", "-c", str(path)]
+    typer.echo(f"start    cometmq broker -c {path}")
+    sys.stdout.flush()
+    if not write_only:
+        os.execv(sys.executable, words)
+
+
+@app.command()
+def status(
+    slave: SlaveAt,
+    namesrv: Namesrv = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print a line a second until it is near.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print how far the attached broker is: bytes, tables, rate."""
+
+    async def main() -> None:
+        async with client(namesrv) as opened:
+            admin = Admin(opened.session)
+            clock = opened.session.clock
+            seen, seen_ms = await migration.status(admin, slave), clock.monotonic_ms()
+            _show_status(seen, 0, as_json)
+            while watch and not seen.is_near:
+                await clock.sleep_ms(WATCH_MS)
+                later, later_ms = await migration.status(admin, slave), clock.monotonic_ms()
+                rate = (later.log_end - seen.log_end) * 1_000 // max(later_ms - seen_ms, 1)
+                _show_status(later, rate, as_json)
+                seen, seen_ms = later, later_ms
+
+    run(main())
+
+
+def _show_status(seen: Status, rate: int, as_json: bool) -> None:
+    if as_json:
+        render.print_json([seen])
+        return
+    state = "near" if seen.is_near else "copying" if seen.connected else "not connected"
+    left = f" left_s={seen.behind_bytes / rate:.0f}" if rate > 0 and seen.behind_bytes > 0 else ""
+    typer.echo(
+        f"{state} log_end={seen.log_end:,} behind_bytes={seen.behind_bytes:,} "
+        f"undispatched_bytes={seen.undispatched_bytes:,} "
+        f"tables_age_s={seen.tables_age_ms / 1000:.1f} bytes_per_s={rate:,}{left}"
+    )
+    if seen.problem:
+        typer.echo(f"problem  {seen.problem}")
+
+
+@app.command()
+def promote(
+    slave: SlaveAt,
+    namesrv: Namesrv = "",
+    role: Annotated[
+        MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
+    ] = MasterRole.ASYNC_MASTER,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it is near.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Make the attached broker the master; the old one takes no more sends."""
+
+    async def main() -> Move:
+        async with client(namesrv) as opened:
+            say = (lambda text: None) if as_json else typer.echo
+            mover = Mover(Admin(opened.session), opened.session, slave, say=say)
+            return await mover.move(role.value, int(wait * 1_000))
+
+    made = run(main())
+    if as_json:
+        render.print_json([made])
+        return
+    typer.echo(f"moved {made.name} from {made.old} to {made.new} write_pause_ms={made.pause_ms}")
+    if made.late_bytes:
+        typer.echo(
+            f"warning  {made.late_bytes:,} bytes were written to {made.old} afterwards "
+            "(retries, ends of transactions, delayed messages): they are in its log alone"
+        )
+    typer.echo(f"Stop {made.old} now. Its log stays as it is; start it again only as a slave.")

@@ -1,0 +1,136 @@
+"""A running Java master, under load, is moved to ours: nothing is lost, and sends rest a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from cometmq.admin import migration
+from cometmq.admin.api import Admin
+from cometmq.admin.migration import Mover
+from cometmq.admin.node import VIP_DISTANCE, lasting_port
+from cometmq.client.client import Client
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import CometError
+from tests.cluster.load import names, patient_client, until
+from tests.cluster.servers import BrokerProcess
+from tests.compat import anchor
+
+pytestmark = pytest.mark.compat
+
+TOPIC = "moved"
+GROUP = "readers"
+PAUSE_MS = 5_000
+FILES = {"mappedFileSizeCommitLog": str(1 << 20)}
+
+
+class Sender:
+    """Sends numbered messages until it is told to end; notes the longest time without an answer
+    that all is well."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._clock = SystemClock()
+        self.acked: list[str] = []
+        self.doubtful: set[str] = set()
+        self.longest_ms = 0
+        self.over = False
+
+    def has(self, count: int) -> bool:
+        return len(self.acked) >= count
+
+    async def run(self) -> None:
+        last_ms = self._clock.monotonic_ms()
+        numbers = iter(range(1 << 30))
+
+        async def one() -> None:
+            nonlocal last_ms
+            for number in numbers:
+                if self.over:
+                    return
+                name = f"m{number:08d}"
+                try:
+                    await self._client.send(TOPIC, name.encode().ljust(300, b"."))
+                except CometError:
+                    self.doubtful.add(name)
+                    await asyncio.sleep(0.02)
+                    continue
+                now_ms = self._clock.monotonic_ms()
+                self.longest_ms = max(self.longest_ms, now_ms - last_ms)
+                last_ms = now_ms
+                self.acked.append(name)
+                await asyncio.sleep(0.002)
+
+        await asyncio.gather(*(one() for _ in range(8)))
+
+
+async def read_on(client: Client, read: Counter[str]) -> None:
+    async with client.subscribe(TOPIC, group=GROUP, start="first") as messages:
+        async for message in messages:
+            async with message.processing():
+                read[message.body[:9].decode()] += 1
+
+
+async def test_a_java_master_is_moved_while_it_serves(
+    jars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with AsyncExitStack() as stack:
+        java = anchor.JavaCluster(jars, tmp_path / "java", FILES)
+        stack.callback(java.kill)
+        await asyncio.to_thread(java.start)
+        client = await stack.enter_async_context(patient_client(java.namesrv))
+        admin = Admin(client.session)
+        await admin.create_topic(TOPIC, queues=4)
+        sender, read = Sender(client), Counter[str]()
+        sending = asyncio.create_task(sender.run())
+        reading = asyncio.create_task(read_on(client, read))
+        await until(lambda: sender.has(1_000), "some history")
+
+        store, port = tmp_path / "ours", lasting_port(VIP_DISTANCE)
+        found = await migration.plan(admin, client.session, java.broker, store, port)
+        assert not found.is_refused, found.findings
+        assert (found.name, found.role, found.version) == ("broker-a", "ASYNC_MASTER", "V4_9_7")
+        assert found.settings["mappedFileSizeCommitLog"] == FILES["mappedFileSizeCommitLog"]
+        ours = BrokerProcess(tmp_path, java.namesrv, number=1)
+        ours.store, ours.broker = store, f"127.0.0.1:{port}"
+        ours.settings = found.settings
+        stack.callback(ours.kill)
+        await asyncio.to_thread(ours.start)
+
+        said: list[str] = []
+        mover = Mover(admin, client.session, ours.broker, say=said.append)
+        moved = await mover.move(wait_ms=60_000)
+        before = len(sender.acked)
+        await until(lambda: sender.has(before + 500), "sends to the new master")
+        await asyncio.to_thread(java.broker_server.stop)
+        before = len(sender.acked)
+        await until(lambda: sender.has(before + 500), "sends without the old one")
+        sender.over = True
+        await sending
+        await until(lambda: read.keys() >= set(sender.acked), "all is read")
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        async with patient_client(java.namesrv) as fresh:
+            stored = Counter(await names(fresh, TOPIC))
+        lost = set(sender.acked) - stored.keys()
+        twice = {name for name, count in stored.items() if count > 1} - sender.doubtful
+        again = sum(read.values()) - len(read)
+        with capsys.disabled():
+            print(
+                f"\nmoved messages={len(sender.acked)} write_pause_ms={moved.pause_ms} "
+                f"sender_pause_ms={sender.longest_ms} lost={len(lost)} stored_twice={len(twice)} "
+                f"redelivered={again}"
+            )
+        assert [line.partition(":")[0] for line in said] == [
+            "near",
+            "fenced",
+            "drained",
+            "promoted",
+        ]
+        assert (lost, twice, moved.late_bytes) == (set(), set(), 0)
+        assert moved.pause_ms < PAUSE_MS
+        assert sender.longest_ms < PAUSE_MS
