@@ -112,3 +112,20 @@ def test_unused_topics_are_forgotten() -> None:
     assert table.topics() == ["used", "held"]
     assert table.expire(1000) == ["used", "held"]
     assert table.brokers == {}
+
+
+def test_where_routes_disagree_the_last_answer_counts() -> None:
+    """A master moved, and another topic's route is of before."""
+    table = RouteTable(1_000)
+
+    def at(address: str) -> TopicRoute:
+        return TopicRoute(
+            [BrokerData("a", {"0": address}, "c")], [QueueData("a", 1, 1, 6)], {}, None
+        )
+
+    table.put("t", at("old:1"), 0)
+    table.put("u", at("old:1"), 0)
+    table.put("t", at("new:1"), 1)
+    assert table.brokers["a"] == {0: "new:1"}
+    table.put("t", at("new:1"), 2)
+    assert table.brokers["a"] == {0: "new:1"}

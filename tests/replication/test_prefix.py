@@ -35,3 +35,11 @@ def test_the_first_difference_is_found() -> None:
         for place in places:
             theirs[place] ^= 1
         assert first_difference(ours, bytes(theirs)) == places[0]
+
+
+def test_a_slave_that_has_nothing_asks_from_the_second_byte_and_then_for_all() -> None:
+    overlap = Overlap(0, 0, whole=True)
+    assert (overlap.begin, overlap.lacks_first_byte) == (1, True)
+    assert overlap.retry()
+    assert (overlap.begin, overlap.lacks_first_byte) == (0, False)
+    assert not overlap.retry()

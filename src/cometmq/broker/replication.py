@@ -90,7 +90,13 @@ class SlavePart:
         self._clock = clock
         self.ha_address = config.ha_master_address
         self.tables = tables
-        self.slave = Slave(store, Replica(store), clock=clock, master=lambda: self.ha_address)
+        self.slave = Slave(
+            store,
+            Replica(store),
+            clock=clock,
+            master=lambda: self.ha_address,
+            whole_history=config.ha_whole_history,
+        )
         self.slave.on_change.append(tables.soon)
         tables.follows = lambda: self.slave.is_connected
         self.slave.on_differ = self._differs

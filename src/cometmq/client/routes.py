@@ -122,8 +122,11 @@ class RouteTable:
         self, topic: str, route: TopicRoute, now_ms: int, *, guessed: bool = False
     ) -> tuple[KnownTopic, bool]:
         """Take a route that was just answered; also says whether it differs from the one before."""
-        before = self._topics.get(topic)
+        # Behind all others: where routes disagree about a broker, the last answer counts.
+        before = self._topics.pop(topic, None)
         if before is not None and before.route == route and before.guessed == guessed:
+            self._topics[topic] = before
+            self._brokers = {**self._brokers, **brokers_of([route])}
             return before, False
         known = KnownTopic(
             route,

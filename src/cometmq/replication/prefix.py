@@ -22,17 +22,18 @@ class Overlap:
     ``begin`` is what it reports to have; :meth:`retry` moves it back when the logs part before.
     """
 
-    __slots__ = ("_size_bytes", "begin", "end", "start")
+    __slots__ = ("_size_bytes", "_skips_one", "begin", "end", "start")
 
-    def __init__(self, start: int, end: int) -> None:
+    def __init__(self, start: int, end: int, *, whole: bool = False) -> None:
         self.start = start
         self.end = end
+        self._skips_one = whole and end == 0
         self._size_bytes = OVERLAP_BYTES
         self.begin = self._begin()
 
     def _begin(self) -> int:
         if self.end == 0:
-            return 0
+            return 1 if self._skips_one else 0
         # 0 would say that there is nothing here.
         return max(self.start, self.end - self._size_bytes, 1)
 
@@ -41,12 +42,21 @@ class Overlap:
         return offset - self.begin < SURE_BYTES and self.goes_back
 
     @property
+    def lacks_first_byte(self) -> bool:
+        """Whether a slave that has nothing claims to have one byte: a Java master gives one that
+        says 0 the last file alone. The first byte of any log is the high one of a size: zero."""
+        return self.end == 0 and self._skips_one
+
+    @property
     def goes_back(self) -> bool:
         """Whether there is more that could be asked for."""
         return self.begin > max(self.start, 1)
 
     def retry(self) -> bool:
         """Ask for more; False when all there is was asked for already."""
+        if self.lacks_first_byte:
+            self._skips_one, self.begin = False, 0
+            return True
         before = self.begin
         self._size_bytes *= _GROWTH
         self.begin = self._begin()

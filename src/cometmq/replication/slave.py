@@ -80,8 +80,15 @@ class Slave:
     is not known. ``on_change`` is called when :attr:`is_connected` changes."""
 
     def __init__(
-        self, store: MessageStore, replica: Replica, *, clock: Clock, master: Callable[[], str]
+        self,
+        store: MessageStore,
+        replica: Replica,
+        *,
+        clock: Clock,
+        master: Callable[[], str],
+        whole_history: bool = False,
     ) -> None:
+        self._whole_history = whole_history
         self.store = store
         self.replica = replica
         self.clock = clock
@@ -108,7 +115,9 @@ class Slave:
             address = self._master()
             if address:
                 overlap = overlap or Overlap(
-                    self.store.log.segments.start, self.store.written_offset
+                    self.store.log.segments.start,
+                    self.store.written_offset,
+                    whole=self._whole_history,
                 )
                 again = await self._follow(address, overlap)
                 if again and overlap.retry():
@@ -235,6 +244,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _take(self, offset: int, piece: memoryview) -> None:
         slave, end = self._slave, self._overlap.end
+        if offset == 1 and self._overlap.lacks_first_byte:
+            offset, piece = 0, memoryview(b"".join((b"\0", piece)))
         if offset < end:
             known = piece[: end - offset]
             self._compare(offset, known)
@@ -252,6 +263,10 @@ class _Connection(asyncio.BufferedProtocol):
     def _find_end(self) -> None:
         """The master's log must not end before ours."""
         link, overlap = self.link, self._overlap
+        if overlap.lacks_first_byte and link.received == 1 and link.beats >= _BEATS_AT_END:
+            # It does not have the beginning any more: it says itself where it begins.
+            self.parted_before = True
+            raise LogsDiffer(self._address, 1, 1, is_shorter=True)
         if link.received < overlap.end and link.beats >= _BEATS_AT_END:
             self.parted_before = overlap.parted_before(link.received)
             raise LogsDiffer(self._address, link.received, overlap.end, is_shorter=True)
