@@ -58,12 +58,12 @@ bench: $(STAMP)
 
 deep: $(STAMP)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
-	$(BIN)/pytest -m "(compat or spark) and deep"
+	$(BIN)/pytest -m "(compat or spark or operation) and deep"
 	mkdir -p build
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
 	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt
 	$(BIN)/python -m tests.cluster.long_pairs 1000000 --kills 12
-	$(BIN)/python -m cometmq.testing.sim 0:10000 --ledger build/sim.txt
+	$(BIN)/python -m cometmq.testing.sim 0:20000 --ledger build/sim.txt
 	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
 
 clean:

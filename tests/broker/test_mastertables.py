@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.mastertables import MasterTables
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
@@ -85,6 +86,18 @@ async def test_a_deleted_topic_is_remembered_while_the_log_has_it_and_leaves_the
         assert other.broker.topics.deleted() == {"t"}
         assert not list(queues.glob("*/*"))
         assert "t" not in store.known
+
+
+async def test_what_the_broker_itself_keeps_is_not_deleted(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (master, other, tables):
+        other.broker.topics.put(TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1))
+        record = OutgoingRecord("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"body", {}, 1, bytes(8))
+        await other.broker.appender.put(record)
+        store = other.broker.store
+        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.known
+        await tables.copy(f"127.0.0.1:{master.broker.port}")
+        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.known
+        assert other.broker.topics.deleted() == set()
 
 
 async def test_a_master_that_is_gone_changes_nothing(tmp_path: Path) -> None:

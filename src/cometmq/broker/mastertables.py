@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
+from cometmq.broker.topics import UNLISTED
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
 from cometmq.protocol.codes import RequestCode
@@ -127,7 +128,9 @@ class MasterTables:
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
         told = {} if table.cometmq_deleted is UNSET else table.cometmq_deleted
-        ends = {topic: store.written_offset for topic in gone if topic in store.known} | told
+        # Another master's table may not name what this one's did, of the broker's own.
+        deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
+        ends = dict.fromkeys(deleted, store.written_offset) | told
         for topic, end in sorted(ends.items(), key=lambda item: item[1]):
             if topics.life_begin(topic) < end:
                 topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)

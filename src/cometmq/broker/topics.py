@@ -59,6 +59,10 @@ UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
 
 
+#: The broker's own topics whose queues may be there although the table does not name them.
+UNLISTED: Final = (HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC)
+
+
 def check_name(topic: str) -> None:
     """Raise BadRequest when ``topic`` can name no topic."""
     if not topic or topic.isspace():
@@ -136,7 +140,7 @@ class TopicTable:
         self._forget_deletions(store.log.segments.start)
         deleted = self._table.notes()
         for topic, queue_ids in store.topics().items():
-            if topic in self._table or topic in (HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC):
+            if topic in self._table or topic in UNLISTED:
                 continue
             firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
             if max(firsts, default=0) > (0 if topic in deleted else self._written_ms):

@@ -116,9 +116,20 @@ class Adversary:
 
     def _lose_master(self) -> None:
         operator = self._cluster.operator
-        if self._cluster.broker.is_serving and not operator.was_needed:
+        ready = self._cluster.broker.is_serving and self._topics_are_copied()
+        if ready and not operator.was_needed:
             self._cluster.lose_master()
             self._soon(operator.begin)
+
+    def _topics_are_copied(self) -> bool:
+        """Whether every broker has the topics: one that no broker has any more is not made anew
+        by producers, which go on with the route that they know."""
+        return all(
+            machine.is_serving and machine.broker is not None and topic in machine.broker.topics
+            for machine in self._cluster.brokers
+            for group in self._groups
+            for topic in group.topics
+        )
 
     def _cut_power(self) -> None:
         machine = self._some_broker()

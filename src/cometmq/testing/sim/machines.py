@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.app import Broker
+from cometmq.broker.lives import Lives
 from cometmq.namesrv.app import NameServer
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.store.config import FlushDiskType
@@ -19,7 +19,9 @@ from cometmq.testing.sim.threads import LoopThreads
 if TYPE_CHECKING:
     from random import Random
 
+    from cometmq.broker.app import Broker
     from cometmq.broker.config import BrokerConfig
+    from cometmq.net.server import Reserve
     from cometmq.store.config import StoreConfig
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Network
@@ -83,7 +85,7 @@ class BrokerMachine:
         self.host = config.bind_address
         self.disk = Disk()
         self.clock = SimClock(loop, grain_ms=grain_ms)
-        self.broker: Broker | None = None
+        self._lives: Lives | None = None
         self.files: MemoryFiles | None = None
         #: What kept a process from starting or stopping.
         self.failures: list[BaseException] = []
@@ -100,6 +102,11 @@ class BrokerMachine:
         self._process: Process | None = None
         self._starts = 0
         self._serving = False
+
+    @property
+    def broker(self) -> Broker | None:
+        """The broker of the process that runs, or ran last; None before it was made."""
+        return self._lives.broker if self._lives is not None else None
 
     @property
     def is_up(self) -> bool:
@@ -122,17 +129,16 @@ class BrokerMachine:
         if ends_in >= 0:
             files.end_at(ends_in, moment)
         self._network.power_on(self.host)
-        broker = self.broker = Broker(
-            self.config,
-            self.store_config,
-            self.clock,
-            files=files,
-            reserve=self._network.reserver(process),
-        )
-        self._run(lambda: self._start(broker))
+        self._lives = None
+        reserve = self._network.reserver(process)
+        self._run(lambda: self._start(files, reserve))
 
-    async def _start(self, broker: Broker) -> None:
-        await broker.start()
+    async def _start(self, files: MemoryFiles, reserve: Reserve) -> None:
+        lives = self._lives = Lives(
+            self.config, self.store_config, self.clock, files=files, reserve=reserve
+        )
+        lives.on_failed = lambda: self.failures.extend(_failure_of(lives))
+        await lives.start()
         self._serving = True
         self.on_start()
 
@@ -148,13 +154,13 @@ class BrokerMachine:
 
     def stop(self) -> None:
         """Ask the process to stop in order; it ends a while later."""
-        broker = self.broker
-        assert broker is not None
+        lives = self._lives
+        assert lives is not None
         self._serving = False
-        self._run(lambda: self._stop(broker))
+        self._run(lambda: self._stop(lives))
 
-    async def _stop(self, broker: Broker) -> None:
-        await broker.stop()
+    async def _stop(self, lives: Lives) -> None:
+        await lives.stop()
         self.kill()
 
     def end_soon(self, steps: int, moment: Moment) -> None:
@@ -174,6 +180,11 @@ class BrokerMachine:
         self.disk.lose_power(self._chance)
         if self.store_config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
             self.may_lack = True
+
+    def go_dark(self) -> None:
+        """Nobody hears of the machine any more; its disk keeps all that was written."""
+        self._go_dark()
+        self.disk.kill(self._chance)
 
     def destroy(self) -> None:
         """The machine goes down, and its disk is lost: the next one is empty."""
@@ -215,6 +226,10 @@ class _Files(MemoryFiles):
     def _die(self, operation: str, path: str) -> None:
         self._machine.died()
         super()._die(operation, path)
+
+
+def _failure_of(lives: Lives) -> list[BaseException]:
+    return [] if lives.failure is None else [lives.failure]
 
 
 async def until(clock: SimClock, is_done: Callable[[], bool], timeout_ms: int) -> bool:

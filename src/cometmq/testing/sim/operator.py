@@ -9,7 +9,7 @@ from contextvars import Context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.config import BrokerRole
+from cometmq.broker.config import BrokerRole, HaRejoin
 from cometmq.testing.sim.copies import stored
 from cometmq.testing.sim.machines import until
 
@@ -26,6 +26,7 @@ _TRIES: Final = 6
 _START_MS: Final = 20_000
 _STOP_MS: Final = 30_000
 _COMES_BACK: Final = 0.6
+_KEEPS_DISK: Final = 0.5
 
 
 class Operator:
@@ -38,6 +39,9 @@ class Operator:
         self._loop = loop
         self._cluster = cluster
         self._watch = watch
+        #: The machine that came back with its old log, until that is its master's.
+        self.rejoining: BrokerMachine | None = None
+        self._keeps_disk = False
         self._log: list[Stored] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -46,7 +50,11 @@ class Operator:
         cluster = self._cluster
         self.lost, self.was_needed = cluster.broker, True
         self._log = stored(cluster.broker)
-        cluster.broker.destroy()
+        self._keeps_disk = cluster.chance.random() < _KEEPS_DISK
+        if self._keeps_disk:
+            cluster.broker.go_dark()
+        else:
+            cluster.broker.destroy()
 
     def begin(self) -> None:
         """Go about it, unless that is under way."""
@@ -71,6 +79,9 @@ class Operator:
             cluster.stop_broker(chosen)
         await until(cluster.clock, lambda: not chosen.is_up, _STOP_MS)
         self._look_at_losses(chosen, lost)
+        if not _log_end(chosen):
+            # A log that has nothing in common with its master's is never cut.
+            lost.destroy()
         others = [slave for slave in cluster.slaves if slave is not chosen]
         comes_back = cluster.chance.random() < _COMES_BACK
         number = chosen.config.broker_id
@@ -84,7 +95,13 @@ class Operator:
         if not chosen.is_up:
             cluster.start_broker(chosen)
         if comes_back:
-            lost.config = replace(lost.config, broker_role=BrokerRole.SLAVE, broker_id=number)
+            lost.config = replace(
+                lost.config,
+                broker_role=BrokerRole.SLAVE,
+                broker_id=number,
+                ha_rejoin=HaRejoin.TRUNCATE,
+            )
+            self.rejoining = lost if self._keeps_disk else None
             cluster.brokers.append(lost)
             cluster.start_broker(lost)
 
