@@ -186,7 +186,7 @@ class End(asyncio.Transport):
         self.other._taken(len(piece))
         if not self.closing:
             self._network.trace.carried(self.number, piece)
-            protocol.data_received(piece)
+            _feed(protocol, piece)
 
     def _taken(self, size_bytes: int) -> None:
         self._untaken_bytes -= size_bytes
@@ -393,6 +393,20 @@ class Network:
             # Keep-alive and resent bytes find that out sooner or later.
             after_us = self.loop.now_us + self._chance.randrange(100_000, 3_000_000)
             self.loop.call_at_us(after_us, self._reset, end, context=end.process.context)
+
+
+def _feed(protocol: asyncio.BaseProtocol, piece: bytes) -> None:
+    """Give bytes to a protocol, whichever of the two kinds it is."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        assert isinstance(protocol, asyncio.Protocol)
+        protocol.data_received(piece)
+        return
+    while piece:
+        buffer = memoryview(protocol.get_buffer(len(piece)))
+        count = min(len(buffer), len(piece))
+        buffer[:count] = piece[:count]
+        protocol.buffer_updated(count)
+        piece = piece[count:]
 
 
 def _refuse(done: asyncio.Future[tuple[End, asyncio.Protocol]]) -> None:
