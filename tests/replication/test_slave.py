@@ -183,10 +183,10 @@ async def test_a_long_history_is_written_ahead_of_its_dispatch(
 ) -> None:
     monkeypatch.setattr("cometmq.store.replica.FLOOD_BYTES", 4 << 10)
     async with pair(tmp_path) as made:
-        size = {"mapped_file_size_commit_log": 4 << 20}
-        master = await made.master(**size)
+        size_bytes = 4 << 20
+        master = await made.master(mapped_file_size_commit_log=size_bytes)
         fill(master.store, 6_000)
-        slave = made.slave(master, **size)
+        slave = made.slave(master, mapped_file_size_commit_log=size_bytes)
         assert slave.slave is not None
         replica, lags = slave.slave.replica, [0]
         slave.store.on_progress.append(lambda: lags.append(replica.lag_bytes))

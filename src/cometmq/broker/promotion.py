@@ -174,7 +174,8 @@ class PromotionAdmin:
         refused = any(finding.weight == "refused" for finding in findings)
         begins = not wanted.check and (wanted.force or not refused)
         for finding in findings:
-            log.warning("promotion_finding weight=%s text=%r", finding.weight, finding.text)
+            level = logging.INFO if finding.weight == "ok" else logging.WARNING
+            log.log(level, "promotion_finding weight=%s text=%r", finding.weight, finding.text)
         if begins:
             log.warning("promoted by=%s role=%s force=%s", peer.address, wanted.role, wanted.force)
             begin_anew(BrokerRole[wanted.role])
