@@ -13,6 +13,7 @@ from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.mastertables import MasterTables
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import RunningBroker, running_broker
 
 
@@ -72,10 +73,16 @@ async def test_copies_survive_a_restart(tmp_path: Path) -> None:
         assert again.broker.offsets.query("g", "t", 1) >= 0
 
 
+def say_nothing_of_deletions(master: RunningBroker, patch: pytest.MonkeyPatch) -> None:
+    """Have a master answer as a Java broker does."""
+    patch.setattr(master.broker.topics, "former_ends", lambda: None)
+
+
 async def test_a_deleted_topic_is_remembered_while_the_log_has_it_and_leaves_the_disk(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(tmp_path) as (master, other, tables):
+        say_nothing_of_deletions(master, monkeypatch)
         client = await other.connect()
         await client.send()
         store = other.broker.store
@@ -86,6 +93,39 @@ async def test_a_deleted_topic_is_remembered_while_the_log_has_it_and_leaves_the
         assert other.broker.topics.deleted() == {"t"}
         assert not list(queues.glob("*/*"))
         assert "t" not in store.known
+
+
+async def test_what_came_while_the_master_answered_is_of_no_former_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (master, other, tables):
+        say_nothing_of_deletions(master, monkeypatch)
+        client = await other.connect()
+        await client.send()
+        before = other.broker.store.written_offset
+        ask = tables._ask
+
+        async def ask_slowly(address: str, code: RequestCode) -> bytes:
+            answer = await ask(address, code)
+            if code == RequestCode.GET_ALL_TOPIC_CONFIG:
+                await client.send()
+            return answer
+
+        monkeypatch.setattr(tables, "_ask", ask_slowly)
+        await tables.copy(f"127.0.0.1:{master.broker.port}")
+        assert other.broker.topics.former_ends() == {"t": before}
+        assert "t" in other.broker.store.known
+
+
+async def test_messages_of_a_topic_that_a_promoted_master_never_heard_of_stay(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path) as (master, other, tables):
+        client = await other.connect()
+        await client.send()
+        await tables.copy(f"127.0.0.1:{master.broker.port}")
+        assert other.broker.topics.deleted() == set()
+        assert "t" in other.broker.store.known
 
 
 async def test_what_the_broker_itself_keeps_is_not_deleted(tmp_path: Path) -> None:

@@ -104,11 +104,13 @@ class MasterTables:
 
         Raises CometError, and ValueError for an answer that is none.
         """
+        # What comes while the master answers may be of a topic that it makes after its answer.
+        asked_at = self._store.written_offset
         topics = parse_json(
             await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable
         )
         if topics.data_version != self._topics.data_version or not self._has_compared:
-            await self._take_topics(topics)
+            await self._take_topics(topics, asked_at)
         await self._drop_former()
         self._offsets.replace(await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET))
         self._delay.replace(await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET))
@@ -124,13 +126,16 @@ class MasterTables:
         if end.isdecimal():
             self.master_end, self.master_end_ms = int(end), self._clock.monotonic_ms()
 
-    async def _take_topics(self, table: TopicConfigTable) -> None:
+    async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
-        told = {} if table.cometmq_deleted is UNSET else table.cometmq_deleted
-        # Another master's table may not name what this one's did, of the broker's own.
-        deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
-        ends = dict.fromkeys(deleted, store.written_offset) | told
+        if table.cometmq_deleted is not UNSET:
+            # One that it lacks besides, a master that was promoted never heard of.
+            ends = table.cometmq_deleted
+        else:
+            # Another master's table may not name what this one's did, of the broker's own.
+            deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
+            ends = dict.fromkeys(deleted, asked_at)
         for topic, end in sorted(ends.items(), key=lambda item: item[1]):
             if topics.life_begin(topic) < end:
                 topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)

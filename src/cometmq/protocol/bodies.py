@@ -52,7 +52,7 @@ def table_pieces(
     while some := dict(islice(entries, PIECE_VALUES)):
         yield opening + json.encode(some, order="sorted")[1:-1]
         opening = b","
-    more = b',"cometmqDeleted":' + json.encode(deleted) if deleted else b""
+    more = b',"cometmqDeleted":' + json.encode(deleted) if deleted is not None else b""
     yield (b"}" if opening == b"," else b"{}") + more + b"}"
 
 
