@@ -67,6 +67,7 @@ public final class Driver {
         lites.close();
         transactions.close();
         tools.close();
+        Operations.close();
         System.exit(0);
     }
 

@@ -1,6 +1,8 @@
 import com.alibaba.fastjson.JSONArray;
 import com.alibaba.fastjson.JSONObject;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -14,9 +16,12 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * Steps about what runs: where consumers say they stand, and clients with message trace on, which end
- * with their step and send what they still have of traces then.
+ * with the driver.
  */
 final class Operations {
+    /** Clients that trace: one that ends at once takes what it has not told yet with it. */
+    private static final List<Runnable> OPEN = new ArrayList<>();
+
     private Operations() {
     }
 
@@ -50,15 +55,12 @@ final class Operations {
         producer.setInstanceName("traced" + System.nanoTime());
         producer.setSendMsgTimeout(10_000);
         producer.start();
-        try {
-            byte[] body = "traced".getBytes(StandardCharsets.UTF_8);
-            Message message = new Message(command.getString("topic"), body);
-            message.setKeys(command.getString("key"));
-            SendResult result = producer.send(message);
-            return Facts.of(result);
-        } finally {
-            producer.shutdown();
-        }
+        OPEN.add(producer::shutdown);
+        byte[] body = "traced".getBytes(StandardCharsets.UTF_8);
+        Message message = new Message(command.getString("topic"), body);
+        message.setKeys(command.getString("key"));
+        SendResult result = producer.send(message);
+        return Facts.of(result);
     }
 
     /** tracedConsume: namesrv, group, topic: consumes one message; whether it came. */
@@ -74,10 +76,12 @@ final class Operations {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        try {
-            return left.await(40, TimeUnit.SECONDS);
-        } finally {
-            consumer.shutdown();
-        }
+        OPEN.add(consumer::shutdown);
+        return left.await(40, TimeUnit.SECONDS);
+    }
+
+    /** Ends the clients that trace. */
+    static void close() {
+        OPEN.forEach(Runnable::run);
     }
 }
