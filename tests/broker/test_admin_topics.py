@@ -123,7 +123,7 @@ async def test_a_send_in_the_turn_of_a_deletion_is_of_one_life_only(tmp_path: Pa
 async def test_all_topics_are_listed(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         await create(parts, creation())
-        reply = await parts.ask(Code.GET_ALL_TOPIC_CONFIG)
+        reply = await parts.ask(Code.GET_ALL_TOPIC_CONFIG, h.AllTopics())
         table = parse_json(reply.body, TopicConfigTable)
         assert table.topic_config_table["t"].write_queue_nums == 3
         assert table.data_version == parts.topics.data_version

@@ -14,6 +14,7 @@ from cometmq.broker.mastertables import MasterTables
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.headers import Header
 from tests.broker.serving import RunningBroker, running_broker
 
 
@@ -105,8 +106,10 @@ async def test_what_came_while_the_master_answered_is_of_no_former_life(
         before = other.broker.store.written_offset
         ask = tables._ask
 
-        async def ask_slowly(address: str, code: RequestCode) -> bytes:
-            answer = await ask(address, code)
+        async def ask_slowly(
+            address: str, code: RequestCode, header: Header | None = None
+        ) -> bytes:
+            answer = await ask(address, code, header)
             if code == RequestCode.GET_ALL_TOPIC_CONFIG:
                 await client.send()
             return answer

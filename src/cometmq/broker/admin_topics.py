@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import CreateTopic, Topic
+    from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
     from cometmq.store.deletion import Deletion
     from cometmq.store.engine import MessageStore
 
@@ -145,14 +145,14 @@ class TopicAdmin:
         self._stats.forget_topic(topic)
         return deletion
 
-    async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
+    async def list_all(self, _peer: Peer, request: Request[AllTopics]) -> Reply:
         """Every topic with its configuration."""
         topics = self._topics
         pieces = table_pieces(
             topics.data_version,
             "topicConfigTable",
             topics.registered(),
-            deleted=topics.former_ends(),
+            deleted=topics.former_ends() if truth(request.header.cometmq_deleted) else None,
         )
         return Reply(body=await join_in_slices(pieces, self._clock))
 

@@ -23,6 +23,7 @@ from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import KvTable, SubscriptionGroupTable, TopicConfigTable
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
+from cometmq.protocol.headers import AllTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
     from cometmq.net.client import Remoting
+    from cometmq.protocol.headers import Header
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,8 @@ class MasterTables:
         # What comes while the master answers may be of a topic that it makes after its answer.
         asked_at = self._store.written_offset
         topics = parse_json(
-            await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG), TopicConfigTable
+            await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, AllTopics("true")),
+            TopicConfigTable,
         )
         if topics.data_version != self._topics.data_version or not self._has_compared:
             await self._take_topics(topics, asked_at)
@@ -158,6 +161,6 @@ class MasterTables:
         if dropped:
             await store.upkeep.note_soon()
 
-    async def _ask(self, address: str, code: RequestCode) -> bytes:
-        response = await self._remoting.call(address, code, None, timeout_ms=TIMEOUT_MS)
+    async def _ask(self, address: str, code: RequestCode, header: Header | None = None) -> bytes:
+        response = await self._remoting.call(address, code, header, timeout_ms=TIMEOUT_MS)
         return response.body

@@ -72,8 +72,8 @@ class TopicConfig(Body, frozen=True):
 
 
 class TopicConfigTable(Body, frozen=True):
-    """Answer to 21. A broker of ours says for slaves where in its log the former life of deleted
-    topics ended."""
+    """Answer to 21. A broker of ours tells slaves that ask for it where in its log the former life
+    of deleted topics ended."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topic_config_table: dict[str, TopicConfig] = field(default_factory=dict)

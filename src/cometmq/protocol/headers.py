@@ -1,8 +1,7 @@
 """The typed header fields of every request and response that CometMQ serves or sends.
 
-Python names are snake case; each struct's rename gives the wire names. A field without a default
-must be sent. Sources are upstream's protocol/header/*.java; the send family keeps one set of Python
-names over its long (code 10) and short (310, 320) wire names, so that one handler reads both.
+A field without a default must be sent. The send family has one set of Python names for its long
+(code 10) and short (310, 320) wire names. Sources: upstream's protocol/header/*.java.
 """
 
 from __future__ import annotations
@@ -18,6 +17,12 @@ class Header(Struct, gc=False, rename="camel"):
 
 class NoFields(Header):
     """A request or response whose header carries nothing."""
+
+
+class AllTopics(Header):
+    """Code 21. With ``cometmq_deleted``, ours alone, the answer tells of deleted topics too."""
+
+    cometmq_deleted: Flag = None
 
 
 # ---------------------------------------------------------------------------------------- sending
@@ -111,8 +116,7 @@ class RecallMessageResponse(Header):
 
 
 class PushReply(Header):
-    """Code 326: an answer on its way to the client that asked. Hosts are "ip:port" (upstream:
-    ReplyMessageRequestHeader.java)."""
+    """Code 326 (upstream: ReplyMessageRequestHeader.java). Hosts are "ip:port"."""
 
     producer_group: str
     topic: str

@@ -65,7 +65,7 @@ _BROKER: Final = (
     CodeSpec(Code.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffset, h.QueueOffsetResponse, urgent=True),
     CodeSpec(Code.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffset, urgent=True),
     CodeSpec(Code.UPDATE_AND_CREATE_TOPIC, h.CreateTopic, lane=Lane.TASK, mutates=True),
-    CodeSpec(Code.GET_ALL_TOPIC_CONFIG, h.NoFields, lane=Lane.TASK),
+    CodeSpec(Code.GET_ALL_TOPIC_CONFIG, h.AllTopics, lane=Lane.TASK),
     CodeSpec(Code.GET_TOPIC_CONFIG, h.Topic),
     CodeSpec(Code.UPDATE_BROKER_CONFIG, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.GET_BROKER_CONFIG, h.NoFields, h.GetBrokerConfigResponse, lane=Lane.TASK),
