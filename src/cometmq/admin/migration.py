@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.admin.promotion import promote
 from cometmq.core.errors import CometError
-from cometmq.protocol.bodies import Promote, SubscriptionGroupTable, TopicConfigTable
+from cometmq.protocol.bodies import (
+    Finding,
+    Promote,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import parse_json
 
@@ -61,14 +66,6 @@ class NotMoved(CometError):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What was looked at: ``weight`` is ok, warning or refused."""
-
-    weight: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A running master, and what a move from it means. Sizes in bytes."""
 
@@ -87,7 +84,7 @@ class Plan:
     @property
     def is_refused(self) -> bool:
         """Whether it cannot be moved."""
-        return any(finding.weight == "refused" for finding in self.findings)
+        return any(finding.refuses for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +204,10 @@ async def _free_id(admin: Admin, config: Mapping[str, str]) -> int:
     return next(number for number in range(1, 1 << 16) if str(number) not in taken)
 
 
+async def _log_end(admin: Admin, address: str) -> int:
+    return int((await admin.broker_runtime(address))["commitLogMaxOffset"])
+
+
 async def status(admin: Admin, slave: str) -> Status:
     """How far a slave of ours is. Raises as :func:`plan`, and NotMoved for what is none."""
     runtime = await admin.broker_runtime(slave)
@@ -215,7 +216,7 @@ async def status(admin: Admin, slave: str) -> Status:
         raise NotMoved(f"{slave} is {role or 'no CometMQ broker'}, no slave")
     master, end = runtime["masterAddress"], int(runtime["commitLogMaxOffset"])
     try:
-        behind = int((await admin.broker_runtime(master))["commitLogMaxOffset"]) - end
+        behind = await _log_end(admin, master) - end
     except (CometError, KeyError):
         behind = -1
     return Status(
@@ -251,7 +252,7 @@ class Mover:
         is_java = "startAcceptSendRequestTimeStamp" in old
         self._say(f"near: {seen.behind_bytes:,} bytes behind {seen.master}")
         begun_ms = self._clock.monotonic_ms()
-        await self._fence(seen.master, old, is_java)
+        await self._fence(seen.master, is_java)
         try:
             end = await self._drain(seen.master)
             self._say(f"drained: both logs end at {end:,}")
@@ -287,7 +288,7 @@ class Mover:
                 )
             await self._clock.sleep_ms(_STEP_MS)
 
-    async def _fence(self, master: str, old: Mapping[str, str], is_java: bool) -> None:
+    async def _fence(self, master: str, is_java: bool) -> None:
         if is_java:
             values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
         else:
@@ -311,8 +312,8 @@ class Mover:
                     f"{master} was not drained within {DRAIN_TIMEOUT_MS // 1000} s: its log ended "
                     f"at {before:,} last, and something is written to it still"
                 )
-            end = int((await self._admin.broker_runtime(master))["commitLogMaxOffset"])
-            has = int((await self._admin.broker_runtime(self._slave))["commitLogMaxOffset"])
+            end = await _log_end(self._admin, master)
+            has = await _log_end(self._admin, self._slave)
             quiet = quiet + 1 if end == before == has else 0
             before = end
             await self._clock.sleep_ms(_STEP_MS)
@@ -320,6 +321,6 @@ class Mover:
 
     async def _late_bytes(self, master: str, end: int) -> int:
         try:
-            return int((await self._admin.broker_runtime(master))["commitLogMaxOffset"]) - end
+            return await _log_end(self._admin, master) - end
         except CometError:
             return 0

@@ -251,16 +251,15 @@ class Broker:
             self.part.rejoin = self.rejoin
         else:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
-        name_servers = [each.strip() for each in config.namesrv_addr.split(";") if each.strip()]
         self.rivals = Rivals(
             config.broker_name,
             join(config.broker_ip1, self.port),
-            [] if config.is_slave else name_servers,
+            [] if config.is_slave else config.name_servers,
             remoting=self.remoting,
             clock=clock,
         )
         self.registration = Registration(
-            name_servers,
+            config.name_servers,
             self.topics,
             remoting=self.remoting,
             clock=clock,

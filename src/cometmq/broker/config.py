@@ -160,6 +160,11 @@ class BrokerConfig:
                 raise SettingsError("haMasterAddress", "it is of the form host:port")
 
     @property
+    def name_servers(self) -> list[str]:
+        """The addresses in ``namesrv_addr``."""
+        return [each.strip() for each in self.namesrv_addr.split(";") if each.strip()]
+
+    @property
     def is_slave(self) -> bool:
         """Whether it copies a master's log and takes no sends."""
         return self.broker_role is BrokerRole.SLAVE

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cometmq.broker.app import Broker
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Promotion:
-    """A slave is to be a master of this role."""
-
-    role: BrokerRole
 
 
 class Lives:

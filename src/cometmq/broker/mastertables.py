@@ -6,7 +6,7 @@ late costs little: a consumer that goes on at the slave may see its last seconds
 
 A topic that was deleted goes from the slave's disk too, and one made anew under its name begins
 anew: a master of ours says where in the log the former life ended. A Java master does not, and then
-it ends where the slave's log does when it sees that the topic is gone. Either way the queues wait
+it ends where the slave's log did when it asked for the topics. Either way the queues wait
 until the slave has dispatched its log up to there.
 """
 
@@ -76,6 +76,11 @@ class MasterTables:
         #: The end of the master's log, as it said at ``master_end_ms``; -1 until it did.
         self.master_end = -1
         self.master_end_ms = 0
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago all tables were copied; -1 while they never were."""
+        return -1 if self.synced_ms < 0 else self._clock.monotonic_ms() - self.synced_ms
 
     def soon(self) -> None:
         """The master is there (again): ask it now."""

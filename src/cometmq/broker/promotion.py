@@ -18,7 +18,7 @@ from cometmq.broker.replication import SlavePart
 from cometmq.broker.rivals import master_at
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.net.router import Reply
-from cometmq.protocol.bodies import Promote, Promotion, PromotionFinding
+from cometmq.protocol.bodies import Finding, Promote, Promotion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 
@@ -59,24 +59,24 @@ class Situation:
     tables_age_ms: int
 
 
-def judge(seen: Situation) -> list[PromotionFinding]:
+def judge(seen: Situation) -> list[Finding]:
     """What speaks against a promotion, and what does not."""
     return [*_master(seen), _log(seen), _tables(seen), *_rest(seen)]
 
 
-def _fine(text: str) -> PromotionFinding:
-    return PromotionFinding("ok", text)
+def _fine(text: str) -> Finding:
+    return Finding("ok", text)
 
 
-def _warning(text: str) -> PromotionFinding:
-    return PromotionFinding("warning", text)
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
 
 
-def _refusal(text: str) -> PromotionFinding:
-    return PromotionFinding("refused", text)
+def _refusal(text: str) -> Finding:
+    return Finding("refused", text)
 
 
-def _master(seen: Situation) -> list[PromotionFinding]:
+def _master(seen: Situation) -> list[Finding]:
     found = [
         _refusal(f"name server {server} has {address} as the master: stop that one first")
         for server, address in seen.registered
@@ -90,7 +90,7 @@ def _master(seen: Situation) -> list[PromotionFinding]:
     return found or [_fine("the master is gone: it is not connected, and no name server has it")]
 
 
-def _log(seen: Situation) -> PromotionFinding:
+def _log(seen: Situation) -> Finding:
     if seen.problem:
         return _refusal(f"its log is not the master's: {seen.problem}")
     if seen.told_end < 0:
@@ -105,7 +105,7 @@ def _log(seen: Situation) -> PromotionFinding:
     return _fine(f"it has all that the master had {ago}: {seen.told_end:,} bytes of log")
 
 
-def _tables(seen: Situation) -> PromotionFinding:
+def _tables(seen: Situation) -> Finding:
     if seen.tables_age_ms < 0:
         return _warning("topics, groups and offsets were never copied from the master")
     text = f"topics, groups and offsets were copied {_ago(seen.tables_age_ms)}"
@@ -114,7 +114,7 @@ def _tables(seen: Situation) -> PromotionFinding:
     return _fine(text)
 
 
-def _rest(seen: Situation) -> list[PromotionFinding]:
+def _rest(seen: Situation) -> list[Finding]:
     if not seen.undispatched_bytes:
         return []
     return [_fine(f"{seen.undispatched_bytes:,} bytes are not in queues yet: its start does that")]
@@ -171,7 +171,7 @@ class PromotionAdmin:
                 async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
                     await part.tables.copy(part.where())
         findings = judge(await self._look(part))
-        refused = any(finding.weight == "refused" for finding in findings)
+        refused = any(finding.refuses for finding in findings)
         begins = not wanted.check and (wanted.force or not refused)
         for finding in findings:
             level = logging.INFO if finding.weight == "ok" else logging.WARNING
@@ -183,7 +183,7 @@ class PromotionAdmin:
 
     async def _look(self, part: SlavePart) -> Situation:
         config, store, tables = self._config, part.slave.store, part.tables
-        servers = [each.strip() for each in config.namesrv_addr.split(";") if each.strip()]
+        servers = config.name_servers
         name, remoting = config.broker_name, self._remoting
         answers = await asyncio.gather(*(master_at(remoting, server, name) for server in servers))
         now_ms = self._clock.monotonic_ms()
@@ -198,5 +198,5 @@ class PromotionAdmin:
             undispatched_bytes=store.written_offset - store.dispatched_offset,
             told_end=tables.master_end,
             told_age_ms=now_ms - tables.master_end_ms,
-            tables_age_ms=-1 if tables.synced_ms < 0 else now_ms - tables.synced_ms,
+            tables_age_ms=tables.age_ms,
         )

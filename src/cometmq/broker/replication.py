@@ -154,9 +154,6 @@ class SlavePart:
             "masterHaAddress": self.ha_address,
             "masterConnected": str(self.slave.is_connected).lower(),
             "masterLogEnd": str(self.tables.master_end),
-            "tablesAgeMs": str(self._age_ms(self.tables.synced_ms)),
+            "tablesAgeMs": str(self.tables.age_ms),
             "replicationProblem": "" if problem is None else str(problem),
         }
-
-    def _age_ms(self, moment_ms: int) -> int:
-        return -1 if moment_ms < 0 else self._clock.monotonic_ms() - moment_ms

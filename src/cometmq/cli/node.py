@@ -143,8 +143,7 @@ def set_address(config: BrokerConfig, namesrv: str) -> BrokerConfig:
     """``config`` with ``namesrv`` first among the name servers it registers with."""
     from dataclasses import replace
 
-    others = [address for address in config.namesrv_addr.split(";") if address.strip()]
-    return replace(config, namesrv_addr=";".join([namesrv, *others]))
+    return replace(config, namesrv_addr=";".join([namesrv, *config.name_servers]))
 
 
 def reachable(bind_address: str) -> str:

@@ -96,11 +96,16 @@ class Promote(Body, frozen=True):
     check: bool = False
 
 
-class PromotionFinding(Body, frozen=True):
-    """What was looked at before a promotion: ``weight`` is ok, warning or refused."""
+class Finding(Body, frozen=True):
+    """What was looked at before a promotion or a move: ``weight`` is ok, warning or refused."""
 
     weight: str
     text: str
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it stands against what is wanted."""
+        return self.weight == "refused"
 
 
 class Promotion(Body, frozen=True):
@@ -108,7 +113,7 @@ class Promotion(Body, frozen=True):
 
     begins: bool
     broker_name: str
-    findings: list[PromotionFinding]
+    findings: list[Finding]
 
 
 class ClusterInfo(Body, frozen=True):

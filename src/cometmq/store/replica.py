@@ -330,12 +330,10 @@ class Replica:
     ) -> None:
         topic, queue_id, slot, phys, size = place
         store = self._store
-        queue = store.queues.get((topic, queue_id))
-        if queue is None:
-            try:
-                queue = store.queue(topic, queue_id)
-            except MessageIllegal:
-                # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
-                return
+        try:
+            queue = store.queue(topic, queue_id)
+        except MessageIllegal:
+            # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
+            return
         code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
         rows.append((queue, slot, phys, size, code, store_ms, keys))

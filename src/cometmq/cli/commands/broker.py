@@ -11,7 +11,7 @@ from cometmq.admin.promotion import Outcome, promote
 from cometmq.cli import render
 from cometmq.cli.connect import AsJson, client, run
 from cometmq.core.errors import CometError
-from cometmq.protocol.bodies import Promote
+from cometmq.protocol.bodies import Finding, Promote
 
 
 class MasterRole(StrEnum):
@@ -21,13 +21,21 @@ class MasterRole(StrEnum):
     SYNC_MASTER = "SYNC_MASTER"
 
 
+Role = Annotated[
+    MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
+]
+
+
+def show_finding(finding: Finding) -> None:
+    """What was looked at, as a line."""
+    typer.echo(f"{finding.weight:<8} {finding.text}")
+
+
 def promote_command(
     address: Annotated[
         str, typer.Argument(metavar="HOST:PORT", show_default=False, help="The running slave.")
     ],
-    role: Annotated[
-        MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
-    ] = MasterRole.ASYNC_MASTER,
+    role: Role = MasterRole.ASYNC_MASTER,
     force: Annotated[
         bool, typer.Option("--force", help="Go on though a finding refuses it.")
     ] = False,
@@ -50,12 +58,12 @@ def promote_command(
         render.print_json([found])
     else:
         for finding in found.findings:
-            typer.echo(f"{finding.weight:<8} {finding.text}")
+            show_finding(finding)
     if found.begins:
         if not as_json:
             _say_promoted(address, role.value, outcome)
         return
-    if any(finding.weight == "refused" for finding in found.findings):
+    if any(finding.refuses for finding in found.findings):
         raise CometError(f"{address} was not promoted: see what is refused; --force overrides it")
 
 

@@ -11,9 +11,9 @@ import typer
 
 from cometmq.admin import migration
 from cometmq.admin.api import Admin
-from cometmq.admin.migration import Finding, Move, Mover, NotMoved, Plan, Status
+from cometmq.admin.migration import Move, Mover, NotMoved, Plan, Status
 from cometmq.cli import render
-from cometmq.cli.commands.broker import MasterRole
+from cometmq.cli.commands.broker import MasterRole, Role, show_finding
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.settings import format_properties
 
@@ -54,8 +54,7 @@ def plan(
         render.print_json([found])
     else:
         _show(found)
-    if found.is_refused:
-        raise NotMoved(f"{master} cannot be moved: see what is refused")
+    _check(found)
 
 
 def _show(found: Plan) -> None:
@@ -67,11 +66,12 @@ def _show(found: Plan) -> None:
     typer.echo(f"log      {size:,} bytes, from offset {found.log_start:,} to {found.log_end:,}")
     typer.echo(f"tables   {found.topics:,} topics, {found.groups:,} groups")
     for finding in found.findings:
-        _show_finding(finding)
+        show_finding(finding)
 
 
-def _show_finding(finding: Finding) -> None:
-    typer.echo(f"{finding.weight:<8} {finding.text}")
+def _check(found: Plan) -> None:
+    if found.is_refused:
+        raise NotMoved(f"{found.address} cannot be moved: see what is refused")
 
 
 @app.command()
@@ -87,8 +87,7 @@ def attach(
     """Write a property file for a slave of MASTER, and run that slave in this process."""
     found = run(_plan(namesrv, master, store.absolute(), port))
     _show(found)
-    if found.is_refused:
-        raise NotMoved(f"{master} cannot be moved: see what is refused")
+    _check(found)
     path = store / CONFIG_NAME
     if path.exists():
         typer.echo(f"settings {path} is there already, and stays as it is")
@@ -149,9 +148,7 @@ def _show_status(seen: Status, rate: int, as_json: bool) -> None:
 def promote(
     slave: SlaveAt,
     namesrv: Namesrv = "",
-    role: Annotated[
-        MasterRole, typer.Option(help="When it acknowledges a send.", case_sensitive=False)
-    ] = MasterRole.ASYNC_MASTER,
+    role: Role = MasterRole.ASYNC_MASTER,
     wait: Annotated[float, typer.Option(help="Seconds to wait until it is near.")] = 600,
     as_json: AsJson = False,
 ) -> None:

@@ -109,6 +109,11 @@ class BrokerMachine:
         return self._lives.broker if self._lives is not None else None
 
     @property
+    def log_end(self) -> int:
+        """Where the log ends, of the process that runs or ran last; 0 before it was made."""
+        return 0 if self.broker is None else self.broker.store.written_offset
+
+    @property
     def is_up(self) -> bool:
         """Whether a process runs."""
         return self._process is not None and self._process.alive

@@ -1,6 +1,6 @@
-"""What an operator does once a master is gone for good, with its disk: the slave whose log is the
-longest becomes the master, and the others follow it. The machine that was lost may come back as a
-slave, with an empty disk.
+"""What an operator does once a master is gone: the slave whose log is the longest becomes the
+master, and the others follow it. The machine that was lost may come back as a slave: with an empty
+disk, or with its old log, which it cuts.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Operator:
         for _ in range(_TRIES):
             if await self._all_serve():
                 break
-        chosen = max(cluster.slaves, key=_log_end)
+        chosen = max(cluster.slaves, key=lambda slave: slave.log_end)
         if chosen.is_serving:
             cluster.stop_broker(chosen)
         await until(cluster.clock, lambda: not chosen.is_up, _STOP_MS)
         self._look_at_losses(chosen, lost)
-        if not _log_end(chosen):
+        if not chosen.log_end:
             # A log that has nothing in common with its master's is never cut.
             lost.destroy()
         others = [slave for slave in cluster.slaves if slave is not chosen]
@@ -117,14 +117,10 @@ class Operator:
     def _look_at_losses(self, chosen: BrokerMachine, lost: BrokerMachine) -> None:
         """What a SYNC_MASTER acknowledged is in the log of the slave that had it, if that had to
         keep it; everything else behind its end is gone."""
-        end = _log_end(chosen)
+        end = chosen.log_end
         is_safe = lost.config.broker_role is BrokerRole.SYNC_MASTER and not any(
             slave.may_lack for slave in self._cluster.slaves
         )
         gone = [each for each in self._log if each.physical_offset >= end]
         kept = {each.body for each in stored(chosen)}
         self._watch.lost(gone, kept, self._cluster.clock.monotonic_ms(), is_safe=is_safe)
-
-
-def _log_end(machine: BrokerMachine) -> int:
-    return machine.broker.store.written_offset if machine.broker is not None else 0

@@ -23,7 +23,6 @@ from cometmq.testing.sim.workload import CASTS, Workload, no_message
 if TYPE_CHECKING:
     from cometmq.broker.app import Broker
     from cometmq.testing.sim.history import Group
-    from cometmq.testing.sim.machines import BrokerMachine
 
 #: What a run comes to at least, with a crash after a message was acknowledged.
 OPERATIONS: Final = 200
@@ -181,7 +180,7 @@ class Run:
                 continue
             at = parting(master, slave)
             if slave is operator.rejoining:
-                if at < 0 and written(slave) <= written(master):
+                if at < 0 and slave.log_end <= master.log_end:
                     operator.rejoining = None
             elif at >= 0:
                 self.watch.violate("same log", f"{slave.name} differs from offset {at} on")
@@ -194,12 +193,6 @@ class Run:
             problems = await differences(master, slave.broker)
             found += [f"{slave.name}: {problem}" for problem in problems]
         return found
-
-
-def written(machine: BrokerMachine) -> int:
-    """Where the log of a running broker ends."""
-    assert machine.broker is not None
-    return machine.broker.store.written_offset
 
 
 def run(seed: int) -> Report:
