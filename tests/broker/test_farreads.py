@@ -20,8 +20,8 @@ def test_while_the_log_grows_a_pull_is_followed_by_a_rest() -> None:
     assert not share.rests(1_000 * MS, 0)
     share.spent(1_001 * MS, 2 * MS)
     # What was left of the share a millisecond ago counts.
-    assert share.rests(1_007 * MS, 1)
-    assert not share.rests(1_008 * MS, 2)
+    assert share.rests((1_000 + 2 * PARTS - 1) * MS, 1)
+    assert not share.rests((1_000 + 2 * PARTS) * MS, 2)
 
 
 def test_without_sends_there_is_no_rest() -> None:
@@ -99,7 +99,8 @@ async def test_pulls_wait_for_their_turn_while_others_send() -> None:
         assert far.read == ["a"]
         took_ms = await far.until_read()
         assert far.read == ["a", "b", "c", "d"]
-        assert 20 <= took_ms <= 30
+        # Three more turns of 2 ms, each after its rest.
+        assert 5 * PARTS <= took_ms <= 7.5 * PARTS
 
 
 async def test_when_nobody_sends_nobody_waits() -> None:

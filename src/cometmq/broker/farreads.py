@@ -2,7 +2,7 @@
 
 A consumer that replays asks again as soon as it is answered, and what it asks for is copied out of
 the system's memory and compared with its seal: all of the loop's time, if it may, and every send
-waits behind it. So while the log grows, a pull that took a while is followed by a rest three times
+waits behind it. So while the log grows, a pull that took a while is followed by a rest five times
 as long before the next one is read; others wait for that, in order. When nobody sends there is no
 rest (docs/decisions/0020-cold-reads.md has the numbers).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
 
 #: Of the loop's time, one part in so many goes to pulls far behind the end.
-PARTS: Final = 4
+PARTS: Final = 6
 #: The log grows as long as it did so within this.
 _GROWS_NS: Final = 20_000_000
 #: What was not used of the share counts for so long.
