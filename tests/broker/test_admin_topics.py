@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest
 from cometmq.protocol import headers as h
@@ -132,6 +133,15 @@ async def test_all_topics_are_listed(tmp_path: Path) -> None:
         ).topic_list
         assert {"TBW102", "broker-a", "DefaultCluster"} <= set(system)
         assert "t" not in system
+
+
+async def test_a_slave_is_told_what_a_fenced_broker_s_topics_may(tmp_path: Path) -> None:
+    async with open_parts(tmp_path, BrokerConfig(broker_permission=4)) as parts:
+        await create(parts, creation())
+        reply = await parts.ask(Code.GET_ALL_TOPIC_CONFIG, h.AllTopics())
+        listed = parse_json(reply.body, TopicConfigTable)
+        assert listed.topic_config_table["t"].perm == 6
+        assert parts.topics.registered()["t"].perm == 4
 
 
 async def test_one_topic_is_described(tmp_path: Path) -> None:

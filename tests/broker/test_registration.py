@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,28 @@ async def test_a_broker_registers_with_every_name_server(first: Served, second: 
     assert version(first) is None
     assert version(second) is None
     assert broker.registration.registered_with == []
+
+
+async def test_a_broker_that_moved_is_registered_there_alone(first: Served, second: Served) -> None:
+    broker = Broker(first.address, second.address)
+    await broker.registration.start(PLACE)
+    await until(lambda: len(broker.registration.registered_with) == 2)
+    moved = replace(PLACE, broker_addr="127.0.0.1:10999")
+    await broker.registration.move(moved)
+    for served in (first, second):
+        routes = served.server.routes
+        found = json.loads(routes.pick("t") or b"{}")
+        assert found["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:10999"}
+        assert version(served) is None
+        # Who was there before says goodbye late: a moment later it is as it should be.
+        routes.unregister(h.BrokerIdentity("broker-a", "127.0.0.1:10999", "c", 0))
+        assert routes.pick("t") is None
+    await broker.pass_time(r.MOVED_HEARTBEAT_MS)
+    await broker.pass_time(r.MOVED_HEARTBEAT_MS)
+    await until(lambda: first.server.routes.pick("t") is not None)
+    await until(lambda: second.server.routes.pick("t") is not None)
+    await broker.close()
+    assert first.server.routes.pick("t") is None
 
 
 async def test_changes_of_one_rest_leave_together(first: Served) -> None:

@@ -111,6 +111,17 @@ def test_an_address_has_one_id(routes: RouteTable) -> None:
     assert addresses(routes) == {"broker-a": {"0": "a:2"}}
 
 
+def test_a_broker_that_moved_is_at_one_address(routes: RouteTable) -> None:
+    routes.register(header(), Registration(DataVersion(1, 1), {}, ["f:1"]), "same", 0)
+    routes.register(header(address="a:9"), body("t"), "same", 0)
+    assert addresses(routes) == {"broker-a": {"0": "a:9"}}
+    assert routes.data_version("a:1") is None
+    # Neither its silence nor its end takes the connection along.
+    routes.heartbeat("a:9", DataVersion(1, 1), 120_001)
+    assert routes.expire(120_001) == []
+    assert routes.channel_closed("same") == ["a:9"]
+
+
 def test_a_broker_may_come_back_at_another_address(routes: RouteTable) -> None:
     routes.register(header(), body("t"), "old", 0)
     routes.register(header(address="a:9"), body("t"), "new", 0)

@@ -9,6 +9,7 @@ fence     the old master refuses sends (startAcceptSendRequestTimeStamp, in a Ja
 drain     until its log has ended, and the slave has all of it
 retire    the old master registers by another id, so that it does not take the name back
 promote   the slave begins anew as the master
+address   once the old master has stopped the new one takes its address, if that is wanted
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cometmq.admin.promotion import promote
+from cometmq.admin.takeover import WAIT_MS, look_at_address
+from cometmq.admin.takeover import take_address as take_over
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import (
     Finding,
@@ -115,13 +118,15 @@ class Status:
 @dataclass(frozen=True, slots=True)
 class Move:
     """A move that was made: how long no broker took sends, and how many bytes the old master's log
-    grew by afterwards, which nobody else has."""
+    grew by afterwards, which nobody else has. ``address_ms`` is after how long the new master
+    listened on the old one's address, counted from the same moment; -1 when it was not to."""
 
     name: str
     old: str
     new: str
     pause_ms: int
     late_bytes: int
+    address_ms: int = -1
 
 
 async def plan(admin: Admin, session: Session, address: str, store: Path, port: int) -> Plan:
@@ -238,16 +243,27 @@ class Mover:
     def __init__(
         self, admin: Admin, session: Session, slave: str, *, say: Callable[[str], None]
     ) -> None:
+        #: Asked to stop the old master, once all of it is moved.
+        self.stop_old: Callable[[], None] = lambda: None
         self._admin = admin
         self._clock = session.clock
         self._remoting = session.remoting
         self._slave = slave
         self._say = say
 
-    async def move(self, role: str = "ASYNC_MASTER", wait_ms: int = 600_000) -> Move:
+    async def move(
+        self,
+        role: str = "ASYNC_MASTER",
+        wait_ms: int = 600_000,
+        *,
+        take_address: bool = False,
+        address_wait_ms: int = WAIT_MS,
+    ) -> Move:
         """All of it. Raises NotMoved; before the slave is promoted the old master takes sends again
-        then."""
+        then. Raises NotTaken when all was moved but the address."""
         seen = await self._until_near(wait_ms)
+        if take_address:
+            await self._check_address(seen.master)
         old = await self._admin.broker_config(seen.master)
         is_java = "startAcceptSendRequestTimeStamp" in old
         self._say(f"near: {seen.behind_bytes:,} bytes behind {seen.master}")
@@ -267,10 +283,26 @@ class Mover:
         outcome = await promote(self._remoting, self._clock, self._slave, wanted)
         pause_ms = self._clock.monotonic_ms() - begun_ms
         self._say(f"promoted: {self._slave} is the master of {outcome.promotion.broker_name}")
-        return Move(
-            outcome.promotion.broker_name, seen.master, self._slave, pause_ms,
-            await self._late_bytes(seen.master, end),
-        )  # fmt: skip
+        late_bytes = await self._late_bytes(seen.master, end)
+        if take_address:
+            self.stop_old()
+            await take_over(
+                self._remoting, self._clock, self._slave, seen.master,
+                wait_ms=address_wait_ms, say=self._say,
+            )  # fmt: skip
+            self._say(f"address: {self._slave} listens on {seen.master}, too")
+        address_ms = self._clock.monotonic_ms() - begun_ms if take_address else -1
+        name = outcome.promotion.broker_name
+        return Move(name, seen.master, self._slave, pause_ms, late_bytes, address_ms)
+
+    async def _check_address(self, master: str) -> None:
+        found = await look_at_address(self._remoting, self._slave, master)
+        if found.state == "not_here":
+            raise NotMoved(
+                f"{self._slave} cannot take over {master}, an address of another machine "
+                f"({found.text}): nothing was changed; promote without the address, move it to the "
+                "new machine, and run cometmq migrate take-address then"
+            )
 
     async def _until_near(self, wait_ms: int) -> Status:
         deadline_ms = self._clock.monotonic_ms() + wait_ms

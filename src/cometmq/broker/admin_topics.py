@@ -146,12 +146,13 @@ class TopicAdmin:
         return deletion
 
     async def list_all(self, _peer: Peer, request: Request[AllTopics]) -> Reply:
-        """Every topic with its configuration."""
+        """Every topic with its configuration, whatever ``brokerPermission`` leaves of it: a slave
+        has to have the same."""
         topics = self._topics
         pieces = table_pieces(
             topics.data_version,
             "topicConfigTable",
-            topics.registered(),
+            topics.values(),
             deleted=topics.former_ends() if truth(request.header.cometmq_deleted) else None,
         )
         return Reply(body=await join_in_slices(pieces, self._clock))

@@ -16,6 +16,7 @@ from cometmq.broker.promotion import PromotionAdmin
 from cometmq.broker.query import QueryHandler
 from cometmq.broker.relay import RelayHandler
 from cometmq.broker.resetoffset import ResetHandler
+from cometmq.broker.takenaddress import AddressAdmin
 
 if TYPE_CHECKING:
     from cometmq.broker.app import Broker
@@ -71,6 +72,14 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             promote=lambda: broker.promote,
             remoting=broker.remoting,
             clock=broker.clock,
+        ),
+        AddressAdmin(
+            broker.addresses,
+            config=broker.config,
+            files=broker.store.files,
+            clock=broker.clock,
+            serve=lambda listener: broker.server.serve(listener),
+            moved=broker.moved,
         ),
         *_consumer_parts(broker),
     )

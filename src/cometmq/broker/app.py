@@ -24,7 +24,7 @@ from cometmq.broker.hooks import ConsumeHooks, SendHooks
 from cometmq.broker.mastertables import MasterTables
 from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
-from cometmq.broker.ports import join, reserve_ha, reserve_ports
+from cometmq.broker.ports import join, reserve_ha
 from cometmq.broker.pull import PullHandler
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.registration import BrokerPlace, Registration
@@ -37,6 +37,7 @@ from cometmq.broker.send import SendHandler
 from cometmq.broker.slaverole import as_slave, forget_notes
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.tables import warn_of_missing
+from cometmq.broker.takenaddress import Addresses
 from cometmq.broker.timers.recall import RecallHandler
 from cometmq.broker.timers.rules import TimerRules
 from cometmq.broker.timers.service import Timers
@@ -88,6 +89,8 @@ class Broker:
         self.clock = clock
         self._files = files
         self._reserve = reserve
+        root = store_config.store_path_root_dir
+        self.addresses = Addresses(config, root, reserve)
         self.watchdog = Watchdog(clock)
         self._tasks = Tasks(self.watchdog)
         self.stats = BrokerStats(clock)
@@ -121,10 +124,10 @@ class Broker:
     async def _start(self) -> None:
         # What is pushed here is closed in reverse, also when a later step fails.
         push, push_async = self._stack.callback, self._stack.push_async_callback
-        listeners = reserve_ports(self.config.bind_address, self.config.listen_port, self._reserve)
+        listeners = self.addresses.reserve()
         for listener in listeners:
             push(listener.close)
-        self.port = listeners[0].getsockname()[1]
+        self.port = self.addresses.port
         self._ha_listener = self._reserve_ha()
         self.store = MessageStore.open(self._store_config, self.clock, self._files)
         push(self.store.close)
@@ -253,7 +256,7 @@ class Broker:
             self.part = MasterPart(config, self.store, clock=clock, tasks=tasks)
         self.rivals = Rivals(
             config.broker_name,
-            join(config.broker_ip1, self.port),
+            {self.addresses.own, self.addresses.current},
             [] if config.is_slave else config.name_servers,
             remoting=self.remoting,
             clock=clock,
@@ -429,9 +432,14 @@ class Broker:
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            broker_addr=join(config.broker_ip1, self.port),
+            broker_addr=self.addresses.current,
             ha_server_addr=join(config.broker_ip2 or config.broker_ip1, ha_port),
         )
+
+    async def moved(self) -> None:
+        """Have name servers know this broker by the address of now."""
+        self.rivals.own.add(self.addresses.current)
+        await self.registration.move(self._place())
 
     def _dispatched(self, grown: Growth) -> None:
         self.stats.on_dispatch(grown)

@@ -58,6 +58,7 @@ class BrokerConfig:
 
     ``ha_listen_port`` 0 is the port behind ``listen_port``. A slave connects to
     ``ha_master_address``, or without one to the master that name servers know for its name.
+    ``taken_address`` is a second one to listen on, by which it registers: a former master's.
     ``ha_rejoin`` says what it does when their logs differ.
     ``in_sync_replicas`` counts the logs that hold a message before a SYNC_MASTER acknowledges it,
     its own among them; it waits for one slave at least. ``ha_whole_history`` gives a slave that has
@@ -78,6 +79,7 @@ class BrokerConfig:
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = 0
     ha_master_address: str = ""
+    taken_address: str = ""
     ha_transfer_batch_size: int = 256 << 10
     ha_slave_fallbehind_max: int = 256 << 20
     ha_whole_history: bool = True
@@ -154,10 +156,13 @@ class BrokerConfig:
             raise SettingsError("inSyncReplicas", "the master's own log is one of them")
         if min(self.max_ha_transfer_byte_in_second, self.slave_timeout) < 0:
             raise SettingsError("maxHaTransferByteInSecond", "it and slaveTimeout are not negative")
-        if self.ha_master_address:
-            host, _, port = self.ha_master_address.rpartition(":")
-            if not (host and port.isdecimal()):
-                raise SettingsError("haMasterAddress", "it is of the form host:port")
+        for key, address in (
+            ("haMasterAddress", self.ha_master_address),
+            ("takenAddress", self.taken_address),
+        ):
+            host, _, port = address.rpartition(":")
+            if address and not (host and port.isdecimal()):
+                raise SettingsError(key, "it is of the form host:port")
 
     @property
     def name_servers(self) -> list[str]:

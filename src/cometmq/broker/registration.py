@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -46,6 +46,12 @@ TIMEOUT_MS: Final = 6_000
 ANNOUNCE_TIMEOUT_MS: Final = 1_000
 #: A stopping broker waits no longer for a name server to say goodbye.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
+#: After a move, for so long, name servers are asked so often: what the address stood for before may
+#: still say goodbye, and take it along.
+MOVED_MS: Final = 60_000
+MOVED_HEARTBEAT_MS: Final = 1_000
+#: An id that no broker has, to have a name server forget an address and nothing else.
+_NOBODY: Final = 2**31 - 1
 #: Plain bodies over this leave compressed: a frame holds 16 MiB.
 PLAIN_BODY_MAX_BYTES: Final = 4 * 1024 * 1024
 
@@ -65,10 +71,11 @@ class BrokerPlace:
 
 @dataclass(slots=True)
 class _NameServer:
-    """What is known of one name server: the version it has from us, None when it has none, and how
-    often its connection broke."""
+    """What is known of one name server: the version it has from us, None when it has none, how
+    often its connection broke, and the address that it was told last."""
 
     address: str
+    told: str = ""
     version: DataVersion | None = None
     losses: int = 0
     due_ms: int = 0
@@ -127,6 +134,7 @@ class Registration:
         self._place: BrokerPlace | None = None
         self._batching = False
         self._rest_until_ms = clock.monotonic_ms()
+        self._hasty_until_ms = clock.monotonic_ms()
         self._loops: list[asyncio.Task[None]] = []
         self._first = asyncio.Event()
         self._progress = asyncio.Event()
@@ -144,7 +152,7 @@ class Registration:
         self._remoting.on_close.append(self._connection_lost)
         for server in self._servers:
             server.wake.set()
-            self._spawn(self._serve(server, place), f"register with {server.address}")
+            self._spawn(self._serve(server), f"register with {server.address}")
         self._spawn(self._tick(), "registration heartbeat")
         await self._first.wait()
 
@@ -166,6 +174,16 @@ class Registration:
                     await self._progress.wait()
         except TimeoutError:
             log.warning("topics not announced in time version=%d", counter)
+
+    async def move(self, place: BrokerPlace) -> None:
+        """Register as ``place``, and have what was registered before forgotten. Returns once every
+        name server that can be reached has it, or after 1 s."""
+        self._place = place
+        self._hasty_until_ms = self._clock.monotonic_ms() + MOVED_MS
+        for server in self._servers:
+            server.version, server.due_ms = None, 0
+            server.wake.set()
+        await self.announced()
 
     async def stop(self) -> None:
         """Stop registering and tell every reachable name server that this broker is gone."""
@@ -214,12 +232,15 @@ class Registration:
                     server.version = None
                     server.due_ms = 0
 
-    async def _serve(self, server: _NameServer, place: BrokerPlace) -> None:
+    async def _serve(self, server: _NameServer) -> None:
         while True:
             await server.wake.wait()
             server.wake.clear()
+            place, now_ms = self._place, self._clock.monotonic_ms()
+            assert place is not None
             # Not due again while this attempt runs; its outcome sets the next time.
-            server.due_ms = self._clock.monotonic_ms() + HEARTBEAT_MS
+            is_hasty = now_ms < self._hasty_until_ms
+            server.due_ms = now_ms + (MOVED_HEARTBEAT_MS if is_hasty else HEARTBEAT_MS)
             try:
                 await self._update(server, place)
             except CometError as error:
@@ -267,7 +288,12 @@ class Registration:
         now_ms = self._clock.monotonic_ms()
         self._rest_until_ms = now_ms + min(now_ms - started_ms, REST_MAX_MS)
         server.failing = False
-        if server.losses != losses:
+        former, server.told = server.told, place.broker_addr
+        if former not in ("", place.broker_addr):
+            # Only now: without a master its name would be gone for a moment.
+            gone = replace(place, broker_id=_NOBODY, broker_addr=former)
+            await self._unregister(server, gone)
+        if self._place is not place or server.losses != losses:
             # It may have forgotten this broker before it got what changed, or after all of it.
             server.version, server.due_ms = None, 0
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import CometError
@@ -40,19 +40,19 @@ async def master_at(remoting: Remoting, server: str, broker_name: str) -> str | 
 
 
 class Rivals:
-    """Looks for other masters of ``broker_name``, whose own address is ``address``."""
+    """Looks for other masters of ``broker_name``, whose own addresses are ``own``."""
 
     def __init__(
         self,
         broker_name: str,
-        address: str,
+        own: Set[str],
         name_servers: Sequence[str],
         *,
         remoting: Remoting,
         clock: Clock,
     ) -> None:
         self._name = broker_name
-        self._address = address
+        self.own = set(own)
         self._servers = list(name_servers)
         self._remoting = remoting
         self._clock = clock
@@ -69,7 +69,7 @@ class Rivals:
         answers = await asyncio.gather(
             *(master_at(self._remoting, server, self._name) for server in self._servers)
         )
-        found = sorted({at for at in answers if at and at != self._address})
+        found = sorted({at for at in answers if at and at not in self.own})
         for address in set(found) - set(self.found):
             log.error(
                 "another_master name=%s address=%s reason=%r",

@@ -1,10 +1,11 @@
 """The role to which a slave was promoted, kept so that a later start with its old settings does not
-make it a slave again: ``config/cometmq-role.json`` beside the tables. A Java broker passes it by.
+make it a slave again, and the address that it took over: ``config/cometmq-role.json`` beside the
+tables. A Java broker passes it by.
 
-    {"role":"ASYNC_MASTER","sinceMs":1700000000000}
+    {"role":"ASYNC_MASTER","sinceMs":1700000000000,"address":"10.0.0.1:10911"}
 
-It wins over settings that say SLAVE, with a notice in the log. Once the settings say that the
-broker is a master it goes; from then on they count alone.
+It wins over settings that say SLAVE, or that lack the address, with a notice in the log. Once the
+settings say the same it goes; from then on they count alone.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class _Kept(msgspec.Struct, rename="camel"):
 
     role: BrokerRole
     since_ms: int
+    address: str = ""
 
 
 def role_path(root: str) -> str:
@@ -42,18 +44,20 @@ def role_path(root: str) -> str:
     return os.path.join(root, "config", ROLE_FILE)
 
 
-def keep_role(role: BrokerRole, root: str, files: Files, clock: Clock) -> None:
-    """Have a broker begin in a role from now on, whatever its settings say; durable when this
-    returns. Raises OSError."""
+def keep_role(
+    role: BrokerRole, root: str, files: Files, clock: Clock, *, address: str = ""
+) -> None:
+    """Have a broker begin in a role from now on, whatever its settings say, and with an address
+    that it took over if one is given; durable when this returns. Raises OSError."""
     path = role_path(root)
     make_durable_directory(files, os.path.dirname(path))
-    write_file_atomically(
-        files, path, msgspec.json.encode(_Kept(role, clock.wall_ms())), durable=True
-    )
+    kept = msgspec.json.encode(_Kept(role, clock.wall_ms(), address))
+    write_file_atomically(files, path, kept, durable=True)
 
 
 def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerConfig:
-    """The settings with the role that was kept, if one was. Raises StoreCorrupt, OSError."""
+    """The settings with the role and address that were kept, if any were. Raises StoreCorrupt,
+    OSError."""
     path = role_path(root)
     raw = read_file(files, path)
     if raw is None:
@@ -66,10 +70,20 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
             -1,
             f"it does not say which role was kept ({error}): remove it to go by brokerRole",
         ) from None
-    if not config.is_slave:
+    if kept.address and kept.address != config.taken_address:
+        log.warning(
+            "kept_address_wins address=%s reason=%r",
+            kept.address,
+            f"this broker took it over: set takenAddress={kept.address} in its settings, or remove "
+            f"{path} to have it go by them",
+        )
+        config = replace(config, taken_address=kept.address)
+    elif not config.is_slave:
         log.info("kept_role_removed path=%s settings=%s", path, config.broker_role.name)
         files.unlink(path)
         files.sync_directory(os.path.dirname(path))
+        return config
+    if not config.is_slave:
         return config
     log.warning(
         "kept_role_wins role=%s settings=SLAVE reason=%r",

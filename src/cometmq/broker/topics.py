@@ -271,7 +271,7 @@ class TopicTable:
     # ----------------------------------------------------------------------------------- views
 
     def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
-        """The topics as name servers and administrators see them, within ``brokerPermission``.
+        """The topics as name servers see them, within ``brokerPermission``.
 
         Those that changed after the version ``since``, all of them when it is None or too old.
         """
@@ -280,6 +280,10 @@ class TopicTable:
             found = self._table.values()
         permission = self._config.broker_permission
         return found if permission & _READ_WRITE == _READ_WRITE else _Bounded(found, permission)
+
+    def values(self) -> dict[str, TopicConfig]:
+        """All topics as they were made."""
+        return self._table.values()
 
     @property
     def data_version(self) -> DataVersion:

@@ -83,7 +83,7 @@ class BrokerHandlers:
         if peer.closed:
             return Reply()  # which goes nowhere: with its connection the broker is gone
         is_new = routes.data_version(broker.broker_addr) is None
-        rival = routes.rival_of(broker)
+        rival = routes.rival_of(broker, peer)
         if rival:
             log.warning(
                 "master_displaced name=%s address=%s by=%s reason=%r",

@@ -153,7 +153,7 @@ class RouteTable:
         if known is None:
             known = _Broker(name, broker.cluster_name)
             self._brokers = dict(sorted([*self._brokers.items(), (name, known)]))
-        _place(known, broker.broker_id, address)
+        self._displace(known, broker.broker_id, address, channel)
         if wanted and content.topics:
             known.topics.update(content.topics)
         self._live[address] = _LiveBroker(now_ms, content.version, channel, broker.ha_server_addr)
@@ -161,6 +161,14 @@ class RouteTable:
         if content.filter_servers:
             self._filter_servers[address] = content.filter_servers
         return self._master_of(known) if broker.broker_id != MASTER_ID else Registered()
+
+    def _displace(self, known: _Broker, broker_id: int, address: str, channel: object) -> None:
+        """Put an address under its id. Another one of the same broker there is gone."""
+        former = known.addresses.get(broker_id, address)
+        _place(known, broker_id, address)
+        live = self._live.get(former)
+        if former != address and live is not None and live.channel is channel:
+            self._forget(former)
 
     def heartbeat(self, address: str, version: DataVersion, now_ms: int) -> bool:
         """A broker asks whether it must register again; when not, this counts as a sign of life."""
@@ -175,14 +183,17 @@ class RouteTable:
         live = self._live.get(address)
         return None if live is None else live.data_version
 
-    def rival_of(self, broker: RegisterBroker) -> str:
+    def rival_of(self, broker: RegisterBroker, channel: object) -> str:
         """The address of another live master of the name under which a master registers; "" when
-        there is none."""
+        there is none, or it is itself at its address of before."""
         known = self._brokers.get(broker.broker_name)
         if known is None or broker.broker_id != MASTER_ID:
             return ""
         address = known.addresses.get(MASTER_ID, broker.broker_addr)
-        return address if address != broker.broker_addr and address in self._live else ""
+        live = self._live.get(address)
+        if address == broker.broker_addr or live is None or live.channel is channel:
+            return ""
+        return address
 
     def _master_of(self, broker: _Broker) -> Registered:
         address = broker.addresses.get(MASTER_ID)

@@ -116,6 +116,22 @@ class Promotion(Body, frozen=True):
     findings: list[Finding]
 
 
+class TakeAddress(Body, frozen=True):
+    """Body of 31002, ours alone: the "host:port" of a former master, which a master is to listen on
+    and register by. ``check`` asks only whether it could."""
+
+    address: str
+    check: bool = False
+
+
+class AddressState(Body, frozen=True):
+    """Answer to 31002: ``state`` is taken, free, in_use (somebody listens there) or not_here (it is
+    another machine's); ``text`` says why it is not taken."""
+
+    state: str
+    text: str = ""
+
+
 class ClusterInfo(Body, frozen=True):
     """Answer to 106."""
 

@@ -85,6 +85,7 @@ class RequestCode(IntEnum):
     RECALL_MESSAGE = 370
     #: Ours alone: from 31000 on, which the short numbers of binary headers hold.
     PROMOTE_BROKER = 31001
+    TAKE_ADDRESS = 31002
 
 
 class ResponseCode(IntEnum):

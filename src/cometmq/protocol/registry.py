@@ -109,6 +109,7 @@ _BROKER: Final = (
     CodeSpec(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.PROMOTE_BROKER, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(Code.TAKE_ADDRESS, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.SEND_REPLY_MESSAGE, h.SendMessage, h.SendMessageResponse, lane=Lane.TASK),
     CodeSpec(Code.SEND_REPLY_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse, lane=Lane.TASK),
 )

@@ -57,6 +57,36 @@ def test_a_broker_is_moved_step_by_step(
         new.kill()
 
 
+def test_the_address_goes_along(
+    tmp_path: Path, master: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namesrv = master.settings["namesrvAddr"]
+    where = ["-n", namesrv]
+    with BlockingClient(namesrv) as client:
+        client.send("t", b"one")
+    new = BrokerProcess(tmp_path, namesrv, number=1)
+    new.start()
+    own = new.broker
+    try:
+        assert main(["migrate", "promote", own, "--stop-with", "true", *where]) == 2
+        assert "goes with --take-address" in capsys.readouterr().err
+        assert main(["migrate", "take-address", own, master.broker]) == 1
+        assert "promote it" in capsys.readouterr().err
+        assert master.process is not None
+        words = ["--take-address", "--stop-with", f"kill {master.process.pid}"]
+        assert main(["migrate", "promote", own, *words, *where]) == 0
+        assert f"{own} listens on {master.broker} too" in capsys.readouterr().out
+        with BlockingClient(namesrv) as client:
+            client.send("t", b"two")
+        assert main(["migrate", "take-address", own, master.broker]) == 0
+        assert "registered by it" in capsys.readouterr().out
+        assert main(["topic", "describe", "t", "--json", *where]) == 0
+        (described,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert [row["addresses"] for row in described["brokers"]] == [f"0={master.broker}"]
+    finally:
+        new.kill()
+
+
 def test_a_slave_cannot_be_moved(
     tmp_path: Path, master: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,10 @@ public final class Driver {
         steps.put("checks", transactions::checks);
         steps.put("request", transactions::request);
         steps.put("reply", transactions::reply);
+        Steady steady = new Steady();
+        steps.put("steady", steady::start);
+        steps.put("steadyCount", steady::count);
+        steps.put("steadyStop", steady::stop);
         BufferedReader input =
             new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line; (line = input.readLine()) != null; ) {

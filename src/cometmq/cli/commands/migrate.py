@@ -1,24 +1,27 @@
-"""``cometmq migrate plan|attach|status|promote``: off a running broker, usually a Java one."""
+"""``cometmq migrate``: off a running broker, usually a Java one."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cometmq.admin import migration
+from cometmq.admin import migration, takeover
 from cometmq.admin.api import Admin
 from cometmq.admin.migration import Move, Mover, NotMoved, Plan, Status
+from cometmq.admin.takeover import WAIT_MS
 from cometmq.cli import render
 from cometmq.cli.commands.broker import MasterRole, Role, show_finding
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.settings import format_properties
 
 app = typer.Typer(
-    help="Move off a running broker: plan, attach, status, promote.", no_args_is_help=True
+    help="Move off a running broker: plan, attach, status, promote, take-address.",
+    no_args_is_help=True,
 )
 
 CONFIG_NAME = "broker.conf"
@@ -31,6 +34,7 @@ SlaveAt = Annotated[
     str, typer.Argument(metavar="SLAVE", show_default=False, help="HOST:PORT of the attached one.")
 ]
 StoreAt = Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="The new store.")]
+AddressWait = Annotated[float, typer.Option(help="Seconds to wait until the address is free.")]
 Port = Annotated[int, typer.Option(help="Where the new broker listens.")]
 
 
@@ -150,17 +154,42 @@ def promote(
     namesrv: Namesrv = "",
     role: Role = MasterRole.ASYNC_MASTER,
     wait: Annotated[float, typer.Option(help="Seconds to wait until it is near.")] = 600,
+    address: Annotated[
+        bool,
+        typer.Option("--take-address", help="Listen on the old master's address once it stopped."),
+    ] = False,
+    address_wait: AddressWait = WAIT_MS / 1_000,
+    stop_with: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Stops the old master; run once all is moved."),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Make the attached broker the master; the old one takes no more sends."""
+    if stop_with and not address:
+        raise typer.BadParameter("--stop-with goes with --take-address")
+
+    stopping: list[subprocess.Popen[bytes]] = []
 
     async def main() -> Move:
         async with client(namesrv) as opened:
             say = (lambda text: None) if as_json else typer.echo
             mover = Mover(Admin(opened.session), opened.session, slave, say=say)
-            return await mover.move(role.value, int(wait * 1_000))
+            if stop_with:
+                mover.stop_old = lambda: stopping.append(_begin(stop_with))
+            return await mover.move(
+                role.value,
+                int(wait * 1_000),
+                take_address=address,
+                address_wait_ms=int(address_wait * 1_000),
+            )
 
-    made = run(main())
+    try:
+        made = run(main())
+    finally:
+        for process in stopping:
+            if process.wait():
+                typer.echo(f"warning  it ended with {process.returncode}: {stop_with}", err=True)
     if as_json:
         render.print_json([made])
         return
@@ -170,4 +199,41 @@ def promote(
             f"warning  {made.late_bytes:,} bytes were written to {made.old} afterwards "
             "(retries, ends of transactions, delayed messages): they are in its log alone"
         )
-    typer.echo(f"Stop {made.old} now. Its log stays as it is; start it again only as a slave.")
+    if address:
+        typer.echo(
+            f"{made.new} listens on {made.old} too, after {made.address_ms} ms, and is registered "
+            f"by that. It stays so over restarts. Set takenAddress={made.old} in its settings when "
+            "you can, and keep the old broker from being started there."
+        )
+    else:
+        typer.echo(f"Stop {made.old} now. Its log stays as it is; start it again only as a slave.")
+
+
+def _begin(command: str) -> subprocess.Popen[bytes]:
+    """Have the old master stopped beside what follows: it takes its time to end."""
+    typer.echo(f"stopping: {command}", err=True)
+    return subprocess.Popen(command, shell=True, stdin=subprocess.DEVNULL)
+
+
+@app.command("take-address")
+def take_address(
+    master: Annotated[
+        str, typer.Argument(metavar="BROKER", show_default=False, help="The new master.")
+    ],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", show_default=False, help="HOST:PORT of the old one.")
+    ],
+    wait: AddressWait = WAIT_MS / 1_000,
+) -> None:
+    """Have the new master listen on the old one's address, too, once that has stopped."""
+
+    async def main() -> int:
+        async with client("") as opened:
+            session = opened.session
+            return await takeover.take_address(
+                session.remoting, session.clock, master, address,
+                wait_ms=int(wait * 1_000), say=typer.echo,
+            )  # fmt: skip
+
+    took_ms = run(main())
+    typer.echo(f"{master} listens on {address}, too, and is registered by it: took_ms={took_ms}")
