@@ -21,11 +21,14 @@ def test_queues_come_and_go(tmp_path: Path) -> None:
     assert table.get(("b", 1)) is table.get(("c", 0)) is None
     assert table.like("a") is queues[0]
     assert table.like("c") is None
+    gone: list[ConsumeQueue] = []
+    table.on_gone.append(gone.append)
     assert table.pop(("a", 0)) is queues[0]
     assert table.pop(("a", 0)) is table.pop(("c", 0)) is None
     assert table.pop(("a", 7)) is queues[1]
     assert [*table.by_topic] == ["b"]
     assert len(table) == 2
+    assert gone == queues[:2]
 
 
 def test_the_queues_of_a_topic_share_its_name(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.destinations import Destinations
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.limits import check_body, check_properties
@@ -61,12 +62,16 @@ if TYPE_CHECKING:
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import SendMessage
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
 
 #: Sends that may wait for a sync; more are refused, for each holds its request.
 MAX_WAITING_SENDS: Final = 100_000
+
+#: Messages lie here until they are due, or their transaction ends.
+_WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 
 #: What the names of the properties that ask for a timer begin with.
 _TIMER_PREFIX: Final = "TIMER_DE"
@@ -96,6 +101,7 @@ class SendHandler:
         self._store = store
         self._appender = appender
         self._topics = topics
+        self._destinations = Destinations(topics, store.queues)
         self._groups = groups
         self._delay = delay
         self._transactions = transactions
@@ -138,14 +144,16 @@ class SendHandler:
         header, batch = request.header, request.header.batch
         if batch is not None and batch != "false" and truth(batch):
             return self.send_batch(peer, request)
-        config = self._check(peer, header)
+        self._check_load(peer)
+        topic, queue_id = header.topic, header.queue_id
+        queues = self._destinations.get(topic)
+        queue = queues[queue_id] if queues is not None and -1 < queue_id < len(queues) else None
+        config = None if queue is not None else self._check_topic(peer, header)
         if self._hooks_added and not self._inside_hooks:
             return self._hooked(self.send, peer, request)
-        topic = header.topic
-        queue_id = self._queue_id(header, config)
-        text = header.properties or ""
+        queue_id = queue_id if config is None else self._queue_id(header, config)
+        text, sys_flag = header.properties or "", header.sys_flag
         properties = props.decode_text(text)
-        sys_flag = header.sys_flag
         answered_id = queue_id
         if (
             sys_flag & TRANSACTION_MASK
@@ -155,10 +163,9 @@ class SendHandler:
             or topic.startswith(RETRY_PREFIX)
         ):
             topic, queue_id, properties = self._divert(header, queue_id, properties)
-            raw = props.encode(properties)
-            sys_flag &= ~TRANSACTION_MASK
-            if topic not in (HALF_TOPIC, TIMER_TOPIC):
-                answered_id = queue_id
+            queue = config = None
+            raw, sys_flag = props.encode(properties), sys_flag & ~TRANSACTION_MASK
+            answered_id = answered_id if topic in _WAITING_ROOMS else queue_id
         else:
             raw = without_wait(text).encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
@@ -170,9 +177,8 @@ class SendHandler:
         if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
             return None
         keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
-        store = self._store
-        physical, queue_offset = store.append(
-            store.queue(topic, queue_id),
+        physical, queue_offset = self._store.append(
+            queue or self._queue(topic, queue_id, config),
             request.body,
             raw,
             flag=header.flag,
@@ -188,17 +194,29 @@ class SendHandler:
         if topic == HALF_TOPIC:
             copy = committed_send(peer, request, answered_id, physical, properties, raw, keys)
             self._transactions.prepared(queue_offset, physical, properties, copy)
-        elif topic == TIMER_TOPIC and (handle := self._timers.recall_handle(properties)):
-            self._answers.recall_handles[physical] = handle
+        elif topic == TIMER_TOPIC:
+            self._keep_handle(physical, properties)
         request.body = b""  # stored: a send that waits for its sync need not hold it too
         waiting = (peer, request, answered_id, queue_offset, physical)
         self._appender.add_send(waiting, wait_durable=wait_durable)
         return None
 
+    def _queue(self, topic: str, queue_id: int, config: TopicConfig | None) -> ConsumeQueue:
+        """A queue to store in; ``config`` is of its topic when a send to it was checked by that."""
+        queue = self._store.queue(topic, queue_id)
+        if config is not None:
+            self._destinations.learn(config, queue)
+        return queue
+
+    def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
+        if handle := self._timers.recall_handle(properties):
+            self._answers.recall_handles[physical] = handle
+
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
         header = request.header
-        config = self._check(peer, header)
+        self._check_load(peer)
+        config = self._check_topic(peer, header)
         if self._hooks and not self._inside_hooks:
             return self._hooked(self.send_batch, peer, request)
         topic = header.topic
@@ -270,14 +288,16 @@ class SendHandler:
 
     # ------------------------------------------------------------------------------------ checks
 
-    def _check(self, peer: Peer, header: SendMessage) -> TopicConfig:
-        broker = self._config
+    def _check_load(self, peer: Peer) -> None:
         if peer.congested or self._appender.waiting_sends > MAX_WAITING_SENDS:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]{self._appender.waiting_sends} sends wait for the disk, this "
                 f"connection's answers {'pile up' if peer.congested else 'are read'}: send slower",
             )
+
+    def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        broker = self._config
         config = self._topics.get(header.topic)
         if config is None:
             config = self._create_topic(peer, header)

@@ -1,8 +1,9 @@
-"""How much goes through the broker: totals, rates over 10, 60 and 600 s, by topic and by group
+"""How much goes through the broker: totals, rates over 10, 60 and 600 s, pulls by group and topic
 (upstream: StoreStatsService.java, BrokerStatsManager.java).
 
 Counting costs nothing that waits: a dispatch is counted once for all its messages, a pull once. A
-sample of the totals is taken each second, and rates are differences between two samples.
+sample of the totals is taken each second, and rates are differences between two samples. How many
+messages a topic got is not counted here: the maximum offsets of its queues say so.
 """
 
 from __future__ import annotations
@@ -94,7 +95,6 @@ class BrokerStats:
         self.found = 0
         self.missed = 0
         self.transferred = 0
-        self.topics: dict[str, Counter] = {}
         self.pulls: dict[tuple[str, str], Counter] = {}
         self.send_backs: dict[tuple[str, str], Counter] = {}
         self._samples.append(self.totals())
@@ -103,18 +103,10 @@ class BrokerStats:
 
     def on_dispatch(self, grown: Growth) -> None:
         """Messages became visible; a listener of the store."""
-        topics, step = self.topics, self._step
         puts = put_bytes = 0
-        for queue, (count, size_bytes) in grown.items():
+        for count, size_bytes in grown.values():
             puts += count
             put_bytes += size_bytes
-            counter = topics.get(queue.topic)
-            if counter is None:
-                counter = topics[queue.topic] = Counter()
-            if counter.step != step:
-                counter.begin(step)
-            counter.count += count
-            counter.size_bytes += size_bytes
         self.puts += puts
         self.put_bytes += put_bytes
 
@@ -140,7 +132,6 @@ class BrokerStats:
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted."""
-        self.topics.pop(topic, None)
         for table in (self.pulls, self.send_backs):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]

@@ -30,35 +30,43 @@ _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
 
 
-class ConsumeQueue:
+class _Hot:
+    """What every send touches. A class's attributes lie behind those of its base, so these are in
+    one piece: with very many queues each piece of memory more is one more to wait for."""
+
+    __slots__ = (
+        "delay_ms",
+        "is_dirty",
+        "is_prompt",
+        "max_offset",
+        "next_offset",
+        "number",
+        "queue_id",
+        "tail",
+        "topic_hash",
+        "topic_tail",
+    )
+
+
+class ConsumeQueue(_Hot):
     """One queue. Offsets count entries.
 
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
     behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
-    ``dirty`` set, the files may lack entries for records from that position of the log on.
-    ``number`` is the journal's (entryjournal.py). With each of ``restarts`` entries may have gone:
-    what is known of an offset is void.
+    ``is_dirty`` the files may lack entries, and the dispatcher knows since when. ``number`` is the
+    journal's (entryjournal.py). With each of ``restarts`` entries may have gone: what is known of
+    an offset is void.
     """
 
     __slots__ = (
         "_floor",
         "_pool",
         "_written",
-        "delay_ms",
         "directory",
-        "dirty",
-        "is_prompt",
-        "max_offset",
         "min_offset",
-        "next_offset",
-        "number",
-        "queue_id",
         "restarts",
-        "tail",
         "tail_offset",
         "topic",
-        "topic_hash",
-        "topic_tail",
     )
 
     def __init__(
@@ -80,7 +88,7 @@ class ConsumeQueue:
         self.is_prompt = topic == SCHEDULE_TOPIC
         self.topic_tail: bytes = topic_tail(topic) if like is None else like.topic_tail
         self.topic_hash: int = topic_prefix(topic) if like is None else like.topic_hash
-        self.dirty: Mark | None = None
+        self.is_dirty = False
         self.number = -1
         self.min_offset = 0
         self._floor = 0

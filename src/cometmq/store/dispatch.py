@@ -50,6 +50,7 @@ class Dispatcher:
         "_dirty",
         "_index",
         "_mark",
+        "_marks",
         "_pool",
         "journal",
         "last_ms",
@@ -62,8 +63,10 @@ class Dispatcher:
         self._index = index
         self._pool = pool
         self.journal = journal
-        #: Queues by the time since which their files lack entries, longest first.
+        #: Queues by the time since which their files lack entries, longest first, and beside them
+        #: since when that is.
         self._dirty: deque[ConsumeQueue] = deque()
+        self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
         self.listeners: list[Listener] = []
         self.position = 0
@@ -106,7 +109,7 @@ class Dispatcher:
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
-                if queue.dirty is None:
+                if not queue.is_dirty:
                     self._soil(queue)
             elif queue_offset >= 0:
                 self._out_of_order(row)
@@ -121,15 +124,16 @@ class Dispatcher:
             return self._dispatch_rows(list(run.rows()))
         queue.tail += b"".join(map(QUEUE_ENTRY.pack, run.places, run.sizes, run.codes))
         queue.max_offset = run.first_offset + len(run)
-        if queue.dirty is None:
+        if not queue.is_dirty:
             self._soil(queue)
         self._index.gather_run(run)
         self.last_ms = run.store_ms
         return {queue: (len(run), sum(run.sizes))}
 
     def _soil(self, queue: ConsumeQueue) -> None:
-        queue.dirty = self._mark
+        queue.is_dirty = True
         self._dirty.append(queue)
+        self._marks.append(self._mark)
 
     def _out_of_order(self, row: Dispatched) -> None:
         queue, queue_offset, phys, size, code, _, _ = row
@@ -142,7 +146,7 @@ class Dispatcher:
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
         queue.max_offset = queue_offset + 1
-        if queue.dirty is None:
+        if not queue.is_dirty:
             self._soil(queue)
 
     def _write_due(self, queues: Iterable[ConsumeQueue]) -> None:
@@ -170,7 +174,7 @@ class Dispatcher:
     @property
     def complete(self) -> Mark:
         """The queue files hold the entries for all records before this."""
-        return self._dirty[0].dirty or self._mark if self._dirty else self._mark
+        return self._marks[0] if self._marks else self._mark
 
     def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
         """Write the entries of the queues that wait longest, and what was gathered besides.
@@ -184,7 +188,8 @@ class Dispatcher:
         try:
             while dirty and left and self.complete[0] < bound:
                 dirty[0].write()
-                dirty.popleft().dirty = None
+                dirty.popleft().is_dirty = False
+                self._marks.popleft()
                 left -= 1
             self.problem = None
         except OSError as error:
@@ -223,12 +228,15 @@ class Dispatcher:
 
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
         """Take over a queue whose files may lack entries since a position before all others."""
-        queue.dirty = since
+        queue.is_dirty = True
         self._dirty.append(queue)
+        self._marks.append(since)
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop what is still to be written for queues that go away."""
-        self._dirty = deque(queue for queue in self._dirty if queue not in gone)
+        kept = [pair for pair in zip(self._dirty, self._marks, strict=True) if pair[0] not in gone]
+        self._dirty = deque(queue for queue, _ in kept)
+        self._marks = deque(mark for _, mark in kept)
         if self.journal.start >= 0:
             self.journal.forget(gone)
 

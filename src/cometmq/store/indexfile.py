@@ -22,6 +22,7 @@ an end time beyond the checkpoint's index time, on which a Java broker rebuilds 
 from __future__ import annotations
 
 from array import array
+from operator import itemgetter
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Final
@@ -195,17 +196,14 @@ class IndexFile:
             seconds = [(ms - begin_ms) // 1000 for ms in store_ms]
         if min(seconds) < 0 or max(seconds) > _MAX_SECONDS:
             seconds = [min(max(second, 0), _MAX_SECONDS) for second in seconds]
-        previous: list[int] = []
-        for number, key_hash in enumerate(hashes, first):
-            place = key_hash % slot_count
-            previous.append(slots[place])
-            slots[place] = number
+        places = [key_hash % slot_count for key_hash in hashes]
+        previous = _exchanged(slots, places, first)
         raw = b"".join(map(ENTRY.pack, hashes, phys, seconds, previous))
         try:
             self._files.pwrite(self._handle, raw, self._entry_position(first))
         except OSError:
-            for key_hash, number in zip(reversed(hashes), reversed(previous), strict=True):
-                slots[key_hash % slot_count] = number
+            for place, number in zip(reversed(places), reversed(previous), strict=True):
+                slots[place] = number
             raise
         self.used_slots += previous.count(0)
         self.count += len(hashes)
@@ -300,6 +298,22 @@ class IndexFile:
         self._closed = True
         if not self._pins:
             self._files.close(self._handle)
+
+
+def _exchanged(slots: memoryview, places: list[int], first: int) -> Sequence[int]:
+    """Put the numbers from ``first`` on into slots; gives what was there, one after the other."""
+    if len(set(places)) == len(places) > 1:
+        # Slots of many topics are all over the memory: a read that waits for one of them lets the
+        # next ones begin, which reading and writing in turns would not.
+        previous: Sequence[int] = itemgetter(*places)(slots)
+        for number, place in enumerate(places, first):
+            slots[place] = number
+        return previous
+    found: list[int] = []
+    for number, place in enumerate(places, first):
+        found.append(slots[place])
+        slots[place] = number
+    return found
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:

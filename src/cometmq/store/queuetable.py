@@ -6,7 +6,7 @@ is not at hand which a send waits for, and the queues of a topic share what stan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 
 class QueueTable:
-    """``by_topic`` is for reading alone."""
+    """``by_topic`` is for reading alone. ``on_gone`` are called at once with each queue that is
+    given up: whoever keeps it lets go of it."""
 
-    __slots__ = ("_count", "by_topic")
+    __slots__ = ("_count", "by_topic", "on_gone")
 
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         self._count = 0
+        self.on_gone: list[Callable[[ConsumeQueue], None]] = []
 
     def __len__(self) -> int:
         return self._count
@@ -53,4 +55,6 @@ class QueueTable:
             self._count -= 1
             if not queues:
                 del self.by_topic[topic]
+            for call in self.on_gone:
+                call(queue)
         return queue

@@ -1,0 +1,44 @@
+"""Where sends go that need no further check: a topic's queues, at one look.
+
+A send needs its topic's configuration, the topic's table of queues, and one of them. With 100 000
+queues each of these look-ups waits several times for memory that no cache has, so what was found
+and checked once is kept together: the queues of a topic by their numbers. A change of any topic
+voids all of it, a queue that goes away what is known of its topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from cometmq.broker.topics import TopicTable
+    from cometmq.protocol.bodies import TopicConfig
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.queuetable import QueueTable
+
+#: Topics with more queues are looked up: taking each new one in would take longer than that.
+MOST_QUEUES: Final = 64
+
+
+class Destinations:
+    """``get`` is the hot look-up: the queues of a topic by number, None for one that nobody sent to
+    yet; None for a topic of which nothing is known."""
+
+    def __init__(self, topics: TopicTable, queues: QueueTable) -> None:
+        self._by_topic: dict[str, tuple[ConsumeQueue | None, ...]] = {}
+        self.get = self._by_topic.get
+        topics.on_change.append(self._by_topic.clear)
+        queues.on_gone.append(self._forget)
+
+    def learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+        """A send to this queue passed all checks. Where some of them look at more than the topic,
+        the next one has to pass them again."""
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        if config.order or count > MOST_QUEUES:
+            return
+        known = list(self._by_topic.get(queue.topic, (None,) * count))
+        known[queue.queue_id] = queue
+        self._by_topic[queue.topic] = tuple(known)
+
+    def _forget(self, queue: ConsumeQueue) -> None:
+        self._by_topic.pop(queue.topic, None)
