@@ -92,7 +92,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a slave is. ``behind_bytes`` is -1 while its master does not answer."""
+    """How far a slave is. ``behind_bytes`` is what its log, up to ``log_end``, lacks, -1 while its
+    master does not answer; ``unchecked_bytes`` of that came already."""
 
     address: str
     role: str
@@ -100,6 +101,7 @@ class Status:
     connected: bool
     log_end: int
     behind_bytes: int
+    unchecked_bytes: int
     undispatched_bytes: int
     tables_age_ms: int
     problem: str
@@ -231,6 +233,7 @@ async def status(admin: Admin, slave: str) -> Status:
         connected=runtime["masterConnected"] == "true",
         log_end=end,
         behind_bytes=behind,
+        unchecked_bytes=int(runtime.get("copiedOffset", end)) - end,
         undispatched_bytes=int(runtime["dispatchBehindBytes"]),
         tables_age_ms=int(runtime["tablesAgeMs"]),
         problem=runtime["replicationProblem"],

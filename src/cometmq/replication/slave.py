@@ -1,8 +1,8 @@
 """A slave's end of replication: connects to the master, copies its log, says what it has.
 
-Bytes that came are written in the turn in which they came, and reported once they are as safe as
-the flush policy promises: written, or with SYNC_FLUSH on the device. A connection that ends, for
-whatever reason, is made again; what was not whole comes again.
+Bytes that came are written in the turn in which they came, and reported once they are checked and
+as safe as the flush policy promises: written, or with SYNC_FLUSH on the device. A connection that
+ends, for whatever reason, is made again; what was not whole, or no record, comes again.
 
     connect -> report a little less than there is -> compare what comes with it -> copy the rest
             -> the logs differ: nothing is copied; LogsDiffer says from where on
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cometmq.core.errors import CometError, StoreError
 from cometmq.replication.prefix import Overlap, first_difference
 from cometmq.replication.transfer import BadPeer, MasterLink
-from cometmq.store.replica import kept_offset
+from cometmq.store.replica import FLOOD_BYTES, UNCHECKED_MAX_BYTES, BadCopy, kept_offset
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -43,6 +43,7 @@ _BACKLOG_LOW: Final = 16_384
 #: Between two bits of following up, while much comes in.
 _FLOOD_PAUSE_S: Final = 0.02
 _PROBLEM_PAUSE_S: Final = 1.0
+_CHECK_STEP_MS: Final = 10
 #: What is read from the master at a time; it stays in the processor's cache.
 _RECEIVE_BYTES: Final = 256 << 10
 
@@ -99,7 +100,6 @@ class Slave:
         self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
         self.problem: CometError | None = None
         self._following_up: asyncio.Handle | None = None
-        replica.may_lag = True
         store.on_progress.append(self._progressed)
         store.listeners.append(lambda _: self._progressed())
 
@@ -113,7 +113,7 @@ class Slave:
         overlap: Overlap | None = None
         while True:
             address = self._master()
-            if address:
+            if address and await self._settle():
                 overlap = overlap or Overlap(
                     self.store.log.segments.start,
                     self.store.written_offset,
@@ -129,6 +129,52 @@ class Slave:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_MS / 1000):
                     await self._due.wait()
+
+    async def _settle(self) -> bool:
+        """Have all that came checked, and take away what is no whole record; False when that
+        fails."""
+        replica, clearing = self.replica, self.replica.clear()
+        try:
+            try:
+                while replica.check():
+                    await self.clock.sleep_ms(0)
+            except BadCopy as problem:
+                self.stopped(problem)
+                clearing = replica.clear(problem.problem)
+            if replica.unchecked_bytes:
+                for _ in clearing:
+                    await self.clock.sleep_ms(0)
+                await self._sync_end()
+        except (StoreError, OSError) as error:
+            self.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
+            return False
+        return True
+
+    async def _sync_end(self) -> None:
+        """Before anything is written behind the log's end, what was taken away there is gone from
+        the device, too."""
+        log = self.store.log
+        file = log.segments.find(log.written)
+        if file is None:
+            return
+        file.pin()
+        loop = asyncio.get_running_loop()
+        syncing = loop.run_in_executor(self.store.executor, file.sync)
+        syncing.add_done_callback(lambda _: file.unpin())
+        try:
+            await asyncio.shield(syncing)
+        except OSError as error:
+            raise log.fail(f"syncing {file.path} failed: {error}") from error
+
+    async def checked(self, timeout_ms: int) -> bool:
+        """Return once all that came was checked, which takes a moment when the master is gone;
+        False when time runs out first."""
+        end_ms = self.clock.monotonic_ms() + timeout_ms
+        while self.replica.may_check:
+            if self.clock.monotonic_ms() >= end_ms:
+                return False
+            await self.clock.sleep_ms(_CHECK_STEP_MS)
+        return True
 
     def try_now(self) -> None:
         """The master is at another address, or there at last: do not wait for the next attempt."""
@@ -161,8 +207,8 @@ class Slave:
             self._connection.progressed()
 
     def follow_up(self) -> None:
-        """See to it that queues and index get what the log is ahead of them."""
-        if self.replica.lag_bytes and self._following_up is None:
+        """See to it that what came is checked, and that queues and index get it."""
+        if self.replica.lags and self._following_up is None:
             loop = asyncio.get_running_loop()
             self._following_up = loop.call_soon(self._follow_up)
 
@@ -177,8 +223,12 @@ class Slave:
         except (StoreError, OSError) as error:
             self.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
             pause_s = _PROBLEM_PAUSE_S
+            if self._connection is not None and isinstance(error, BadCopy):
+                self._connection.abort()
         self._following_up = None
-        if replica.lag_bytes:
+        if self.store.waits_for_sync:
+            self.store.sync()
+        if replica.lags:
             loop = asyncio.get_running_loop()
             self._following_up = loop.call_later(pause_s, self._follow_up)
 
@@ -228,12 +278,12 @@ class _Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        heard = self.link.heard
+        heard, floods = self.link.heard, nbytes >= FLOOD_BYTES
         try:
             for offset, piece in self.link.receive_data(
                 self._buffer[:nbytes], self._slave.clock.monotonic_ms()
             ):
-                self._take(offset, piece)
+                self._take(offset, piece, floods)
             self._find_end()
         except (BadPeer, StoreError, LogsDiffer, OSError) as error:
             self._refuse(error)
@@ -242,7 +292,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._slave.changed()
         self.progressed()
 
-    def _take(self, offset: int, piece: memoryview) -> None:
+    def _take(self, offset: int, piece: memoryview, floods: bool) -> None:
         slave, end = self._slave, self._overlap.end
         if offset == 1 and self._overlap.lacks_first_byte:
             offset, piece = 0, memoryview(b"".join((b"\0", piece)))
@@ -255,7 +305,7 @@ class _Connection(asyncio.BufferedProtocol):
         slave.problem = None
         if slave.replica.received != offset:
             slave.replica.begin(offset)
-        slave.replica.take(piece)
+        slave.replica.take(piece, floods=floods)
         slave.follow_up()
         if slave.store.waits_for_sync:
             slave.store.sync()
@@ -299,13 +349,21 @@ class _Connection(asyncio.BufferedProtocol):
         report = self.link.report(max(has, self._overlap.begin), slave.clock.monotonic_ms())
         if report is not None:
             transport.write(report)
-        waiting = slave.store.backlog.messages
-        if self._paused and waiting < _BACKLOG_LOW:
+        if self._paused and self._waits(_BACKLOG_LOW, UNCHECKED_MAX_BYTES // 2):
+            return
+        if self._paused:
             self._paused = False
             transport.resume_reading()
-        elif not self._paused and waiting > _BACKLOG_HIGH:
+        elif self._waits(_BACKLOG_HIGH, UNCHECKED_MAX_BYTES):
             self._paused = True
             transport.pause_reading()
+
+    def _waits(self, messages: int, unchecked_bytes: int) -> bool:
+        """Whether more than that is still to be done with what came."""
+        replica = self._slave.replica
+        if replica.unchecked_bytes > unchecked_bytes and replica.may_check:
+            return True
+        return self._slave.store.backlog.messages > messages
 
     def _tick(self) -> None:
         if self.over.done():

@@ -1,19 +1,27 @@
 """A copy of another broker's log: bytes that come in pieces become records, written as they are.
 
-Only whole records, and whole blanks up to a file's end, are written; what is left of the bytes
-waits for the rest. A record must stand where it says that it stands, be whole, and have its body's
-CRC: what is copied wrongly would otherwise be acknowledged and served.
+A record is part of the log, and reported, once it is known to stand where it says that it stands,
+to be whole, and to have its body's CRC: what is copied wrongly would otherwise be acknowledged and
+served. In the usual case all of that happens in the turn in which it came: only whole records, and
+whole blanks up to a file's end, are written, what is left waits for the rest, and queues and index
+follow at once. While a long history floods in, what is not copied may be lost with its master, and
+comes first:
 
-Queues and index follow in the same turn, or, while a long history comes in, later: to check a
-record takes a tenth of the time that its entries take, and what is not written yet may be lost with
-its master. ``lag_bytes`` says how much is in the log and in no queue; :meth:`Replica.follow_up`
-reads some of it again and dispatches it.
+    start of the log                 written                      received
+    |  records, in queues  |  records  |  bytes as they came, unseen  |
+                           dispatched  checked, reported              |
+
+Bytes go behind the end of the log as they come, and nobody sees them. :meth:`Replica.follow_up`
+reads them again and checks them, and with that they belong to the log; when there are none left, it
+dispatches what lags. Whatever was not checked is taken away before anything else is written there,
+and a crash leaves it to the next start, which checks all behind the last note.
 
 Nothing else may append to a store that is a copy.
 """
 
 from __future__ import annotations
 
+import logging
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
@@ -34,18 +42,26 @@ from cometmq.store.dispatch import code_and_keys
 from cometmq.store.resident import is_recent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cometmq.store.dispatch import Dispatched
     from cometmq.store.engine import MessageStore
+
+logger = logging.getLogger(__name__)
 
 #: Of a record with IPv4 hosts: size, magic, CRC, queue id, queue offset, physical offset, sysFlag,
 #: store time, body length.
 _HEAD: Final = Struct(">IIIi4xqqi16xq20xI")
 _BODY_AT: Final = HEAD.size
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
-#: So much at once comes from a master that has more of it: entries follow later.
+#: So much at once comes from a master that has more of it.
 FLOOD_BYTES: Final = 96 << 10
-#: What is read again at a time, and fetched ahead when it may have left memory.
-_READ_BYTES: Final = 64 << 10
+#: More than that is not taken unchecked: a stop waits for the check, about a second a GiB.
+UNCHECKED_MAX_BYTES: Final = 1 << 30
+#: What is checked at a time, what is dispatched, and what is fetched ahead of either when it may
+#: have left memory.
+_CHECK_BYTES: Final = 256 << 10
+_DISPATCH_BYTES: Final = 64 << 10
 _AHEAD_BYTES: Final = 1 << 20
 
 
@@ -67,29 +83,44 @@ class Replica:
     """Takes the log of a master into a store. ``received`` is the end of what was taken, whether
     its last record is whole or not.
 
-    With ``may_lag`` somebody calls :meth:`follow_up` for as long as there are ``lag_bytes``;
-    ``floods`` says that much came since it was last set to False.
+    Who takes what floods in calls :meth:`follow_up` for as long as it ``lags``; ``floods`` says
+    that much came since it was last set to False.
     """
 
-    __slots__ = ("_followed", "_rest", "_store", "floods", "may_lag")
+    __slots__ = ("_behind", "_buffer", "_end", "_followed", "_rest", "_store", "floods")
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._rest = b""
+        #: The end of what stands in the files behind the log's end, when it is more than that.
+        self._end = 0
+        #: The first record of it is not there as a whole before this offset.
+        self._behind = 0
+        self._buffer = bytearray()
         #: Up to where the log was given to dispatch, while that lags; else -1.
         self._followed = -1
-        self.may_lag = False
         self.floods = False
+        store.upkeep.on_stop.append(self.finish)
 
     @property
     def received(self) -> int:
         """Where the next bytes go."""
-        return self._store.log.written + len(self._rest)
+        return max(self._store.log.written + len(self._rest), self._end)
 
     @property
-    def lag_bytes(self) -> int:
-        """What is in the log and was not given to dispatch."""
-        return self._store.log.written - self._followed if self._followed >= 0 else 0
+    def unchecked_bytes(self) -> int:
+        """What stands in the files and is no part of the log yet."""
+        return max(self._end - self._store.log.written, 0)
+
+    @property
+    def may_check(self) -> bool:
+        """Whether some of that may be whole records."""
+        return self._store.log.written < self._end >= self._behind
+
+    @property
+    def lags(self) -> bool:
+        """Whether there is something for :meth:`follow_up`."""
+        return self._followed >= 0 or self.may_check
 
     def begin(self, offset: int) -> None:
         """Let a store without a record begin at a physical offset.
@@ -97,10 +128,10 @@ class Replica:
         Raises BadCopy when it has records, or files of the log cannot begin there.
         """
         log = self._store.log
-        if offset == log.written and not self._rest:
+        if offset == self.received:
             return
-        if log.written:
-            raise BadCopy(offset, f"this log ends at {log.written}")
+        if log.written or self._end > offset:
+            raise BadCopy(offset, f"this log ends at {self.received}")
         if offset % log.segments.file_bytes:
             raise BadCopy(
                 offset,
@@ -108,20 +139,23 @@ class Replica:
                 "mappedFileSizeCommitLog to the master's",
             )
         log.restart_at(offset)
-        self._store.dispatcher.begin(offset)
 
-    def take(self, data: bytes | memoryview) -> None:
-        """Write what ``data`` completes, and dispatch it, or let that wait.
+    def take(self, data: bytes | memoryview, *, floods: bool = False) -> None:
+        """Write what came for ``received``; with ``floods`` it is part of much that comes.
 
-        Raises BadCopy, with nothing of it taken, or what the log's commit raises; then everything
-        behind ``written`` has to come again.
+        Raises BadCopy for what can be no log, StoreFull, StoreOffline; then the connection has to
+        begin again at the log's end, and what is unchecked is to be cleared first.
         """
         store, log = self._store, self._store.log
-        if store.log.failure is not None:
-            raise store.log.failure
-        if len(data) >= FLOOD_BYTES:
-            self.floods = True
-        lags = self._followed >= 0 or (self.floods and self.may_lag)
+        if log.failure is not None:
+            raise log.failure
+        self.floods = self.floods or floods
+        if floods or self.unchecked_bytes:
+            self._take_unchecked(memoryview(data))
+            if not self.floods:
+                self.check()
+            return
+        lags = self._followed >= 0
         rows: list[Dispatched] = []
         found = None if lags else rows
         begin = log.written
@@ -145,10 +179,17 @@ class Replica:
             return
         if not lags:
             self._dispatch(rows, log.written)
-        elif self._followed < 0:
-            self._followed = begin
         for call in store.on_progress:
             call()
+
+    def _take_unchecked(self, data: memoryview) -> None:
+        log = self._store.log
+        end = self.received
+        if self._rest:
+            log.write_behind(log.written, memoryview(self._rest))
+            self._end, self._rest = end, b""
+        log.write_behind(end, data)
+        self._end = end + len(data)
 
     def _complete(self, view: memoryview) -> int:
         """Add to the rest what its record lacks, or all there is; gives how much that was."""
@@ -176,24 +217,70 @@ class Replica:
         store.backlog.take([rows], end, store.last_ms, ready=is_kept)
 
     def follow_up(self) -> None:
-        """Dispatch some of what lags, about a millisecond of it. Raises StoreError, OSError."""
+        """Check some of what came, or else dispatch some of what lags: less than a millisecond.
+
+        Raises BadCopy, StoreError, OSError.
+        """
+        if not self.check() and self._followed >= 0:
+            self._dispatch_some()
+
+    def check(self) -> bool:
+        """Make records of some of what came; False when there is nothing to check.
+
+        Raises BadCopy: what begins there is to be dropped; OSError.
+        """
+        if not self.may_check:
+            return False
+        store, log = self._store, self._store.log
+        begin = log.written
+        data, size = memoryview(b""), _CHECK_BYTES
+        end = 0
+        while not end and begin + len(data) < self._end:
+            data = self._read(begin, size, self._end)
+            try:
+                end = self._walk(data, begin, None, trusted=False)
+            except BadCopy as problem:
+                if problem.offset == begin:
+                    raise
+                end = problem.offset - begin
+            size *= 4
+        if not end:
+            whole = PREFIX.unpack_from(data)[0] if len(data) >= PREFIX.size else PREFIX.size
+            self._behind = begin + int(whole)
+            return False
+        log.adopt(begin + end)
+        if self._followed < 0:
+            self._followed = begin
+        for call in store.on_progress:
+            call()
+        return True
+
+    def _read(self, begin: int, size: int, end: int) -> memoryview:
+        """``size`` bytes of the log from ``begin`` on, fewer at ``end`` or that of the file."""
         log = self._store.log
-        begin = self._followed
-        file = None if begin < 0 else log.segments.find(max(begin, log.segments.start))
-        if file is None:
-            # All of it was dropped for its age, or there is nothing.
-            self._followed = -1
-            return
-        begin = max(begin, file.base)
-        limit = min(file.end, log.written)
+        file = log.segments.find(begin)
+        assert file is not None
+        limit = min(file.end, end)
         if not is_recent(log, begin):
             file.will_need(begin, min(begin + _AHEAD_BYTES, limit))
-        size, end = _READ_BYTES, 0
+        size = min(size, limit - begin)
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        view = memoryview(self._buffer)[:size]
+        file.read_into(view, begin)
+        return view
+
+    def _dispatch_some(self) -> None:
+        log = self._store.log
+        begin = max(self._followed, log.segments.start)
+        if begin >= log.written:
+            # All of it was dropped for its age.
+            self._followed = -1
+            return
+        size, end = _DISPATCH_BYTES, 0
         rows: list[Dispatched] = []
         while not end:
-            data = bytearray(min(size, limit - begin))
-            file.read_into(data, begin)
-            end = self._walk(data, begin, rows, trusted=True)
+            end = self._walk(self._read(begin, size, log.written), begin, rows, trusted=True)
             size *= 4
         self._followed = begin + end
         self._dispatch(rows, self._followed)
@@ -203,6 +290,35 @@ class Replica:
     def drop_rest(self) -> None:
         """The connection is gone: the rest of the last record comes again."""
         self._rest = b""
+
+    def clear(self, reason: str = "the rest of its last record did not come") -> Iterator[None]:
+        """Take away, step by step, what was not checked; until the end of it, and until the last
+        file was synced, nothing may be taken. Raises OSError."""
+        log = self._store.log
+        file = log.segments.find(log.written)
+        logger.warning(
+            "copy_cut file=%s offset=%d bytes=%d reason=%r",
+            "" if file is None else file.path, log.written, self.unchecked_bytes, reason,
+        )  # fmt: skip
+        yield from log.clear_behind(self._end)
+        self._end = self._behind = 0
+
+    def finish(self) -> None:
+        """The store stops: check all that came, and drop the rest of the last record. Raises
+        OSError."""
+        self.drop_rest()
+        reason = "the broker stops"
+        try:
+            while self.check():
+                pass
+        except BadCopy as problem:
+            reason = problem.problem
+        if self.unchecked_bytes:
+            for _ in self.clear(reason):
+                pass
+            file = self._store.log.segments.find(self._store.log.written)
+            if file is not None:
+                file.sync()
 
     def end(self) -> None:
         """The copy becomes a master, all of it dispatched: offsets go on behind what is there."""
