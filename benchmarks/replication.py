@@ -6,10 +6,13 @@
 
 ``sends`` keeps 8 x 64 single sends of 128 B in flight at a SYNC_MASTER: an acknowledged one is in
 both logs. ``copies`` stores messages of BODY bytes at a master that is alone, then starts slaves
-with an empty store, each round a new one, and takes the time in which the log arrives: from the
-first bytes to the last. ``sockets`` is what any copy could reach: the same number of bytes from a
-file through a loopback socket into a file, by two processes that do nothing else; ``copies``
-measures it too.
+with an empty store, each round a new one, and takes the time from the first bytes in the slave's
+log files to the last: ``bytes_per_s`` and ``copied_s``. Beside it stand, from the same begin on,
+the times until the slave has reported all of them to its master (``reported_s``: ours checks every
+record first, a Java slave reports what stands in its files) and until its queues and index have
+them (``dispatched_s``), each with the slave's processor time up to there. ``sockets`` is what any
+copy could reach: the same number of bytes from a file through a loopback socket into a file, by two
+processes that do nothing else; ``copies`` measures it too.
 Prints one JSON line a case.
 """
 
