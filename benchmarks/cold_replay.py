@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -26,19 +25,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.filling import BODY_BYTES, RECORD_BYTES, drop_from_memory, fill, wait_for_seals
 from benchmarks.servers import MAKERS, Server, proc_numbers
-from cometmq.core.clock import SystemClock
-from cometmq.net.client import Remoting
-from cometmq.net.runtime import run
-from cometmq.net.tasks import Tasks
-from cometmq.protocol import headers as h
-from cometmq.protocol.codes import RequestCode
 from tests.compat import anchor
 
 QUEUES: Final = 4
-BODY_BYTES: Final = 1024
-#: A stored record with such a body, roughly.
-RECORD_BYTES: Final = 1200
 PRODUCERS: Final = 4
 BEHIND_BYTES: Final = (3 << 30) + (512 << 20)
 SETTINGS: Final = {
@@ -47,7 +38,6 @@ SETTINGS: Final = {
     "diskMaxUsedSpaceRatio": "98",
     "cleanFileForciblyEnable": "false",
 }
-SEALED_S: Final = 300
 HEAD_START_S: Final = 1.0
 
 
@@ -63,40 +53,6 @@ class Replay:
         """A command of the load generator."""
         words = (self._load_path, kind, self._server.port, topic, QUEUES, *more)
         return [str(word) for word in words]
-
-    def fill(self, topic: str, size_bytes: int) -> None:
-        """Send until a topic holds that much."""
-        run(_create_topic(f"127.0.0.1:{self._server.port}", topic))
-        stored = 0
-        while stored * RECORD_BYTES < size_bytes:
-            words = self.words("batch", topic, 4, 4, BODY_BYTES, 2, 32)
-            done = subprocess.run(words, stdout=subprocess.PIPE, check=True)
-            found = json.loads(done.stdout)
-            if found["errors"]:
-                raise BenchmarkFailed(f"{self._server.name}: {found['errors']} errors")
-            stored += int(found["stored"])
-
-    def wait_for_seals(self) -> None:
-        """Wait until all full log files have their seals, if this broker makes them."""
-        store = self._server.home / "store"
-        if self._server.name != "cometmq":
-            return
-        deadline = time.monotonic() + SEALED_S
-        # The last two files are being written and made ahead.
-        while len(_names(store / "cometmq-seals")) < len(_names(store / "commitlog")) - 2:
-            if time.monotonic() > deadline:
-                raise BenchmarkFailed(f"log files without seals after {SEALED_S} s")
-            time.sleep(1)
-
-    def cool(self) -> None:
-        """Take the whole log out of the system's memory; the broker does not run meanwhile."""
-        self._server.stop()
-        os.sync()
-        for path in sorted((self._server.home / "store" / "commitlog").iterdir()):
-            handle = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(handle)
-        self._server.start()
 
     def produce(self) -> dict[str, float]:
         """Latencies of a few producers with one send in flight each."""
@@ -137,34 +93,19 @@ class Replay:
         }
 
 
-def _names(directory: Path) -> list[str]:
-    return [path.name for path in directory.glob("[0-9]*")]
-
-
-async def _create_topic(address: str, topic: str) -> None:
-    tasks = Tasks()
-    remoting = Remoting(clock=SystemClock(), tasks=tasks)
-    header = h.CreateTopic(topic, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG", 0, "false")
-    try:
-        code = RequestCode.UPDATE_AND_CREATE_TOPIC
-        await remoting.call(address, code, header, timeout_ms=10_000)
-    finally:
-        await remoting.close()
-        await tasks.close()
-
-
 def measure(server: Server, load_path: Path, words: argparse.Namespace) -> dict[str, object]:
     """All that is measured of one broker. Raises BenchmarkFailed, AnchorFailed."""
     replay = Replay(server, load_path, words.seconds)
     try:
         server.start()
         topics = [f"cold-{number}" for number in range(words.rounds)]
-        for topic in topics:
-            replay.fill(topic, int(words.gib * 2**30))
-        replay.fill("behind", BEHIND_BYTES)
-        replay.fill("live", 1)
-        replay.wait_for_seals()
-        replay.cool()
+        sizes = {topic: int(words.gib * 2**30) for topic in topics}
+        for topic, size_bytes in (sizes | {"behind": BEHIND_BYTES, "live": 1}).items():
+            fill(server, load_path, topic, QUEUES, size_bytes)
+        wait_for_seals(server)
+        server.stop()
+        drop_from_memory(server.home / "store")
+        server.start()
         replay.produce()
         found = [replay.round(topic) for topic in topics]
         server.stop()

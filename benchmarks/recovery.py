@@ -1,0 +1,114 @@
+"""How long a broker takes to start on a large store: stopped, killed, and with nothing but its log.
+
+    .venv/bin/python -m benchmarks.recovery [--gib 10] [--seconds 10] [--place DIRECTORY] [--java]
+
+The store is filled through the broker, 1 KiB messages in four queues, and is out of the system's
+memory before each start. Starts: after a stop; killed while nothing is sent and all is synced;
+killed while batches come, which leaves most to be looked at; and killed, with all notes of what is
+durable taken away (CometMQ only), so that the log has to say it. ``read_mib`` is what the process
+read of its device until it served, ``looked_at_mib`` which part of the log it looked through. One
+JSON line a broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.filling import BODY_BYTES, drop_from_memory, fill
+from benchmarks.servers import MAKERS, Server, proc_numbers
+from tests.compat import anchor
+
+QUEUES: Final = 4
+TOPIC: Final = "history"
+#: After so long without a send everything is synced: beyond every thorough interval.
+SETTLED_S: Final = 75
+#: What a disk that is rather full would have the brokers drop.
+SETTINGS: Final = {"diskMaxUsedSpaceRatio": "98", "cleanFileForciblyEnable": "false"}
+#: CometMQ's notes of what is durable.
+NOTES: Final = ("cometmq-positions.json", "cometmq-progress.json", "checkpoint")
+_OPENED: Final = re.compile(r"store_opened .* start=(\d+) end=(\d+) records=(\d+)")
+
+
+def start(server: Server) -> dict[str, float]:
+    """Start on a store that is not in memory; how long until it serves, and what was read."""
+    drop_from_memory(server.home / "store")
+    begin = time.perf_counter()
+    server.start()
+    found: dict[str, float] = {"seconds": round(time.perf_counter() - begin, 2)}
+    found["read_mib"] = proc_numbers(server.pid, "io")["read_bytes"] >> 20
+    log_path = server.home / "store.log"
+    if server.name == "cometmq":
+        begun, end, records = _OPENED.findall(log_path.read_text())[-1]
+        found |= {"looked_at_mib": (int(end) - int(begun)) >> 20, "records": int(records)}
+    return found
+
+
+def kill_under_load(server: Server, load_path: Path, seconds: float) -> None:
+    """Kill it while batches come."""
+    words = (load_path, "batch", server.port, TOPIC, QUEUES, 4, 4, BODY_BYTES, 600, 32)
+    load = subprocess.Popen([str(word) for word in words], stdout=-1, stderr=-1)
+    time.sleep(seconds)
+    server.kill()
+    load.communicate()
+
+
+def measure(server: Server, load_path: Path, gib: float, seconds: float) -> dict[str, object]:
+    """All starts of one broker. Raises BenchmarkFailed, AnchorFailed."""
+    store = server.home / "store"
+    line: dict[str, object] = {"broker": server.name}
+    try:
+        server.start()
+        fill(server, load_path, TOPIC, QUEUES, int(gib * 2**30))
+        line["log_gib"] = round(sum(p.stat().st_size for p in store.glob("commitlog/*")) / 2**30, 1)
+        server.stop()
+        line["stopped"] = start(server)
+        time.sleep(SETTLED_S)
+        server.kill()
+        line["killed_idle"] = start(server)
+        kill_under_load(server, load_path, seconds)
+        line["killed_under_load"] = start(server)
+        if server.name == "cometmq":
+            kill_under_load(server, load_path, seconds)
+            for name in NOTES:
+                (store / name).unlink(missing_ok=True)
+            line["killed_without_notes"] = start(server)
+        server.stop()
+        return line
+    finally:
+        server.kill()
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--gib", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of load before a kill")
+    parser.add_argument("--place", help="the directory for the stores; the temporary one")
+    parser.add_argument("--java", action="store_true", help="the Java broker, too")
+    words = parser.parse_args()
+    names = ["cometmq", "java"] if words.java else ["cometmq"]
+    with tempfile.TemporaryDirectory(prefix="cometmq-recovery-", dir=words.place) as place:
+        load_path = build_load(Path(place))
+        for name in names:
+            server = MAKERS[name](Path(place, name), SETTINGS)
+            try:
+                line = measure(server, load_path, words.gib, words.seconds)
+            except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
+                line = {"broker": name, "failed": str(error)[-500:]}
+            print(json.dumps(line), flush=True)
+            shutil.rmtree(server.home, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
