@@ -116,7 +116,23 @@ async def test_a_wall_clock_set_back_does_not_hold_messages_forever(tmp_path: Pa
     async with open_parts(tmp_path, clock=clock) as parts:
         await park(parts, 1)
         clock.jump_wall(-3_600_000)
+        assert await parts.delivery.deliver_due() == 0
+        clock.advance(1_000)
         assert await parts.delivery.deliver_due() == 1
+
+
+async def test_a_delay_is_kept_while_the_wall_clock_has_not_caught_up(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        await park(parts, 1, b"before")
+        clock.jump_wall(-3_600_000)
+        for wait_ms, delivered in ((0, 0), (600, 0), (400, 1), (600, 1), (0, 0)):
+            clock.advance(wait_ms)
+            assert await parts.delivery.deliver_due() == delivered
+            if not delivered:
+                await park(parts, 1, b"after")
+        clock.advance(3_600_000)
+        assert await parts.delivery.deliver_due() == 2
 
 
 async def test_positions_survive_a_stop(tmp_path: Path) -> None:

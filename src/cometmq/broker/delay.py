@@ -31,6 +31,7 @@ from cometmq.broker.redelivery import (
     record_in,
 )
 from cometmq.broker.tables import TableFile
+from cometmq.broker.waits import Waits
 from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import SCHEDULE_TOPIC
@@ -129,6 +130,7 @@ class DelayDelivery:
         self._clock = clock
         self._positions: dict[int, int] = {}
         self._rest_until_ms: dict[int, int] = {}
+        self._waits = {level: Waits(levels.delay_ms(level)) for level in range(1, len(levels) + 1)}
         self._changed = False
         self._pending: asyncio.Future[None] | None = None
         self._file = TableFile(
@@ -261,13 +263,21 @@ class DelayDelivery:
         if position >= queue.max_offset or self._is_resting(level):
             return []
         now_ms = self._clock.wall_ms()
-        # Entries beyond the level's whole delay come from before the wall clock was set back.
-        horizon_ms = now_ms + self._levels.delay_ms(level)
+        # Entries beyond the level's whole delay come from before the wall clock was set back, or
+        # from before it has caught up.
+        horizon_ms, waited = now_ms + self._levels.delay_ms(level), self._waits[level]
+        if self._store.last_ms > now_ms:
+            waited.look(queue.max_offset, self._clock.monotonic_ms())
+        else:
+            waited.forget()
         due: list[tuple[int, int]] = []
         room = GATHER_BYTES
         entries = queue.read(position, GATHER_COUNT)
-        for physical, size, due_ms in QUEUE_ENTRY.iter_unpack(entries):
-            if now_ms < due_ms <= horizon_ms or room <= 0:
+        for offset, (physical, size, due_ms) in enumerate(
+            QUEUE_ENTRY.iter_unpack(entries), position
+        ):
+            is_due = due_ms <= now_ms or (due_ms > horizon_ms and offset < waited.over)
+            if not is_due or room <= 0:
                 break
             is_hole = size == HOLE_SIZE
             due.append((physical, 0 if is_hole else size))

@@ -12,6 +12,7 @@ from cometmq.client.consumer.direct import DirectConsumption
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.settling import ConsumerSettler
+from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.core.errors import BadRequest
 from cometmq.protocol.consumerbodies import DirectResult
@@ -26,7 +27,7 @@ class Hands:
         wanted = options()
         self.dispatch = Dispatch(session.clock, concurrency=concurrency, per_queue=1)
         self.settler = ConsumerSettler(
-            session, wanted, self.dispatch, SendBack(session, wanted), []
+            session, wanted, self.dispatch, SendBack(session, wanted, Producer(session)), []
         )
         self.direct = DirectConsumption(session.clock, self.dispatch, self.settler, ordered=True)
 

@@ -89,6 +89,28 @@ def test_a_reset_forgets_and_late_settlements_do_no_harm() -> None:
     assert inflight.take(0) is None
 
 
+def test_a_queue_that_ends_earlier_keeps_what_lies_before_its_end() -> None:
+    inflight = filled(0, 1, 2, 3)
+    taken = [inflight.take(0), inflight.take(0), inflight.take(0)]
+    assert taken[1] is not None
+    assert taken[2] is not None
+    inflight.move(2)
+    assert (inflight.next_offset, inflight.count, inflight.size_bytes) == (2, 2, 200)
+    assert not inflight.settle(taken[2])
+    assert inflight.take(0) is None
+    assert inflight.settle(taken[1])
+    assert inflight.committable == 0
+    inflight.add([message(2)], 3)
+    assert inflight.take(0) == message(2)
+    assert inflight.taken_count == 2
+
+
+def test_a_queue_that_begins_later_keeps_what_was_read() -> None:
+    inflight = filled(0, 1)
+    inflight.move(10)
+    assert (inflight.committable, inflight.next_offset, inflight.count) == (0, 10, 2)
+
+
 def test_each_limit_alone_makes_it_full() -> None:
     roomy = Limits(1000, 1 << 30, 10_000)
     inflight = filled(0, 1, 2000)

@@ -70,6 +70,31 @@ async def test_a_queue_is_moved_while_its_pull_is_held(
     assert (offered[0].ready_count, offered[0].next_offset) == (2, 3)
 
 
+async def test_a_broker_that_lost_its_last_messages_takes_none_of_those_before(
+    session: Session, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(broker, *"abcd")
+    offered: list[InFlight] = []
+    reader = reader_of(session, offered)
+    reader.start_at(QUEUE, 0)
+    await eventually(lambda: offered and offered[0].ready_count == 4)
+    inflight = offered[0]
+    first = inflight.take(0)
+    assert first is not None
+    await eventually(lambda: broker._parked["t", 0])
+    del broker.queues["t", 0][2:]
+    with caplog.at_level(logging.WARNING):
+        # The pull that is held is woken by a message in a place that was read before.
+        fill(broker, "e")
+        await eventually(lambda: "offset_moved" in caplog.text)
+    fill(broker, "f")
+    await eventually(lambda: inflight.next_offset == 4)
+    assert inflight.settle(first)
+    assert inflight.committable == 1
+    rest = [each.body for each in iter(lambda: inflight.take(0), None)]
+    assert rest == [b"b", b"c", b"f"]
+
+
 async def test_who_may_not_pull_waits(
     session: Session, cluster: FakeCluster, broker: FakeBroker
 ) -> None:

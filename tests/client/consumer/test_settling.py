@@ -14,6 +14,7 @@ from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.received import Outcome, ReceivedMessage
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.hooks import ConsumeAttempt, ConsumeHook
+from cometmq.client.producer import Producer
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue, StoredMessage
 from cometmq.protocol.codes import RequestCode
@@ -56,7 +57,9 @@ async def hands(
     dispatch.offer(inflight)
     taken = await dispatch.take()
     assert taken is not None
-    settler = ConsumerSettler(session, wanted, dispatch, SendBack(session, wanted), hooks)
+    settler = ConsumerSettler(
+        session, wanted, dispatch, SendBack(session, wanted, Producer(session)), hooks
+    )
     return Hands(cluster.brokers[0], inflight, dispatch, settler, taken[1])
 
 

@@ -280,12 +280,10 @@ def gone(*names: str) -> list[Stored]:
     ("is_safe", "kept", "violated"),
     [(True, {"m1"}, "kept"), (True, {"m0", "m1"}, ""), (False, set(), "")],
 )
-def test_what_is_lost_with_a_master(
-    stage: Stage, is_safe: bool, kept: set[str], violated: str
-) -> None:
+def test_what_a_master_lost(stage: Stage, is_safe: bool, kept: set[str], violated: str) -> None:
     sent = stage.send("m0")
     stage.watch.stored_at(sent, line(0))
-    stage.watch.lost(gone("m0", "op"), kept, stage.now_ms, is_safe=is_safe)
+    stage.watch.lost(gone("m0", "op"), kept, is_safe=is_safe)
     assert stage.violated == violated
     assert stage.watch.has_losses
     assert sent.is_owed == is_safe
@@ -294,7 +292,8 @@ def test_what_is_lost_with_a_master(
 def test_a_place_that_was_lost_gets_another_message(stage: Stage) -> None:
     first, second = stage.send("m0"), stage.send("m1")
     stage.watch.stored_at(first, line(0))
-    stage.watch.lost(gone("m0"), (), stage.now_ms, is_safe=False)
+    stage.watch.lost(gone("m0"), (), is_safe=False)
+    stage.watch.locks_lost_ms = stage.now_ms
     stage.watch.stored_at(second, line(0))
     stage.begin(LINE, first, line(0), "a")
     # Locks were lost, too.
@@ -307,9 +306,21 @@ def test_a_place_that_was_lost_gets_another_message(stage: Stage) -> None:
 
 
 def test_two_work_on_one_queue_long_after_a_loss(stage: Stage) -> None:
-    stage.watch.lost([], (), stage.now_ms, is_safe=True)
+    stage.watch.locks_lost_ms = stage.now_ms
     stage.now_ms += LEASE_MS + 1
     sent = stage.send("m0")
     stage.begin(LINE, sent, line(0), "a")
     stage.begin(LINE, sent, line(0), "b")
     assert stage.violated == "alone"
+
+
+def test_a_clock_that_jumped_excuses_what_was_delayed_before(stage: Stage) -> None:
+    before = stage.send("m0", "events", delay_level=2)
+    stage.now_ms += 10
+    stage.watch.clock_jumped(stage.now_ms)
+    stage.begin(WORKERS, before, ("events", 0, 0))
+    assert stage.violated == ""
+    stage.now_ms += 10
+    after = stage.send("m1", "events", delay_level=2)
+    stage.begin(WORKERS, after, ("events", 0, 1))
+    assert stage.violated == "retry delay"

@@ -1,15 +1,17 @@
-"""Servers on machines that fail."""
+"""Brokers on machines that fail."""
 
+import errno
 from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from cometmq.testing.faults.files import Moment
+from cometmq.testing.faults.files import Fault, Moment
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.clock import SimClock
 from cometmq.testing.sim.loop import SimLoop
-from cometmq.testing.sim.machines import BrokerMachine, NameServerMachine, until
+from cometmq.testing.sim.machines import BrokerMachine, until
+from cometmq.testing.sim.nameservers import NameServerMachine
 from cometmq.testing.sim.network import Network
 from cometmq.testing.sim.trace import Trace
 
@@ -44,15 +46,6 @@ def world() -> Iterator[World]:
     assert made.wait(serving=True)
     yield made
     made.loop.dispose()
-
-
-def test_a_broker_registers_with_the_name_server(world: World) -> None:
-    assert world.namesrv.is_up
-    broker = world.broker.broker
-    assert broker is not None
-    assert broker.registration.registered_with == [world.namesrv.address]
-    world.namesrv.kill()
-    assert not world.namesrv.is_up
 
 
 def test_a_stopped_broker_starts_without_recovery(world: World) -> None:
@@ -102,9 +95,59 @@ def test_a_broker_that_ends_at_a_file_operation(world: World) -> None:
 
 def test_what_keeps_a_broker_from_starting_is_noted(world: World) -> None:
     world.broker.kill()
-    world.broker.disk.full = True
     world.broker.disk.root.names.clear()
     world.broker.disk.root.device.clear()
     world.broker.start()
+    # Nobody told the machine.
+    world.broker.disk.full = True
     assert not world.wait(serving=True)
     assert len(world.broker.failures) == 1
+
+
+def test_a_disk_that_fails_keeps_a_broker_from_starting_until_it_is_mended(world: World) -> None:
+    world.broker.kill()
+    ended: list[int] = []
+    world.broker.on_end = lambda: ended.append(1)
+    world.broker.fail(Fault("sync_directory", errno.EIO, 1_000))
+    world.broker.start()
+    assert world.wait(serving=False)
+    world.broker.mend_disk()
+    world.broker.fill_disk()
+    world.broker.disk.root.names.clear()
+    world.broker.start()
+    assert world.wait(serving=False)
+    assert (ended, world.broker.failures) == ([1, 1], [])
+    world.broker.mend_disk()
+    world.broker.start()
+    assert world.wait(serving=True)
+
+
+def test_a_sync_that_fails_ends_the_log_until_a_restart(world: World) -> None:
+    world.broker.fail(Fault("datasync", errno.EIO, 1, "commitlog"))
+    assert not world.broker.log_failed
+    broker = world.broker.broker
+    assert broker is not None
+    broker.store.append(
+        broker.store.queue("t", 0), b"x", b"", flag=0, sys_flag=0, born_ms=1, born_host=bytes(8)
+    )
+    broker.store.commit()
+    assert world.loop.run_until_complete(
+        until(world.clock, lambda: world.broker.log_failed, 60_000)
+    )
+    end = world.broker.log_end
+    world.broker.kill()
+    assert world.broker.log_end == end
+    assert [each.body for each in world.broker.before or ()] == ["x"]
+    world.broker.start()
+    assert world.wait(serving=True)
+    assert not world.broker.log_failed
+
+
+def test_what_a_power_cut_may_take_is_noted_until_the_broker_serves(world: World) -> None:
+    machine = world.broker
+    machine.cut_power()
+    assert machine.before == []
+    assert machine.may_lack == (not machine.is_synced)
+    machine.destroy()
+    assert not machine.log_end
+    assert not machine.problem

@@ -1,6 +1,7 @@
 """A cluster with one group, for tests to tell what to do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -22,9 +23,10 @@ LONG_MS = 200_000
 
 
 class World:
-    """A cluster with a group, and what its producers are to send."""
+    """A cluster with a group, and what its producers are to send; ``store`` are settings of the
+    master's."""
 
-    def __init__(self, group: Group = WORKERS, *, slaves: int = 0) -> None:
+    def __init__(self, group: Group = WORKERS, *, slaves: int = 0, **store: Any) -> None:
         self.loop = SimLoop()
         self.history = History(groups={group.name: group})
         trace = Trace(self.loop)
@@ -32,6 +34,7 @@ class World:
         chance = Random(5)
         choices = (settings.choose(Random(number)) for number in count(5))
         chosen = next(each for each in choices if len(each.slaves) == slaves)
+        chosen = replace(chosen, store=replace(chosen.store, **store))
         self.cluster = Cluster(self.loop, chance, chosen, self.watch)
         self.group = group
         self.loop.run_until_complete(self.cluster.start())

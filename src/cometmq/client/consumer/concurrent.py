@@ -1,33 +1,39 @@
 """Failed messages whose order does not matter: each goes back to the broker.
 
 The broker stores it again in the group's retry topic, delayed, or makes it a dead letter; when it
-cannot be reached the message stays here and is given again after a pause (upstream:
-ConsumeMessageConcurrentlyService.java).
+cannot be reached the message stays here and is given again after a pause. A broker finds it by its
+place in the log: one that lost it, or never had it, gets it as a whole (upstream:
+ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.sendMessageBack).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cometmq.core.errors import BrokerRefused
 from cometmq.message import properties as props
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import ConsumerSendMsgBack
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.producer import Producer
     from cometmq.client.session import Session
     from cometmq.message.model import MessageQueue, StoredMessage
 
 DEFAULT_MAX_RECONSUME_TIMES: Final = 16
+#: The delay level of a first retry, where nobody asks for another.
+_FIRST_LEVEL: Final = 3
 
 
 class SendBack:
     """Failures of one consumer; see settling.FailurePolicy."""
 
-    def __init__(self, session: Session, options: SubscribeOptions) -> None:
+    def __init__(self, session: Session, options: SubscribeOptions, producer: Producer) -> None:
         self.pause_ms = session.config.local_retry_pause_ms
         self._session = session
         self._options = options
+        self._producer = producer
 
     def is_final(self, message: StoredMessage, delay_level: int) -> bool:
         return True
@@ -36,6 +42,17 @@ class SendBack:
         self, queue: MessageQueue, message: StoredMessage, delay_level: int
     ) -> None:
         most = self._options.max_reconsume_times
+        most = DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most
+        try:
+            await self._name(queue, message, delay_level, most)
+        except BrokerRefused as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            await self._send_whole(message, delay_level, most)
+
+    async def _name(
+        self, queue: MessageQueue, message: StoredMessage, delay_level: int, most: int
+    ) -> None:
         origin = message.properties.get(props.RETRY_TOPIC) or message.topic
         header = ConsumerSendMsgBack(
             offset=message.physical_offset,
@@ -44,11 +61,22 @@ class SendBack:
             origin_msg_id=message.offset_id,
             origin_topic=self._session.namespace.wrap(origin),
             unit_mode=False,
-            max_reconsume_times=DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most,
+            max_reconsume_times=most,
         )
         await self._session.remoting.call(
             await self._session.master_of(queue),
             RequestCode.CONSUMER_SEND_MSG_BACK,
             header,
             timeout_ms=self._session.config.request_timeout_ms,
+        )
+
+    async def _send_whole(self, message: StoredMessage, delay_level: int, most: int) -> None:
+        # The broker counts the attempts before one that is named, and those with one that is sent.
+        times = message.reconsume_times + 1 if delay_level >= 0 else most + 1
+        await self._producer.send_to_retry(
+            message,
+            self._options.retry_topic,
+            reconsume_times=times,
+            max_reconsume_times=most + 1,
+            delay_level=max(delay_level, 0) or _FIRST_LEVEL + message.reconsume_times,
         )

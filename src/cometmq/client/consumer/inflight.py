@@ -114,6 +114,17 @@ class InFlight:
         self.size_bytes = 0
         self.next_offset = next_offset
 
+    def move(self, next_offset: int) -> None:
+        """Pulls go on at ``next_offset``, for the queue ends or begins there: what lies behind is
+        forgotten as by :meth:`reset`, what was read before it stays."""
+        while self._ready and self._ready[-1].queue_offset >= next_offset:
+            self._ready.pop()
+        while self._order and self._order[-1] >= next_offset:
+            offset = self._order.pop()
+            self._taken.pop(offset, None)
+            self.size_bytes -= self._held.pop(offset, 0)
+        self.next_offset = next_offset
+
     def take(self, now_ms: int) -> StoredMessage | None:
         """Hand out the oldest message that is ready."""
         if not self._ready:

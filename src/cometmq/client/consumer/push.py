@@ -76,7 +76,7 @@ class PushConsumer:
         policy = (
             RetryInPlace(session, options, producer)
             if options.ordered
-            else SendBack(session, options)
+            else SendBack(session, options, producer)
         )
         self._settler = ConsumerSettler(session, options, self._dispatch, policy, hooks)
         self._direct = DirectConsumption(

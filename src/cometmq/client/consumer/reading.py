@@ -201,7 +201,8 @@ class QueueReader:
                 result.min_offset,
                 result.max_offset,
             )
-            inflight.reset(result.next_offset)
+            # Not what was read before: nobody would ever work on that.
+            inflight.move(result.next_offset)
         else:
             messages = result.messages
             wanted = self._options.filter_of(inflight.queue.topic)

@@ -55,8 +55,8 @@ class Application:
         self.process = Process(self.name, host)
         self._loop = loop
         self._chance = chance
-        self._clock = SimClock(loop)
-        self._client = Client(config=config, clock=self._clock)
+        self.clock = SimClock(loop)
+        self._client = Client(config=config, clock=self.clock)
         self._watch = watch
         self._history = watch.history
         network.join(self.process)
@@ -86,7 +86,7 @@ class Application:
         self.process.end()
 
     async def _work(self) -> None:
-        await self._clock.sleep_ms(self._chance.choice(_WORK_MS))
+        await self.clock.sleep_ms(self._chance.choice(_WORK_MS))
 
 
 class Producer(Application):
@@ -107,15 +107,15 @@ class Producer(Application):
             while (found := next_message()) is not None:
                 sent, order_key = found
                 sent.sender = self.name
-                self._history.send(sent, self._clock.monotonic_ms())
+                self._history.send(sent, self.clock.monotonic_ms())
                 self._watch.trace.note(f"send {sent} by {self.name}")
                 if sent.local is Local.NONE:
                     await self._send(sent, order_key)
                 else:
                     await self._transact(sent)
-                await self._clock.sleep_ms(self._chance.choice(pauses_ms))
+                await self.clock.sleep_ms(self._chance.choice(pauses_ms))
             while stays:
-                await self._clock.sleep_ms(_LONG_MS)
+                await self.clock.sleep_ms(_LONG_MS)
 
         self.launch(main)
 
@@ -130,7 +130,7 @@ class Producer(Application):
             return
         if result.status is not SendStatus.OK:
             return
-        self._history.acknowledge(sent, self._clock.monotonic_ms())
+        self._history.acknowledge(sent, self.clock.monotonic_ms())
         self._watch.trace.note(f"stored {sent} {result.queue.queue_id}:{result.queue_offset}")
         if not sent.delay_level:
             place = sent.topic, result.queue.queue_id, result.queue_offset
@@ -141,7 +141,7 @@ class Producer(Application):
         transaction = self._client.transaction(sent.topic, sent.name.encode(), group=SHOP)
         try:
             async with transaction:
-                self._history.acknowledge(sent, self._clock.monotonic_ms())
+                self._history.acknowledge(sent, self.clock.monotonic_ms())
                 await self._work()
                 # The sender's own data changes here, whatever becomes of the rest.
                 sent.local = Local.COMMITTED if verdict else Local.ROLLED_BACK
@@ -209,7 +209,7 @@ class Consumer(Application):
         sent = self._watch.sent_of(message.body)
         place = stored.topic, stored.queue_id, stored.queue_offset
         attempt = Attempt(
-            group, self.name, sent, place, stored.reconsume_times, self._clock.monotonic_ms()
+            group, self.name, sent, place, stored.reconsume_times, self.clock.monotonic_ms()
         )
         self._running[attempt] = None
         self._watch.begun(attempt)
@@ -221,7 +221,7 @@ class Consumer(Application):
 
     def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         del self._running[attempt]
-        attempt.ended_ms = self._clock.monotonic_ms()
+        attempt.ended_ms = self.clock.monotonic_ms()
         attempt.outcome = outcome
         self._watch.ended(attempt)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import errorcode
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -11,15 +12,18 @@ from cometmq.testing.sim import settings
 from cometmq.testing.sim.applications import Consumer, Producer
 from cometmq.testing.sim.clock import SimClock
 from cometmq.testing.sim.holdings import ahead
-from cometmq.testing.sim.machines import BrokerMachine, NameServerMachine, until
+from cometmq.testing.sim.losses import Losses
+from cometmq.testing.sim.machines import BrokerMachine, until
+from cometmq.testing.sim.nameservers import NameServerMachine
 from cometmq.testing.sim.network import Network, Weather
-from cometmq.testing.sim.operator import Operator
+from cometmq.testing.sim.operator import Loss, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
     from cometmq.client.config import ClientConfig
+    from cometmq.testing.faults.files import Fault
     from cometmq.testing.sim.history import Group
     from cometmq.testing.sim.invariants import Watch
     from cometmq.testing.sim.loop import SimLoop
@@ -32,6 +36,7 @@ SILENCE_FELT_MS: Final = 140_000
 #: A master drops a slave that was silent for 20 s, and until then waits for it.
 SLAVE_FELT_MS: Final = 30_000
 _START_MS: Final = 60_000
+_STARTS: Final = 3
 
 
 class Cluster:
@@ -63,7 +68,8 @@ class Cluster:
         self._settings = chosen
         self._watch = watch
         self._clients = 0
-        self.operator = Operator(loop, self, watch)
+        self.losses = Losses(self, watch)
+        self.operator = Operator(loop, self, self.losses, watch)
         for machine in self.brokers:
             machine.on_end = partial(self._broker_died, machine)
             machine.on_start = partial(self._broker_started, machine)
@@ -173,6 +179,7 @@ class Cluster:
         self.on_broker_end(machine)
 
     def _broker_started(self, machine: BrokerMachine) -> None:
+        self.losses.started(machine)
         if machine is self.broker and machine.broker is not None:
             self._watch.check_offsets(ahead(machine.broker))
 
@@ -194,11 +201,33 @@ class Cluster:
         self.note(f"start {machine.name} ends_in={ends_in} {moment.value}")
         machine.start(ends_in=ends_in, moment=moment)
 
-    def lose_master(self) -> None:
-        """The master's machine is gone, with its disk."""
-        self.note(f"disk of {self.broker.name} lost", SILENCE_FELT_MS)
+    def lose_master(self, loss: Loss = Loss.DISK) -> None:
+        """The master's machine is gone, with its disk or without."""
+        self.note(f"{loss.value} of {self.broker.name} lost", SILENCE_FELT_MS)
         self.crashes += 1
-        self.operator.lose_master()
+        self.operator.lose_master(loss)
+
+    def fail_disk(self, machine: BrokerMachine, fault: Fault) -> None:
+        """Operations on the disk of a broker's machine fail."""
+        what = f"{errorcode[fault.code]} of {fault.times} {fault.operation}"
+        self.note(f"disk of {machine.name}: {what} at {fault.where!r}", SLAVE_FELT_MS)
+        machine.fail(fault)
+
+    def fill_disk(self, machine: BrokerMachine) -> None:
+        """The disk of a broker's machine has no more room."""
+        self.note(f"disk of {machine.name} full", SLAVE_FELT_MS)
+        machine.fill_disk()
+
+    def mend_disk(self, machine: BrokerMachine) -> None:
+        """The disk of a broker's machine is well again."""
+        self.note(f"disk of {machine.name} mended", SLAVE_FELT_MS)
+        machine.mend_disk()
+
+    def jump_clock(self, name: str, clock: SimClock, offset_ms: int) -> None:
+        """The wall clock of a machine is set."""
+        self.note(f"clock of {name} jumps {offset_ms} ms", SLAVE_FELT_MS)
+        self._watch.clock_jumped(self.clock.monotonic_ms())
+        clock.jump_wall(offset_ms)
 
     def note_promotion(self, machine: BrokerMachine) -> None:
         """A slave becomes the master."""
@@ -250,17 +279,23 @@ class Cluster:
         self.network.heal()
         self.network.weather = Weather()
         self.note("heal")
+        for machine in self.brokers:
+            machine.mend_disk()
         for namesrv in self.namesrvs:
             if not namesrv.is_up:
                 self.start_namesrv(namesrv)
         await self.operator.done()
         for machine in self.brokers:
-            if not await self._bring_up(machine):
+            if not await self.bring_up(machine):
                 return
+        await self.operator.reunite()
         self.note("healed")
 
-    async def _bring_up(self, machine: BrokerMachine) -> bool:
-        for _ in range(3):
+    async def bring_up(self, machine: BrokerMachine) -> bool:
+        """Have a broker serve, and go on; gives whether it does."""
+        if machine.is_serving and machine.log_failed:
+            self.kill_broker(machine)
+        for _ in range(_STARTS):
             if not machine.is_up:
                 self.start_broker(machine)
             serves = await until(
@@ -270,5 +305,5 @@ class Cluster:
                 return False
             if machine.is_serving:
                 machine.end_soon(1 << 60, Moment.BEFORE)
-                break
-        return True
+                return True
+        return False

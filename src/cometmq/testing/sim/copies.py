@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.message.record import MAGIC_BLANK, PREFIX, decode_one
+from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, decode_one
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.testing.faults.disk import File, Folder
@@ -61,6 +61,7 @@ class Stored:
     queue_id: int
     queue_offset: int
     body: str
+    store_ms: int = 0
 
     @property
     def place(self) -> Place:
@@ -69,20 +70,29 @@ class Stored:
 
 
 def stored(machine: BrokerMachine) -> list[Stored]:
-    """All records in the log of a broker that runs, or did until now."""
-    assert machine.broker is not None
-    end = machine.broker.store.written_offset
-    found = []
+    """All records in the log of a broker that runs, or ran; up to the first that is not whole."""
+    end = machine.log_end
+    found: list[Stored] = []
     for base, file in log_files(machine):
         at, stop = 0, min(file.size, end - base)
         while stop - at >= PREFIX.size:
             size, magic = PREFIX.unpack_from(file.data, at)
-            if magic == MAGIC_BLANK or not 0 < size <= stop - at:
+            if magic == MAGIC_BLANK:
                 break
-            record = decode_one(bytes(file.data[at : at + size]))
+            try:
+                record = decode_one(bytes(file.data[at : min(at + max(size, 0), stop)]))
+            except BadRecord:
+                return found
             body = record.body.decode(errors="replace")
             found.append(
-                Stored(base + at, record.topic, record.queue_id, record.queue_offset, body)
+                Stored(
+                    base + at,
+                    record.topic,
+                    record.queue_id,
+                    record.queue_offset,
+                    body,
+                    record.store_ms,
+                )
             )
             at += size
     return found

@@ -15,9 +15,12 @@ All is calm when what is felt of the last fault, or of the last member that came
                   SLACK_MS when all is calm; so does a delayed one
     transaction   a message whose transaction is open or rolled back is seen by nobody
     offsets       a master that starts has no group's offset behind the end of its queue
-    kept          when a SYNC_MASTER's disk is lost, the slave that takes its place has what was
-                  acknowledged; unless a slave lost it, in a power cut with ASYNC_FLUSH
-    same log      as far as both go, a slave has its master's log
+    kept          a master with SYNC_FLUSH has what was acknowledged after any crash; so has the
+                  slave that takes the place of a SYNC_MASTER, unless a slave lost it, in a power
+                  cut with ASYNC_FLUSH
+    gone          what a log lost, or had cut off, is never in it again
+    same log      a slave has its master's log as far as it goes, and goes no further; unless the
+                  master lost some, and then it says so
     no surprise   nothing raises what nobody expects, and every start succeeds
 
 At the end, when everything is well again:
@@ -71,7 +74,10 @@ class Watch:
         self._delays_ms = delays_ms
         self._held: dict[Place, Sent] = {}
         self._contested: set[Place] = set()
-        self._locks_lost_ms = -LEASE_MS
+        #: When a master was lost with the locks that it had given.
+        self.locks_lost_ms = -LEASE_MS
+        #: When a wall clock jumped last: what was delayed before may come at any time.
+        self._jumped_ms = -1
         self._newest: dict[tuple[str, str, int], int] = {}
         self._stored_times: dict[tuple[str, Place], int] = {}
         #: Of each ordered queue of a group: the offset below which all is done, and the last begun.
@@ -102,19 +108,16 @@ class Watch:
         if known is not sent:
             self.violate("place", f"{place} holds {sent.name}, and {known.name} was there before")
 
-    def lost(
-        self, gone: Sequence[Stored], kept: Collection[str], now_ms: int, *, is_safe: bool
-    ) -> None:
-        """These records were lost with a master; a slave that has the messages of ``kept`` is in
-        its place. ``is_safe`` says that what was acknowledged had to be kept."""
-        self._locks_lost_ms = now_ms
+    def lost(self, gone: Sequence[Stored], kept: Collection[str], *, is_safe: bool) -> None:
+        """The master lacks these records that it, or the one before it, had; it has the messages of
+        ``kept``. ``is_safe`` says that what was acknowledged had to be kept."""
         for each in gone:
             sent = self.history.sent.get(each.body)
             self.trace.note(f"lost {each.body} at {each.place}")
             if sent is not None and not is_safe:
                 sent.forgiven = True
             elif sent is not None and sent.is_acknowledged and sent.name not in kept:
-                self.violate("kept", f"{sent} was acknowledged, and is lost with the master")
+                self.violate("kept", f"{sent} was acknowledged, and the master lacks it")
             self._free(each.place)
 
     def passed_over(self, held: Iterable[Stored]) -> None:
@@ -126,7 +129,7 @@ class Watch:
 
     @property
     def has_losses(self) -> bool:
-        """Whether any record was lost with a master."""
+        """Whether a master lacks any record that it had, or the one before it."""
         return bool(self._contested)
 
     def _free(self, place: Place) -> None:
@@ -185,7 +188,7 @@ class Watch:
             self.violate("order", f"{attempt} begins, and {done} is not done")
         if last is None:
             return
-        if last.outcome is Outcome.RUNNING and attempt.begun_ms > self._locks_lost_ms + LEASE_MS:
+        if last.outcome is Outcome.RUNNING and attempt.begun_ms > self.locks_lost_ms + LEASE_MS:
             self.violate("alone", f"{attempt} begins, and {last} runs since {last.begun_ms}")
         following = last.offset + (last.outcome is Outcome.DONE)
         felt_ms = 0 if attempt.member == last.member else LEASE_MS
@@ -197,7 +200,9 @@ class Watch:
         failures = [
             before.ended_ms
             for before in self.history.of(attempt.group, attempt.sent)
-            if before.outcome is Outcome.FAILED and before.stored_times == times
+            if before.outcome is Outcome.FAILED
+            # The broker may not have it any more; then a member counts the attempts.
+            if times in (before.stored_times, before.reconsume_times)
         ]
         if not failures:
             self.violate("retry delay", f"{attempt} comes again, and never failed before")
@@ -211,7 +216,7 @@ class Watch:
     def _check_due(self, attempt: Attempt, asked_ms: list[int], level: int) -> None:
         delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
         early_ms = min(asked_ms) + delay_ms - attempt.begun_ms
-        if early_ms > 0:
+        if early_ms > 0 and min(asked_ms) > self._jumped_ms:
             self.violate("retry delay", f"{attempt} comes {early_ms} ms before its time")
         late_ms = attempt.begun_ms - (max(asked_ms) + delay_ms)
         is_again = any(
@@ -219,6 +224,10 @@ class Watch:
         )
         if late_ms > SLACK_MS and not is_again and self.history.calm_ms < min(asked_ms):
             self.violate("retry delay", f"{attempt} comes {late_ms} ms after its time")
+
+    def clock_jumped(self, now_ms: int) -> None:
+        """The wall clock of a machine was set, or another's counts from now on."""
+        self._jumped_ms = now_ms
 
     def check_offsets(self, ahead: Sequence[str]) -> None:
         """Some offsets of a master that started are behind the ends of their queues."""
@@ -251,7 +260,8 @@ class Watch:
                 self.violate("dead letters", f"{sent} is not among those of {group.name}")
         for name, count in counts.items():
             last = sum(
-                attempt.outcome is Outcome.FAILED and attempt.stored_times >= group.max_times
+                attempt.outcome is Outcome.FAILED
+                and max(attempt.stored_times, attempt.reconsume_times) >= group.max_times
                 for attempt in self.history.attempts.get((group.name, name), ())
             )
             if count > last:

@@ -1,18 +1,19 @@
-"""The machines that servers run on: a process at a time, a disk that outlives it, and what may
+"""The machines that brokers run on: a process at a time, a disk that outlives it, and what may
 befall both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.lives import Lives
-from cometmq.namesrv.app import NameServer
-from cometmq.namesrv.config import NamesrvConfig
+from cometmq.broker.replication import SlavePart
+from cometmq.core.errors import CometError
 from cometmq.store.config import FlushDiskType
 from cometmq.testing.faults.disk import Disk
-from cometmq.testing.faults.files import MemoryFiles, Moment
+from cometmq.testing.faults.files import Fault, MemoryFiles, Moment
 from cometmq.testing.sim.clock import SimClock
+from cometmq.testing.sim.copies import stored
 from cometmq.testing.sim.loop import Process
 from cometmq.testing.sim.threads import LoopThreads
 
@@ -23,46 +24,10 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.net.server import Reserve
     from cometmq.store.config import StoreConfig
+    from cometmq.store.engine import MessageStore
+    from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Network
-
-_NO_FILE: Final = "/nowhere/kvConfig.json"
-
-
-class NameServerMachine:
-    """Runs a name server; it keeps nothing on a disk."""
-
-    def __init__(self, loop: SimLoop, network: Network, host: str, port: int) -> None:
-        self.name = "namesrv"
-        self.host = host
-        self.address = f"{host}:{port}"
-        self._loop = loop
-        self._network = network
-        self._config = NamesrvConfig(bind_address=host, listen_port=port, kv_config_path=_NO_FILE)
-        self._process: Process | None = None
-        self._starts = 0
-
-    @property
-    def is_up(self) -> bool:
-        """Whether a process runs."""
-        return self._process is not None and self._process.alive
-
-    def start(self) -> None:
-        """Start a process."""
-        self._starts += 1
-        process = self._process = Process(f"namesrv-{self._starts}", self.host)
-        clock = SimClock(self._loop)
-        reserve = self._network.reserver(process)
-
-        async def main() -> None:
-            await NameServer(self._config, clock, reserve=reserve).start()
-
-        self._loop.launch(process, main())
-
-    def kill(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.end()
 
 
 class BrokerMachine:
@@ -87,20 +52,27 @@ class BrokerMachine:
         self.clock = SimClock(loop, grain_ms=grain_ms)
         self._lives: Lives | None = None
         self.files: MemoryFiles | None = None
-        #: What kept a process from starting or stopping.
+        #: What kept a process from starting or stopping, though its disk was well.
         self.failures: list[BaseException] = []
         self.on_end: Callable[[], None] = lambda: None
         #: Called when a process has started to the end.
         self.on_start: Callable[[], None] = lambda: None
-        #: Whether it may have lost what it said to have: in a power cut, with ASYNC_FLUSH.
+        #: Whether it may have lost what it said to have: with ASYNC_FLUSH, in a power cut or with a
+        #: disk that failed.
         self.may_lack = False
+        #: What its log held when it may have lost some of it; None once that was looked at.
+        self.before: list[Stored] | None = None
         self.config = config
         self.store_config = store_config
+        self._faults: list[Fault] = []
+        self._is_struck = False
+        self._log_end = 0
         self._loop = loop
         self._network = network
         self._chance = chance
         self._process: Process | None = None
         self._starts = 0
+        self._opened = False
         self._serving = False
 
     @property
@@ -109,9 +81,14 @@ class BrokerMachine:
         return self._lives.broker if self._lives is not None else None
 
     @property
+    def _store(self) -> MessageStore | None:
+        return getattr(self.broker, "store", None) if self._opened else None
+
+    @property
     def log_end(self) -> int:
-        """Where the log ends, of the process that runs or ran last; 0 before it was made."""
-        return 0 if self.broker is None else self.broker.store.written_offset
+        """Where the log ends, or ended when it was open last; 0 before that."""
+        store = self._store
+        return self._log_end if store is None else store.written_offset
 
     @property
     def is_up(self) -> bool:
@@ -123,14 +100,35 @@ class BrokerMachine:
         """Whether the process has started to the end."""
         return self.is_up and self._serving
 
+    @property
+    def log_failed(self) -> bool:
+        """Whether the log takes nothing any more, until a restart."""
+        store = self._store
+        return store is not None and store.log.failure is not None
+
+    @property
+    def problem(self) -> str:
+        """What keeps it from copying its master, as it says itself; "" when nothing does."""
+        part = self.broker.part if self.broker is not None and self.is_serving else None
+        return str(part.slave.problem or "") if isinstance(part, SlavePart) else ""
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether what it has outlives a power cut."""
+        return self.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    # --- the process -----------------------------------------------------------------------------
+
     def start(self, *, ends_in: int = -1, moment: Moment = Moment.BEFORE) -> None:
         """Start a process; with ``ends_in`` it ends at that changing file operation."""
         assert not self.is_up
         self._starts += 1
-        self._serving = False
+        self._serving = self._opened = False
+        self._is_struck = bool(self._faults) or self.disk.full
         process = self._process = Process(f"{self.name}-{self._starts}", self.host)
         threads = LoopThreads(self._loop, process, self._chance)
         files = self.files = _Files(self, self.disk, self.clock, self._chance, threads)
+        files.faults = self._faults
         if ends_in >= 0:
             files.end_at(ends_in, moment)
         self._network.power_on(self.host)
@@ -142,9 +140,9 @@ class BrokerMachine:
         lives = self._lives = Lives(
             self.config, self.store_config, self.clock, files=files, reserve=reserve
         )
-        lives.on_failed = lambda: self.failures.extend(_failure_of(lives))
+        lives.on_failed = lambda: self._failed(lives.failure)
         await lives.start()
-        self._serving = True
+        self._serving = self._opened = True
         self.on_start()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -152,10 +150,17 @@ class BrokerMachine:
             try:
                 await main()
             except Exception as error:
-                self.failures.append(error)
+                self._failed(error)
 
         assert self._process is not None
         self._loop.launch(self._process, run())
+
+    def _failed(self, error: BaseException | None) -> None:
+        """The process cannot go on: it ends, and says why. A disk that fails is reason enough."""
+        if self._is_struck and isinstance(error, CometError | OSError):
+            self.died()
+        elif error is not None:
+            self.failures.append(error)
 
     def stop(self) -> None:
         """Ask the process to stop in order; it ends a while later."""
@@ -174,20 +179,29 @@ class BrokerMachine:
         self.files.end_at(self.files.steps + steps, moment)
 
     def kill(self) -> None:
-        """End the process: the kernel keeps what it wrote."""
+        """End the process: the kernel keeps what it wrote, except for what a failed sync gave
+        up."""
         if self._process is not None and self._process.alive:
+            self._look(loses=self._is_struck)
             self._end()
             self.disk.kill(self._chance)
 
+    def died(self) -> None:
+        """The process ended at a file operation, or by itself."""
+        self.kill()
+        self.on_end()
+
+    # --- the machine -----------------------------------------------------------------------------
+
     def cut_power(self) -> None:
         """The machine goes down, and comes up at the next start with what its device kept."""
+        self._look(loses=True)
         self._go_dark()
         self.disk.lose_power(self._chance)
-        if self.store_config.flush_disk_type is FlushDiskType.ASYNC_FLUSH:
-            self.may_lack = True
 
     def go_dark(self) -> None:
         """Nobody hears of the machine any more; its disk keeps all that was written."""
+        self._look(loses=self._is_struck)
         self._go_dark()
         self.disk.kill(self._chance)
 
@@ -195,6 +209,17 @@ class BrokerMachine:
         """The machine goes down, and its disk is lost: the next one is empty."""
         self._go_dark()
         self.disk = Disk()
+        self.before = None
+        self._log_end = 0
+
+    def _look(self, *, loses: bool) -> None:
+        """Note what the log holds, when its end may cost some of it."""
+        store = self._store
+        if store is not None:
+            self._log_end = store.written_offset
+        if loses and self.before is None:
+            self.before = stored(self)
+            self.may_lack |= not self.is_synced
 
     def _go_dark(self) -> None:
         if self._process is not None and self._process.alive:
@@ -204,14 +229,25 @@ class BrokerMachine:
     def _end(self) -> None:
         assert self._process is not None
         assert self.files is not None
-        self._serving = False
+        self._serving = self._opened = False
         self.files.end()
         self._process.end()
 
-    def died(self) -> None:
-        """The process ended at a file operation."""
-        self.kill()
-        self.on_end()
+    # --- its disk --------------------------------------------------------------------------------
+
+    def fail(self, fault: Fault) -> None:
+        """Operations of a kind fail from now on, so many times."""
+        self._faults.append(fault)
+        self._is_struck = True
+
+    def fill_disk(self) -> None:
+        """Nothing more finds room on the disk."""
+        self.disk.full = self._is_struck = True
+
+    def mend_disk(self) -> None:
+        """The disk is well again, and has room."""
+        self._faults.clear()
+        self.disk.full = False
 
 
 class _Files(MemoryFiles):
@@ -231,10 +267,6 @@ class _Files(MemoryFiles):
     def _die(self, operation: str, path: str) -> None:
         self._machine.died()
         super()._die(operation, path)
-
-
-def _failure_of(lives: Lives) -> list[BaseException]:
-    return [] if lives.failure is None else [lives.failure]
 
 
 async def until(clock: SimClock, is_done: Callable[[], bool], timeout_ms: int) -> bool:

@@ -1,12 +1,13 @@
 """What an operator does once a master is gone: the slave whose log is the longest becomes the
 master, and the others follow it. The machine that was lost may come back as a slave: with an empty
-disk, or with its old log, which it cuts.
+disk, or with its old log, which it cuts. A slave whose log its master lost is told to cut it.
 """
 
 from __future__ import annotations
 
 from contextvars import Context
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.config import BrokerRole, HaRejoin
@@ -15,44 +16,58 @@ from cometmq.testing.sim.machines import until
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from cometmq.testing.sim.cluster import Cluster
     from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.invariants import Watch
     from cometmq.testing.sim.loop import SimLoop
+    from cometmq.testing.sim.losses import Losses
     from cometmq.testing.sim.machines import BrokerMachine
 
 _TRIES: Final = 6
 _START_MS: Final = 20_000
 _STOP_MS: Final = 30_000
-_COMES_BACK: Final = 0.6
-_KEEPS_DISK: Final = 0.5
+_COMES_BACK: Final = 0.7
+_TOLD_MS: Final = 60_000
+
+
+class Loss(Enum):
+    """What of a machine is lost."""
+
+    DISK = "disk"
+    SIGHT = "sight"
+    POWER = "power"
 
 
 class Operator:
-    """``lost`` is the machine whose disk was lost, as long as no slave is in its place."""
+    """``lost`` is the machine that was lost, as long as no slave is in its place."""
 
-    def __init__(self, loop: SimLoop, cluster: Cluster, watch: Watch) -> None:
+    def __init__(self, loop: SimLoop, cluster: Cluster, losses: Losses, watch: Watch) -> None:
         self.lost: BrokerMachine | None = None
+        #: The one that is to take its place, and ends before that.
+        self.chosen: BrokerMachine | None = None
         #: Whether a master was lost at all.
         self.was_needed = False
+        #: Called when the lost machine comes back.
+        self.on_return: Callable[[BrokerMachine], None] = lambda machine: None
         self._loop = loop
         self._cluster = cluster
+        self._losses = losses
         self._watch = watch
-        #: The machine that came back with its old log, until that is its master's.
-        self.rejoining: BrokerMachine | None = None
-        self._keeps_disk = False
+        self._loss = Loss.DISK
         self._log: list[Stored] = []
         self._task: asyncio.Task[None] | None = None
 
-    def lose_master(self) -> None:
-        """The master, which runs, is gone with its disk."""
+    def lose_master(self, loss: Loss) -> None:
+        """The master, which runs, is gone."""
         cluster = self._cluster
-        self.lost, self.was_needed = cluster.broker, True
+        self.lost, self.was_needed, self._loss = cluster.broker, True, loss
         self._log = stored(cluster.broker)
-        self._keeps_disk = cluster.chance.random() < _KEEPS_DISK
-        if self._keeps_disk:
+        if loss is Loss.SIGHT:
             cluster.broker.go_dark()
+        elif loss is Loss.POWER:
+            cluster.broker.cut_power()
         else:
             cluster.broker.destroy()
 
@@ -75,6 +90,7 @@ class Operator:
             if await self._all_serve():
                 break
         chosen = max(cluster.slaves, key=lambda slave: slave.log_end)
+        self.chosen = chosen
         if chosen.is_serving:
             cluster.stop_broker(chosen)
         await until(cluster.clock, lambda: not chosen.is_up, _STOP_MS)
@@ -90,7 +106,7 @@ class Operator:
             role = BrokerRole.ASYNC_MASTER
         chosen.config = replace(chosen.config, broker_role=role, broker_id=0)
         cluster.brokers[:] = [chosen, *others]
-        self.lost = None
+        self.lost = self.chosen = None
         cluster.note_promotion(chosen)
         if not chosen.is_up:
             cluster.start_broker(chosen)
@@ -101,9 +117,11 @@ class Operator:
                 broker_id=number,
                 ha_rejoin=HaRejoin.TRUNCATE,
             )
-            self.rejoining = lost if self._keeps_disk else None
+            if self._loss is not Loss.DISK:
+                self._losses.parted[lost] = None
             cluster.brokers.append(lost)
             cluster.start_broker(lost)
+            self.on_return(lost)
 
     async def _all_serve(self) -> bool:
         slaves = self._cluster.slaves
@@ -117,10 +135,56 @@ class Operator:
     def _look_at_losses(self, chosen: BrokerMachine, lost: BrokerMachine) -> None:
         """What a SYNC_MASTER acknowledged is in the log of the slave that had it, if that had to
         keep it; everything else behind its end is gone."""
-        end = chosen.log_end
         is_safe = lost.config.broker_role is BrokerRole.SYNC_MASTER and not any(
             slave.may_lack for slave in self._cluster.slaves
         )
-        gone = [each for each in self._log if each.physical_offset >= end]
-        kept = {each.body for each in stored(chosen)}
-        self._watch.lost(gone, kept, self._cluster.clock.monotonic_ms(), is_safe=is_safe)
+        now_ms = self._cluster.clock.monotonic_ms()
+        self._losses.promoted(chosen, self._log, is_safe=is_safe, now_ms=now_ms)
+
+    # --- slaves that differ ----------------------------------------------------------------------
+
+    async def reunite(self) -> None:
+        """Give every slave its master's log: what it has otherwise it cuts, or loses with its
+        disk. All of them serve, and everybody hears everybody."""
+        for step in (self._let_cut, self._empty):
+            if not await self._all_told():
+                return
+            for slave in list(self._losses.parted):
+                if not await self._with_another_start(slave, step):
+                    return
+        await self._all_told()
+
+    async def _all_told(self) -> bool:
+        """Wait until each slave that differs has said so; or violate what says that it must."""
+        losses = self._losses
+
+        def is_told() -> bool:
+            losses.compare_all()
+            return all(
+                slave.problem and slave.config.ha_rejoin is HaRejoin.REFUSE
+                for slave in losses.parted
+            )
+
+        if await until(self._cluster.clock, is_told, _TOLD_MS):
+            return True
+        silent = [slave.name for slave in losses.parted if not slave.problem]
+        if silent:
+            self._watch.violate("same log", f"{silent} differ from their master, and do not say so")
+        return not silent
+
+    async def _with_another_start(
+        self, slave: BrokerMachine, step: Callable[[BrokerMachine], None]
+    ) -> bool:
+        cluster = self._cluster
+        if slave.is_serving:
+            cluster.stop_broker(slave)
+        await until(cluster.clock, lambda: not slave.is_up, _STOP_MS)
+        step(slave)
+        return await cluster.bring_up(slave)
+
+    def _let_cut(self, slave: BrokerMachine) -> None:
+        slave.config = replace(slave.config, ha_rejoin=HaRejoin.TRUNCATE)
+
+    def _empty(self, slave: BrokerMachine) -> None:
+        self._cluster.note(f"disk of {slave.name} emptied")
+        slave.destroy()

@@ -11,7 +11,7 @@ from cometmq.store.config import delay_levels_ms
 from cometmq.testing.sim import settings
 from cometmq.testing.sim.adversary import Adversary
 from cometmq.testing.sim.cluster import Cluster
-from cometmq.testing.sim.copies import differences, parting, stored
+from cometmq.testing.sim.copies import differences, stored
 from cometmq.testing.sim.history import History
 from cometmq.testing.sim.holdings import behind, bodies, open_transactions
 from cometmq.testing.sim.invariants import Watch
@@ -70,9 +70,7 @@ class Run:
         self.groups: tuple[Group, ...] = chance.choice(CASTS)
         self.history.groups = {group.name: group for group in self.groups}
         self.workload = Workload(chance, self.groups)
-        self.adversary = Adversary(
-            self.loop, chance, self.cluster, self.groups, self.workload, power=chosen.is_synced
-        )
+        self.adversary = Adversary(self.loop, chance, self.cluster, self.groups, self.workload)
 
     def run(self) -> Report:
         """All of it. Raises Violated."""
@@ -113,7 +111,8 @@ class Run:
             for _ in range(self.chance.choice((1, 2, 2, 3))):
                 cluster.add_member(group)
         await self._be_struck()
-        self.adversary.rests = self.workload.ended = True
+        self.adversary.rest()
+        self.workload.ended = True
         await cluster.heal()
         for machine in cluster.brokers:
             if not machine.is_serving:
@@ -134,7 +133,7 @@ class Run:
         deadline_ms = clock.monotonic_ms() + _STRUCK_MS
         while clock.monotonic_ms() < deadline_ms:
             await clock.sleep_ms(self.chance.choice(_PAUSES_MS))
-            self._compare_logs()
+            self.cluster.losses.compare_all()
             if history.acknowledged and (faults_left > 0 or not self.cluster.crashes):
                 faults_left -= 1
                 self.adversary.strike()
@@ -149,7 +148,7 @@ class Run:
         deadline_ms = cluster.clock.monotonic_ms() + _SETTLE_MS
         while cluster.clock.monotonic_ms() < deadline_ms:
             await cluster.clock.sleep_ms(_LOOK_MS)
-            self._compare_logs()
+            self.cluster.losses.compare_all()
             if watch.has_losses:
                 watch.passed_over(stored(cluster.broker))
             if self.history.owed() or open_transactions(master) or behind(master, self.groups):
@@ -171,19 +170,6 @@ class Run:
             if any(sent.name not in dead for sent in poisonous):
                 return True
         return False
-
-    def _compare_logs(self) -> None:
-        """As far as both go, a slave has its master's log."""
-        master, operator = self.cluster.broker, self.cluster.operator
-        for slave in self.cluster.slaves:
-            if not (master.is_serving and slave.is_serving):
-                continue
-            at = parting(master, slave)
-            if slave is operator.rejoining:
-                if at < 0 and slave.log_end <= master.log_end:
-                    operator.rejoining = None
-            elif at >= 0:
-                self.watch.violate("same log", f"{slave.name} differs from offset {at} on")
 
     async def _unlike(self, master: Broker) -> list[str]:
         """What slaves have otherwise than the master."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.config import BrokerConfig, BrokerRole
+from cometmq.broker.config import BrokerConfig, BrokerRole, HaRejoin
 from cometmq.client.config import ClientConfig
 from cometmq.store.config import FlushDiskType, StoreConfig
 from cometmq.testing.sim.network import Weather
@@ -38,7 +38,8 @@ WEATHERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One seed's choice: the master's ``broker`` and ``store``, and the stores of its slaves."""
+    """One seed's choice: the master's ``broker`` and ``store``, and the stores of its slaves, which
+    do ``rejoin`` when their log is not their master's."""
 
     broker: BrokerConfig
     store: StoreConfig
@@ -48,20 +49,16 @@ class Settings:
     grain_ms: int
     namesrvs: int = 1
     slaves: tuple[StoreConfig, ...] = ()
-
-    @property
-    def is_synced(self) -> bool:
-        """Whether an acknowledged message outlives a power cut."""
-        return self.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    rejoin: HaRejoin = HaRejoin.REFUSE
 
     def machines(self) -> Iterator[tuple[str, BrokerConfig, StoreConfig]]:
         """The brokers: name, settings and store, the master's first."""
         yield "broker", self.broker, self.store
         for number, store in enumerate(self.slaves, 1):
-            yield f"slave-{number}", as_slave(self.broker, number), store
+            yield f"slave-{number}", as_slave(self.broker, number, self.rejoin), store
 
 
-def as_slave(config: BrokerConfig, number: int) -> BrokerConfig:
+def as_slave(config: BrokerConfig, number: int, rejoin: HaRejoin) -> BrokerConfig:
     """The settings of a slave, from 1 on, of a master."""
     host = BROKER_HOSTS[number]
     return replace(
@@ -70,6 +67,7 @@ def as_slave(config: BrokerConfig, number: int) -> BrokerConfig:
         broker_ip1=host,
         broker_role=BrokerRole.SLAVE,
         broker_id=number,
+        ha_rejoin=rejoin,
     )
 
 
@@ -113,7 +111,10 @@ def choose(chance: Random) -> Settings:
     )
     grain_ms = chance.choice((100, 500, 500, 1_000))
     copies = tuple(replace(store, flush_disk_type=chance.choice(_FLUSHES)) for _ in range(slaves))
-    return Settings(broker, store, chance.choice(WEATHERS), queues, grain_ms, namesrvs, copies)
+    rejoin = chance.choice((HaRejoin.REFUSE, HaRejoin.TRUNCATE))
+    return Settings(
+        broker, store, chance.choice(WEATHERS), queues, grain_ms, namesrvs, copies, rejoin
+    )
 
 
 def client_config(

@@ -42,7 +42,8 @@ class Workload:
         self._count += 1
         chance = self._chance
         group = chance.choice(self._groups)
-        sent = Sent(f"m{self._count}", group.topics[0])
+        # Of one length: a record that was cut off may begin where a new one ends.
+        sent = Sent(f"m{self._count:04}", group.topics[0])
         if chance.random() < _FAILING:
             sent.fails = chance.choice((1, 1, 2))
         if group.ordered:

@@ -1,0 +1,213 @@
+"""What befalls the machines of brokers: ends of processes, cuts of power, disks that fail, the loss
+of a master. What was struck once is likely to be struck again, soon after it serves."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Final
+
+from cometmq.testing.faults.files import Fault
+from cometmq.testing.sim.machines import until
+from cometmq.testing.sim.operator import Loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from cometmq.testing.sim.cluster import Cluster
+    from cometmq.testing.sim.history import Group
+    from cometmq.testing.sim.machines import BrokerMachine
+    from cometmq.testing.sim.repairs import Repairs
+
+_STOP_MS: Final = 30_000
+_START_MS: Final = 30_000
+#: How likely a start of the broker ends before it serves.
+_EARLY: Final = 0.2
+#: How likely a machine that lost power, or came back, fails again, and how soon.
+_AGAIN: Final = 0.7
+_AGAIN_MS: Final = (50, 200, 700, 2_000)
+#: How likely a master loses sight of its slaves before it is lost, and for how long.
+_CUT_OFF: Final = 0.6
+_CUT_OFF_MS: Final = (300, 1_000, 3_000)
+_FAILING: Final = (
+    "pwrite", "datasync", "datasync", "allocate", "create", "rename", "sync_directory", "unlink",
+)  # fmt: skip
+_PLACES: Final = ("", "", "commitlog", "commitlog", "consumequeue", "index", "config")
+_CODES: Final = (errno.EIO, errno.EIO, errno.ENOSPC)
+_TIMES: Final = (1, 1, 3, 1_000)
+
+
+class BrokerFaults:
+    """The faults of the brokers of a run whose groups read these topics."""
+
+    def __init__(
+        self, chance: Random, cluster: Cluster, groups: tuple[Group, ...], repairs: Repairs
+    ) -> None:
+        self._chance = chance
+        self._cluster = cluster
+        self._topics = [topic for group in groups for topic in group.topics]
+        self._repairs = repairs
+        cluster.on_broker_end = self.revive_soon
+        cluster.operator.on_return = self._strike_again
+
+    def weighted(self) -> list[tuple[int, Callable[[], None]]]:
+        """The faults, and how likely each is."""
+        faults = [
+            (4, self.kill),
+            (4, self.end),
+            (1, self.stop),
+            (10, self.cut_power),
+        ]
+        if self._chance.random() < 0.4:
+            faults += [(3, self.fail_disk), (1, self.fill_disk)]
+        if self._cluster.slaves:
+            faults.append((6, self.lose_master))
+        return faults
+
+    def _some_broker(self) -> BrokerMachine:
+        """The master, or as often one of the slaves, if there are any."""
+        slaves = self._cluster.slaves
+        if slaves and (self._cluster.operator.lost or self._chance.random() < 0.5):
+            return self._chance.choice(slaves)
+        return self._cluster.broker
+
+    def revive_soon(self, machine: BrokerMachine) -> None:
+        """Start a broker again after a while."""
+
+        def revive() -> None:
+            operator = self._cluster.operator
+            if not machine.is_up and machine not in (operator.lost, operator.chosen):
+                self._cluster.start_broker(machine, likely_early=_EARLY)
+
+        self._repairs.soon(revive)
+
+    # --- the process, and the power --------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process of a broker ends."""
+        self._kill(self._some_broker())
+
+    def _kill(self, machine: BrokerMachine) -> None:
+        self._cluster.kill_broker(machine)
+        self.revive_soon(machine)
+
+    def end(self) -> None:
+        """The process of a broker ends at a file operation."""
+        machine = self._some_broker()
+        if machine.is_serving:
+            self._cluster.end_broker_soon(machine)
+
+    def stop(self) -> None:
+        """A broker stops in order."""
+        self._stop(self._some_broker())
+
+    def _stop(self, machine: BrokerMachine) -> None:
+        if not machine.is_serving:
+            return
+
+        async def start_again() -> None:
+            await until(self._cluster.clock, lambda: not machine.is_up, _STOP_MS)
+            self.revive_soon(machine)
+
+        self._cluster.stop_broker(machine)
+        self._repairs.spawn(start_again())
+
+    def cut_power(self) -> None:
+        """The machine of a broker goes down."""
+        machine = self._some_broker()
+        self._cut_power(machine)
+        if self._chance.random() < _AGAIN:
+            self._strike_again(machine)
+
+    def _cut_power(self, machine: BrokerMachine) -> None:
+        self._cluster.cut_broker_power(machine)
+        self.revive_soon(machine)
+
+    def _strike_again(self, machine: BrokerMachine) -> None:
+        """Once a machine serves, and has cut what it has to cut, it fails again soon: records that
+        were cut off are still there then, behind the new ones."""
+        strikes, losses = (
+            (self._cut_power, self._kill, self._kill, self._stop),
+            self._cluster.losses,
+        )
+
+        def is_well() -> bool:
+            if machine.is_serving and machine in losses.parted:
+                losses.compare(machine)
+            return machine.is_serving and machine not in losses.parted
+
+        async def strike() -> None:
+            clock = self._cluster.clock
+            if not await until(clock, is_well, _START_MS):
+                return
+            await clock.sleep_ms(self._chance.choice(_AGAIN_MS))
+            is_there = machine in self._cluster.brokers
+            if is_there and machine.is_serving and not self._repairs.rests:
+                self._chance.choice(strikes)(machine)
+
+        self._repairs.spawn(strike())
+
+    # --- the disk --------------------------------------------------------------------------------
+
+    def fail_disk(self) -> None:
+        """Operations on the disk of a broker fail."""
+        chance = self._chance
+        fault = Fault(
+            chance.choice(_FAILING),
+            chance.choice(_CODES),
+            chance.choice(_TIMES),
+            chance.choice(_PLACES),
+        )
+        machine = self._some_broker()
+        self._cluster.fail_disk(machine, fault)
+        self._mend_soon(machine)
+
+    def fill_disk(self) -> None:
+        """The disk of a broker is full."""
+        machine = self._some_broker()
+        self._cluster.fill_disk(machine)
+        self._mend_soon(machine)
+
+    def _mend_soon(self, machine: BrokerMachine) -> None:
+        """The disk is mended; a broker whose log failed begins anew, or its machine does."""
+        begin_anew = (self._kill, self._stop, self._cut_power)
+
+        def mend() -> None:
+            self._cluster.mend_disk(machine)
+            if machine.is_serving and machine.log_failed:
+                self._chance.choice(begin_anew)(machine)
+
+        self._repairs.soon(mend)
+
+    # --- the loss of a master --------------------------------------------------------------------
+
+    def lose_master(self) -> None:
+        """The master is lost; it may have been out of its slaves' sight before."""
+        if not self._may_be_lost():
+            return
+        if self._chance.random() < _CUT_OFF:
+            master = self._cluster.broker
+            for slave in self._cluster.slaves:
+                self._cluster.cut_off(master.host, slave.host)
+            self._repairs.soon(self._lose_master, _CUT_OFF_MS)
+            self._repairs.soon(self._cluster.join_network)
+        else:
+            self._lose_master()
+
+    def _lose_master(self) -> None:
+        if self._may_be_lost():
+            self._cluster.lose_master(self._chance.choice(tuple(Loss)))
+            self._repairs.soon(self._cluster.operator.begin)
+
+    def _may_be_lost(self) -> bool:
+        """Whether there is a slave that can take its place. Every broker has the topics: one that
+        no broker has any more is not made anew by producers, which go on with the route that they
+        know."""
+        cluster = self._cluster
+        if cluster.operator.was_needed or cluster.losses.parted:
+            return False
+        return all(
+            machine.is_serving and machine.broker is not None and topic in machine.broker.topics
+            for machine in cluster.brokers
+            for topic in self._topics
+        )
