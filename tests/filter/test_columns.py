@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cometmq.filter.columns import column, join
+from cometmq.filter.columns import column, join, texts_of
 from cometmq.message.properties import find
 
 TEXTS = [
@@ -27,7 +27,7 @@ TEXTS = [
 
 
 def values(name: bytes, texts: list[bytes]) -> list[bytes]:
-    return column(name)(join(texts))
+    return column(name)(join(texts_of(texts)))
 
 
 def alone(name: bytes, text: bytes) -> bytes:
@@ -51,5 +51,5 @@ def test_one_name_twice_and_another_time_not_at_all() -> None:
     assert values(b"a", [b"a\x011\x02a\x012", b"b\x011"]) == [b"2", b""]
 
 
-def test_texts_may_be_views() -> None:
-    assert column(b"b")(join([memoryview(b"b\x011"), b"b\x012"])) == [b"1", b"2"]
+def test_properties_of_any_kind_are_texts() -> None:
+    assert texts_of([memoryview(b"b\x011"), bytearray(b"\xff")]) == ["b\x011", "\xff"]

@@ -1,6 +1,10 @@
 """Filtering stored records."""
 
-from cometmq.filter.stored import Matches, matching, properties_at, stored_properties
+from collections.abc import Callable
+
+import pytest
+
+from cometmq.filter.stored import Matches, matching, stored_properties, texts_at
 from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack
 
 HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
@@ -12,6 +16,13 @@ def record(text: bytes, *, born: int = 4, stored: int = 4, body: bytes = b"body"
     )
 
 
+def v2(raw: bytes) -> bytes:
+    """The record with a topic length of two bytes."""
+    at = raw.index(b"\x05topic")
+    longer = (len(raw) + 1).to_bytes(4, "big") + raw[4:at] + b"\0" + raw[at:]
+    return longer.replace(MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"), 1)
+
+
 def test_properties_are_found_behind_any_hosts() -> None:
     for born in HOSTS:
         for stored in HOSTS:
@@ -20,11 +31,8 @@ def test_properties_are_found_behind_any_hosts() -> None:
 
 
 def test_properties_of_a_record_with_a_long_topic_length() -> None:
-    raw = record(b"a\x01b")
-    at = raw.index(b"\x05topic")
-    v2 = raw[:at] + b"\0" + raw[at:]
-    v2 = v2.replace(MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"), 1)
-    assert bytes(stored_properties(memoryview(v2), 0, len(v2))) == b"a\x01b"
+    raw = v2(record(b"a\x01b"))
+    assert bytes(stored_properties(memoryview(raw), 0, len(raw))) == b"a\x01b"
 
 
 def test_what_matches_is_joined_and_counted() -> None:
@@ -41,8 +49,14 @@ def test_nothing_matches() -> None:
     )
 
 
-def test_properties_of_many_records() -> None:
-    raws = [record(b"a\x01b"), record(b"c\x01d", born=16), record(b"", stored=16, body=b"")]
-    starts = [sum(map(len, raws[:number])) for number in range(len(raws))]
-    found = properties_at(memoryview(b"".join(raws)), starts, [*map(len, raws)])
-    assert [bytes(text) for text in found] == [b"a\x01b", b"c\x01d", b""]
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_texts_of_many_records(kind: Callable[[bytes], bytes | memoryview]) -> None:
+    raws = [
+        record(b"a\x01\xff"),
+        record("ä\x01d".encode(), born=16),
+        record(b"", stored=16, body=b""),
+        v2(record(b"e\x01f")),
+    ]
+    starts = [3 + sum(map(len, raws[:number])) for number in range(len(raws))]
+    found = texts_at(kind(b"xxx" + b"".join(raws)), starts, [*map(len, raws)])
+    assert found == ["a\x01\xff", "\xc3\xa4\x01d", "", "e\x01f"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cometmq.message.record import Buffer, iter_decode
+from cometmq.filter.sql92 import SqlFilter
+from cometmq.message.properties import decode
+from cometmq.message.record import Record, iter_decode
 from cometmq.store import resident, sifting
 from cometmq.store.engine import MessageStore
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
@@ -37,11 +40,10 @@ class Tagged:
         self._wanted = wanted
         self.looked_at: list[int] = []
 
-    def matches(self, properties: Sequence[Buffer]) -> list[bool]:
-        texts = [bytes(text) for text in properties]
-        tags = [int(text.partition(b"TAGS\x01")[2].partition(b"\x02")[0]) for text in texts]
+    def select(self, texts: Sequence[str]) -> list[int]:
+        tags = [int(text.partition("TAGS\x01")[2].partition("\x02")[0]) for text in texts]
         self.looked_at += tags
-        return [self._wanted(tag) for tag in tags]
+        return [number for number, tag in enumerate(tags) if self._wanted(tag)]
 
 
 def look(
@@ -79,6 +81,52 @@ def test_what_matches_is_given_over_blocks_and_files(
     assert (result.status, result.next_offset) == (ReadStatus.FOUND, 100)
     assert offsets(result) == list(range(3, 100, 7))
     store.close()
+
+
+def test_records_that_lie_next_to_each_other(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(40):
+        put(store, "t", 0, b"body", tag=str(number))
+    store.commit()
+    result = look(store, lambda number: number % 7 == 3)
+    assert result is not None
+    assert offsets(result) == list(range(3, 40, 7))
+    store.close()
+
+
+def test_sql_looks_at_properties_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=FILE_BYTES)
+    chance, wanted = random.Random(3), []
+    for number in range(300):
+        region = chance.choice(["eu", "us", "europe", ""])
+        amount = chance.choice(["3", "30", "none", ""])
+        more = {"region": region, "amount": amount, "xregion": "eu"}
+        body = chance.choice([b"", b"\x02region\x01eu\x02amount\x013\x02"])
+        more = {name: value for name, value in more.items() if value}
+        put(store, "t", chance.randrange(2), body, more=more)
+        if (region, amount) == ("eu", "3"):
+            wanted.append(number)
+    store.commit()
+    sql = SqlFilter("region IN ('eu', 'asia') AND amount < 30")
+    found = [record for queue_id in (0, 1) for record in selected(store, queue_id, sql)]
+    assert len(found) == len(wanted) > 10
+    for record in found:
+        properties = decode(record.properties)
+        assert (properties["region"], properties["amount"]) == ("eu", "3")
+    store.close()
+
+
+def selected(store: MessageStore, queue_id: int, sql: SqlFilter) -> list[Record]:
+    sifter, offset = Sifter(), 0
+    found: list[Record] = []
+    queue = store.queue("t", queue_id)
+    while offset < queue.max_offset:
+        query = Query(queue, offset, 32, 1 << 18, None)
+        result = sifter.read(query, store.log, store.limits, sql)
+        assert result is not None
+        found += [record for chunk in result.chunks for record in iter_decode(chunk)]
+        offset = result.next_offset
+    return found
 
 
 def test_it_goes_on_behind_what_was_looked_at(store: MessageStore) -> None:
@@ -122,7 +170,7 @@ def test_what_somebody_looked_at_is_known_to_others_who_want_the_same(store: Mes
             result = look(store, every_seventh, at, max_count, max_bytes, sifter=sifter)
             assert result is not None
             assert result.next_offset > at
-            assert len(result.chunks) <= max_count
+            assert result.count <= max_count
             seen += offsets(result)
             at = result.next_offset
         assert seen == [number for number in range(offset, 100) if number % 7 == 5]

@@ -23,7 +23,8 @@ def test_what_is_known_is_what_was_found(queue: ConsumeQueue) -> None:
     for _ in range(300):
         first = chance.randrange(2_000)
         stop = min(first + chance.randrange(1, 400), 2_000)
-        verdicts.put(queue, matcher, first, truth[first:stop])
+        numbers = [n for n in range(stop - first) if truth[first + n]]
+        verdicts.put(queue, matcher, first, stop - first, numbers)
         seen[first:stop] = [True] * (stop - first)
         at = chance.randrange(2_000)
         found = verdicts.find(queue, matcher, at)
@@ -37,7 +38,7 @@ def test_what_is_known_is_what_was_found(queue: ConsumeQueue) -> None:
 def test_what_follows_is_added(queue: ConsumeQueue) -> None:
     verdicts, matcher = Verdicts(), object()
     for first in range(0, 256, 8):
-        verdicts.put(queue, matcher, first, [True, *[False] * 7])
+        verdicts.put(queue, matcher, first, 8, [0])
     assert verdicts.find(queue, matcher, 0) == (256, list(range(0, 256, 8)))
     assert verdicts.find(queue, matcher, 250) == (6, [])
     assert verdicts.find(queue, matcher, 256) is None
@@ -45,7 +46,7 @@ def test_what_follows_is_added(queue: ConsumeQueue) -> None:
 
 def test_only_those_who_want_the_same_know(queue: ConsumeQueue) -> None:
     verdicts, matcher = Verdicts(), object()
-    verdicts.put(queue, matcher, 10, [True])
+    verdicts.put(queue, matcher, 10, 1, [0])
     assert verdicts.find(queue, matcher, 10) == (1, [0])
     assert verdicts.find(queue, matcher, 9) is None
     assert verdicts.find(queue, object(), 10) is None
@@ -56,8 +57,8 @@ def test_only_those_who_want_the_same_know(queue: ConsumeQueue) -> None:
 def test_the_pages_that_nobody_asked_for_longest_go(queue: ConsumeQueue) -> None:
     verdicts, matcher = Verdicts(max_pages=2), object()
     for page in (0, 1):
-        verdicts.put(queue, matcher, page * 256, [True])
+        verdicts.put(queue, matcher, page * 256, 1, [0])
     assert verdicts.find(queue, matcher, 0) is not None
-    verdicts.put(queue, matcher, 512, [True])
+    verdicts.put(queue, matcher, 512, 1, [0])
     known = [verdicts.find(queue, matcher, page * 256) is not None for page in range(3)]
     assert known == [True, False, True]

@@ -19,10 +19,10 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, Final
 
-from cometmq.filter.columns import Batch, column, digits_column, join
+from cometmq.filter.columns import Batch, column, digits_column, join, texts_of
+from cometmq.filter.pieces import pieces_of
 from cometmq.filter.sqltext import (
     All,
     Any,
@@ -88,23 +88,26 @@ class SqlFilter:
     def __init__(self, expression: str) -> None:
         self.expression = expression
         # Each has to be true, in whatever order they are looked at: the cheap ones first.
-        conditions = sorted(_conditions(parse(expression)), key=_is_dear)
-        self._conditions = tuple(map(_compile, conditions))
+        found = map(_Condition, _conditions(parse(expression)))
+        self._conditions = sorted(found, key=lambda condition: condition.is_dear)
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
 
+    def select(self, texts: Sequence[str]) -> list[int]:
+        """The numbers, from 0 and upwards, of the messages that match, by their property texts
+        (columns.py)."""
+        left = _Left(texts)
+        for condition in self._conditions:
+            if not left.numbers:
+                break
+            condition.narrow(left)
+        return left.numbers
+
     def matches(self, properties: Sequence[Buffer]) -> list[bool]:
         """For each message whether it matches, by its property bytes (message/properties.py)."""
         found = [False] * len(properties)
-        left = [*range(len(properties))]
-        for evaluate in self._conditions:
-            if not left:
-                break
-            verdicts = [verdict is True for verdict in evaluate(join(properties))]
-            left = [*compress(left, verdicts)]
-            properties = [*compress(properties, verdicts)]
-        for number in left:
+        for number in self.select(texts_of(properties)):
             found[number] = True
         return found
 
@@ -120,14 +123,53 @@ def _conditions(node: Node) -> list[Node]:
     return [node]
 
 
-def _is_dear(node: Node) -> bool:
-    """Whether more is to be done than to compare the text of a property."""
-    if isinstance(node, Compare):
-        return not any(
-            isinstance(side, Constant) and isinstance(side.value, str)
-            for side in (node.left, node.right)
-        )
-    return not isinstance(node, (OneOf, Search))
+class _Left:
+    """Messages that may match, by their numbers among all that were asked about."""
+
+    __slots__ = ("_batch", "numbers", "texts")
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.numbers = [*range(len(texts))]
+        self.texts = texts
+        self._batch: Batch | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """Their properties."""
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = join(self.texts)
+        return batch
+
+    def keep(self, chosen: Sequence[int]) -> None:
+        """Leave only these of what is left, counted from 0."""
+        numbers, texts = self.numbers, self.texts
+        if len(chosen) < len(numbers):
+            self.numbers = [numbers[at] for at in chosen]
+            self.texts = [texts[at] for at in chosen]
+            self._batch = None
+
+
+class _Condition:
+    """Something that has to be true of a message, and the pieces that this takes."""
+
+    __slots__ = ("_evaluate", "_pieces", "is_dear")
+
+    def __init__(self, node: Node) -> None:
+        self._evaluate = _compile(node)
+        self._pieces = pieces_of(node)
+        #: Whether more is to be done than to compare the text of a property.
+        self.is_dear = self._pieces is None and not isinstance(node, (OneOf, Search))
+
+    def narrow(self, left: _Left) -> None:
+        """Leave only the messages of which it is true."""
+        pieces = self._pieces
+        if pieces is not None:
+            left.keep(pieces.find(left.texts))
+            if not left.numbers or pieces.decide(left.batch):
+                return
+        verdicts = self._evaluate(left.batch)
+        left.keep([number for number, verdict in enumerate(verdicts) if verdict is True])
 
 
 class _NotComparable(Exception):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, repeat
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from cometmq.filter.columns import CODEC, texts_of
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX, SYS_FLAG_POSITION, head_of
 
@@ -21,6 +22,8 @@ _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 #: Magic, sysFlag and body length of a record with IPv4 hosts, whose body begins at _BODY_AT.
 _plain_head = Struct(">4xI28xi44xi").unpack_from
 _BODY_AT = HEAD.size
+#: Behind the lengths of body, topic and properties.
+_TOPIC_AT = _BODY_AT + 3
 _SYS_FLAG = Struct(">i")
 _LENGTH = Struct(">i")
 
@@ -65,19 +68,24 @@ def _records(chunk: memoryview) -> Iterator[tuple[int, int]]:
         at += size
 
 
-def properties_at(
-    view: memoryview, starts: Sequence[int], sizes: Sequence[int]
-) -> list[memoryview]:
-    """The property bytes of the records that begin at ``starts``, as :func:`stored_properties`."""
-    found: list[memoryview] = []
-    for at, size in zip(starts, sizes, strict=True):
-        magic, sys_flag, body_bytes = _plain_head(view, at)
-        if magic == MAGIC_V1 and not sys_flag & _HOST_BITS:
-            topic_at = at + _BODY_AT + body_bytes
-            found.append(view[topic_at + 3 + view[topic_at] : at + size])
-        else:
-            found.append(stored_properties(view, at, size))
-    return found
+def texts_at(data: bytes | memoryview, starts: Sequence[int], sizes: Sequence[int]) -> list[str]:
+    """The property texts (columns.py) of the records that begin at ``starts``."""
+    heads = map(_plain_head, repeat(data), starts)
+    places = zip(starts, sizes, heads, strict=True)
+    if isinstance(data, bytes):
+        text = data.decode(CODEC)
+        return [
+            text[at + body_bytes + _TOPIC_AT + data[at + body_bytes + _BODY_AT] : at + size]
+            if magic == MAGIC_V1 and not sys_flag & _HOST_BITS
+            else str(stored_properties(memoryview(data), at, size), CODEC)
+            for at, size, (magic, sys_flag, body_bytes) in places
+        ]
+    return texts_of(
+        data[at + body_bytes + _TOPIC_AT + data[at + body_bytes + _BODY_AT] : at + size]
+        if magic == MAGIC_V1 and not sys_flag & _HOST_BITS
+        else stored_properties(data, at, size)
+        for at, size, (magic, sys_flag, body_bytes) in places
+    )
 
 
 def stored_properties(view: memoryview, at: int, size: int) -> memoryview:

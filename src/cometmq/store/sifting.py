@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate, compress, count
+from dataclasses import dataclass, field
+from itertools import accumulate
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cometmq.filter.stored import properties_at
+from cometmq.filter.stored import texts_at
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
 from cometmq.store.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from cometmq.message.record import Buffer
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.reader import Query, ReadLimits
@@ -42,18 +41,63 @@ _UNPACK = {
 class Matcher(Protocol):
     """What a consumer wants."""
 
-    def matches(self, properties: Sequence[Buffer]) -> Sequence[bool]:
-        """Says of the property bytes of messages which of them match."""
+    def select(self, texts: Sequence[str]) -> Sequence[int]:
+        """The numbers, from 0 and upwards, of the messages that match, by their property texts
+        (filter/columns.py)."""
         ...
 
 
 class _Block(NamedTuple):
-    """Records of a queue in one view: where each begins in it, and its size."""
+    """Records of a queue in one view: where each begins in it, and its size. ``copy`` is what the
+    view is of, unless that is the map of a file."""
 
     view: memoryview
     starts: Sequence[int]
     sizes: Sequence[int]
-    is_in_map: bool = True
+    copy: bytes | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The property texts of the records (filter/columns.py)."""
+        return texts_at(self.copy or self.view, self.starts, self.sizes)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What is given so far, and how much at the most."""
+
+    max_count: int
+    max_bytes: int
+    chunks: list[memoryview] = field(default_factory=list)
+    count: int = 0
+    size_bytes: int = 0
+
+    @property
+    def room(self) -> int:
+        """How many messages more."""
+        return self.max_count - self.count
+
+    def take(self, look: _Look) -> None:
+        """Add what matches, as far as there is room; at least one message comes always."""
+        if look.block is None:
+            return
+        view, starts, sizes, copy = look.block
+        taken = look.matching[: -self.room - 1 : -1]
+        size_bytes = sum([sizes[at] for at in taken])
+        while taken and self.size_bytes + size_bytes > self.max_bytes:
+            if not self.count and len(taken) == 1:
+                break
+            size_bytes -= sizes[taken.pop()]
+        if not taken:
+            return
+        del look.matching[-len(taken) :]
+        self.count += len(taken)
+        self.size_bytes += size_bytes
+        if copy is None:
+            self.chunks += [view[starts[at] : starts[at] + sizes[at]] for at in taken]
+        else:
+            records = [copy[starts[at] : starts[at] + sizes[at]] for at in taken]
+            self.chunks.append(memoryview(b"".join(records)))
 
 
 @dataclass(slots=True)
@@ -90,31 +134,30 @@ class Sifter:
         """At most ``max_count`` messages and ``max_bytes`` that match, from ``offset`` on; at least
         one where one is found, of at most MAX_SCANNED_ENTRIES that are looked at.
 
-        None when nothing can be looked at here: :func:`reader.read` knows what to do then.
+        None when nothing can be looked at here, far behind the end of the log for one:
+        :func:`reader.read` knows what to do then.
         """
         queue, start = query.queue, query.offset
         low, high = queue.min_offset, queue.max_offset
         if not low <= start < high:
             return None
         stop = min(high, start + MAX_SCANNED_ENTRIES)
-        max_count = min(query.max_count, limits.hot_max_count)
-        max_bytes = min(query.max_bytes, limits.hot_max_bytes)
-        chunks: list[memoryview] = []
-        total = 0
+        answer = _Answer(
+            min(query.max_count, limits.hot_max_count), min(query.max_bytes, limits.hot_max_bytes)
+        )
         known = self._looks.pop((queue, matcher), None)
         goes_on = known is not None and known.next_offset == start
         look = known if goes_on and known is not None else _Look(None, start, start, [])
         while True:
-            if look.block is not None:
-                total = _take(look, chunks, total, max_count, max_bytes)
+            answer.take(look)
             at = look.next_offset
-            if look.matching or len(chunks) >= max_count or at >= stop:
+            if look.matching or not answer.room or at >= stop:
                 break
             known_numbers = self._verdicts.find(queue, matcher, at)
             if known_numbers is not None:
-                found = _known_look(query, log, at, stop, known_numbers, max_count - len(chunks))
+                found = _known_look(query, log, at, stop, known_numbers, answer.room)
             else:
-                size = _size_of_block(at - start, len(chunks), max_count)
+                size = _size_of_block(at - start, answer)
                 if goes_on:
                     size = max(size, min(2 * look.size, _MAX_BLOCK))
                 found = self._look(query, log, at, stop, size, matcher)
@@ -124,25 +167,25 @@ class Sifter:
         if at == start:
             return None
         self._keep(queue, matcher, look)
-        if not chunks:
+        if not answer.count:
             return empty(ReadStatus.NO_MATCHED_MESSAGE, at, low, high)
-        return ReadResult(ReadStatus.FOUND, at, low, high, chunks, len(chunks), total, False, [])
+        chunks, count, size_bytes = answer.chunks, answer.count, answer.size_bytes
+        return ReadResult(ReadStatus.FOUND, at, low, high, chunks, count, size_bytes, False, [])
 
     def _look(
         self, query: Query, log: CommitLog, offset: int, stop: int, size: int, matcher: Matcher
     ) -> _Look | None:
         """Look at the block at an offset; None when its bytes are not at hand."""
-        block = _block(query, log, offset, stop, size)
+        block = _block(query, log, offset, stop, size, to_look=True)
         if block is None:
             return None
-        block = _side_by_side(block)
-        verdicts = matcher.matches(properties_at(block.view, block.starts, block.sizes))
-        self._verdicts.put(query.queue, matcher, offset, verdicts)
-        numbers = [*compress(count(), verdicts)]
-        return _Look(block, offset, offset + len(verdicts), numbers[::-1])
+        size = len(block.sizes)
+        numbers = matcher.select(block.texts)
+        self._verdicts.put(query.queue, matcher, offset, size, numbers)
+        return _Look(block, offset, offset + size, [*reversed(numbers)])
 
     def _keep(self, queue: ConsumeQueue, matcher: Matcher, look: _Look) -> None:
-        if not look.matching or look.block is None or look.block.is_in_map:
+        if not look.matching or look.block is None or look.block.copy is None:
             look = _Look(None, look.next_offset - look.size, look.next_offset, [])
         self._looks[queue, matcher] = look
         if len(self._looks) > _MAX_WAITING:
@@ -173,40 +216,30 @@ def _known_look(
     return _Look(block, offset, offset + size, [each for each in numbers if each < size][::-1])
 
 
-def _take(look: _Look, chunks: list[memoryview], total: int, max_count: int, max_bytes: int) -> int:
-    """Move what matches to ``chunks``, of ``total`` bytes, as far as there is room; gives the bytes
-    that are there then."""
-    assert look.block is not None
-    view, starts, sizes, _ = look.block
-    matching = look.matching
-    while matching and len(chunks) < max_count:
-        size = sizes[matching[-1]]
-        if chunks and total + size > max_bytes:
-            break
-        at = starts[matching.pop()]
-        chunks.append(view[at : at + size])
-        total += size
-    return total
-
-
-def _size_of_block(looked_at: int, found: int, wanted: int) -> int:
+def _size_of_block(looked_at: int, answer: _Answer) -> int:
     """How many entries to look at next: as many as should hold what is still wanted."""
+    expected = 2 * answer.room
     if looked_at:
-        expected = (wanted - found) * looked_at // found if found else _MAX_BLOCK
-    else:
-        expected = 2 * wanted
+        expected = answer.room * looked_at // answer.count if answer.count else _MAX_BLOCK
     steps = -(-expected // _BLOCK_STEP)
     return min(max(steps, 1) * _BLOCK_STEP, _MAX_BLOCK)
 
 
-def _block(query: Query, log: CommitLog, offset: int, stop: int, size: int) -> _Block | None:
-    """The block at an offset, as far as its bytes are at hand; None when the first are not."""
+def _block(
+    query: Query, log: CommitLog, offset: int, stop: int, size: int, *, to_look: bool = False
+) -> _Block | None:
+    """The block at an offset, as far as its bytes are at hand; None when the first are not.
+
+    ``to_look`` at its records they are copied, unless they are large: each look at a record in the
+    map would wait for memory anew, copying it waits once.
+    """
     entries = query.queue.read_at_once(offset, min(size, stop - offset))
     if not entries:
         return None
     places, sizes = _unpacked(entries)
     first = places[0]
-    if HOLE_SIZE in sizes or first < log.segments.start or log.is_far(first):
+    # No records of a block are as large together as a hole says it is.
+    if sum(sizes) >= HOLE_SIZE or first < log.segments.start or log.is_far(first):
         return None
     file = log.segments.find(first)
     if file is None:
@@ -224,19 +257,19 @@ def _block(query: Query, log: CommitLog, offset: int, stop: int, size: int) -> _
         if found is None:
             return None
         view, base = found, first
-    starts = [place - base for place in places]
-    return _Block(view, starts, sizes)
-
-
-def _side_by_side(block: _Block) -> _Block:
-    """The block with its records copied, unless they are large: each look at a record in the map
-    would wait for memory anew, copying it waits once."""
-    view, starts, sizes, _ = block
-    if sum(sizes) > _MAX_COPY_BYTES:
-        return block
-    records = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-    joined = memoryview(b"".join(records))
-    return _Block(joined, [*accumulate(sizes[:-1], initial=0)], sizes, is_in_map=False)
+    total = sum(sizes)
+    if not to_look or total > _MAX_COPY_BYTES:
+        return _Block(view, [place - base for place in places], sizes)
+    if end - first == total:
+        copy = bytes(view[first - base : end - base])
+    else:
+        copy = b"".join(
+            [
+                view[(at := place - base) : at + size]
+                for place, size in zip(places, sizes, strict=True)
+            ]
+        )
+    return _Block(memoryview(copy), [*accumulate(sizes[:-1], initial=0)], sizes, copy)
 
 
 def _unpacked(entries: bytes | bytearray) -> tuple[tuple[int, ...], tuple[int, ...]]:

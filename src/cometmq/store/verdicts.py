@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import compress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,16 +36,24 @@ class Verdicts:
         self._max_pages = max_pages
 
     def put(
-        self, queue: ConsumeQueue, matcher: object, offset: int, verdicts: Sequence[bool]
+        self,
+        queue: ConsumeQueue,
+        matcher: object,
+        offset: int,
+        size: int,
+        numbers: Sequence[int],
     ) -> None:
-        """Take note of whether the messages from a queue offset on match."""
+        """Take note of which of ``size`` messages from a queue offset on match, by their numbers
+        from there on, upwards."""
         pages = self._pages
         done = 0
-        while done < len(verdicts):
-            number, low = divmod(offset + done, _PAGE_ENTRIES)
-            high = min(low + len(verdicts) - done, _PAGE_ENTRIES)
-            matching = bytes(compress(range(low, high), verdicts[done : done + high - low]))
-            key = queue, queue.restarts, matcher, number
+        while done < size:
+            page, low = divmod(offset + done, _PAGE_ENTRIES)
+            high = min(low + size - done, _PAGE_ENTRIES)
+            shift = low - done
+            inside = numbers[bisect_left(numbers, done) : bisect_left(numbers, high - shift)]
+            matching = bytes([number + shift for number in inside] if shift else inside)
+            key = queue, queue.restarts, matcher, page
             known = pages.pop(key, None)
             done += high - low
             if known is not None and known.low <= low <= known.high:

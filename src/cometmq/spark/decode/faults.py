@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from cometmq.filter.columns import join
+from cometmq.filter.columns import join, texts_of
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import FIXED_BYTES, MAGIC_V1, BadRecord, decode_one, verify
 from cometmq.spark.decode.gather import slices
@@ -164,7 +164,7 @@ def _of_texts(block: Block) -> Iterator[tuple[int, str]]:
             yield row, "topic is no UTF-8"
         if not _is_utf8(text):
             yield row, "properties are no UTF-8"
-        if _BROKEN_PAIR.search(join([text]).joined):
+        if _BROKEN_PAIR.search(join(texts_of([text])).joined):
             yield row, "properties hold something that is no name with a value"
 
 
