@@ -86,6 +86,25 @@ async def test_cold_messages_are_filtered_too(tmp_path: Path) -> None:
         assert seen == [18, 19]
 
 
+@pytest.mark.parametrize("expression", ["number >= 0", "number < 0"])
+async def test_looking_far_behind_the_end_takes_of_its_share(
+    tmp_path: Path, expression: str
+) -> None:
+    async with running_broker(tmp_path, accessMessageInMemoryMaxRatio="0") as running:
+        client = await running.connect()
+        await fill(client, 20)
+        share = running.broker.pull._far._share
+        for _ in range(2):  # from the device, and again from what was read of it
+            spent = share.free_ns
+            await client.pull(subscription=expression, **SQL)
+            assert share.free_ns > spent
+    async with running_broker(tmp_path / "near") as running:
+        client = await running.connect()
+        await fill(client, 20)
+        await client.pull(subscription=expression, **SQL)
+        assert running.broker.pull._far._share.free_ns == 0
+
+
 async def subscribe(
     client: BrokerClient, *wanted: tuple[str, int], kind: str = "SQL92", group: str = "g"
 ) -> None:

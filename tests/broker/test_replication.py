@@ -176,6 +176,9 @@ async def test_who_is_far_behind_is_sent_to_a_slave_and_stays_there(tmp_path: Pa
         await until(lambda: master_of(master).has_a_near_slave)
         assert await suggested(client) == "1"
         assert await suggested(await slave.connect()) == "1"
+        for expression, code in (("none IS NULL", 0), ("none = 'x'", 20)):
+            head, _ = await client.pull(expressionType="SQL92", subscription=expression)
+            assert (head.code, head.ext["suggestWhichBrokerId"]) == (code, "1")
         near = await made.start(2)
         await until_copied(master, near)
         assert await suggested(await near.connect()) == "0"

@@ -158,8 +158,29 @@ def read_matching(
     """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES.
 
     ``read(offset, max_count, max_bytes)`` gives the messages. A cold result comes as it is, when
-    nothing was found before it: it is to be loaded, and then filtered.
+    nothing was found before it: it is to be loaded, and then filtered. The result is far behind the
+    end when something that was looked at is, whether it matches or not.
     """
+    is_far = False
+
+    def noted(offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        nonlocal is_far
+        found = read(offset, max_count, max_bytes)
+        is_far = is_far or found.far
+        return found
+
+    result = _read_matching(noted, offset, max_count, max_bytes, sql)
+    result.far = is_far
+    return result
+
+
+def _read_matching(
+    read: Callable[[int, int, int], ReadResult],
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    sql: SqlFilter,
+) -> ReadResult:
     found: ReadResult | None = None
     scanned = 0
     while True:

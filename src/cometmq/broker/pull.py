@@ -70,8 +70,6 @@ _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUE
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 _LENGTH_BYTES: Final = 4
-#: Where a record carries its physical offset.
-_PLACE: Final = slice(28, 36)
 _HEAD: Final = (
     b'{"code":%d,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
     b'"suggestWhichBrokerId":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
@@ -214,6 +212,7 @@ class PullHandler:
                 self._found(pull, result, begun_ns)
             return
         self._stats.on_pull_missed()
+        self._far_read(result, begun_ns)
         if not (result.status in _HOLDABLE and self._hold(pull, result, final)):
             self._answer(pull, result, ())
 
@@ -246,16 +245,21 @@ class PullHandler:
             pull.peer.running_tasks -= 1
 
     def _loaded(self, pull: HeldPull, result: ReadResult) -> None:
+        begun_ns = self._clock.monotonic_ns()
         if pull.wanted.sql is not None:
             keep_matching(result, pull.wanted.sql)
             if not result.count and result.status is ReadStatus.FOUND:
                 result.status = ReadStatus.NO_MATCHED_MESSAGE
-        self._found(pull, result, self._clock.monotonic_ns())
+        self._found(pull, result, begun_ns)
 
     def _found(self, pull: HeldPull, result: ReadResult, begun_ns: int) -> None:
         header = pull.request.header
         self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
         self._answer(pull, result, result.chunks)
+        self._far_read(result, begun_ns)
+
+    def _far_read(self, result: ReadResult, begun_ns: int) -> None:
+        """Count a read that began at that moment, if it was far behind the end."""
         if result.far:
             self._far.spent(begun_ns)
 
@@ -273,7 +277,7 @@ class PullHandler:
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave:
             # It may lack what its master has: where a queue begins and ends only that one says.
             code, onward = ResponseCode.PULL_RETRY_IMMEDIATELY, request.header.queue_offset
-        suggested = self._suggested(request.header, chunks)
+        suggested = self._suggested(request.header, result)
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
             self._answer_slowly(pull, result, code, onward, suggested)
             return
@@ -290,16 +294,15 @@ class PullHandler:
         peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
         peer.write_all(chunks)
 
-    def _suggested(
-        self, header: PullMessage, chunks: tuple[memoryview, ...] | list[memoryview]
-    ) -> int:
+    def _suggested(self, header: PullMessage, result: ReadResult) -> int:
         """The id of the broker that is to be asked next: a slave while the reader is far behind,
         or this master busy with others who are."""
         config = self._config
-        if not chunks or not config.slave_read_enable or not self.relieved():
+        if not (result.count or result.far):
             return 0
-        place = int.from_bytes(chunks[0][_PLACE], "big")
-        is_far = self._store.log.is_far(place) or self._cold_reads.locked()
+        if not config.slave_read_enable or not self.relieved():
+            return 0
+        is_far = result.far or self._cold_reads.locked()
         if is_far and config.is_slave:
             return config.broker_id
         group = self._groups.get(header.consumer_group)
