@@ -37,28 +37,43 @@ from benchmarks.compare import (
 from cometmq.net.runtime import run
 from tests.compat import anchor
 
-#: Expressions over what `load orders` sends, by the share of messages that match.
+#: Expressions over what `load orders` sends, by the share of messages that match. In place of {}
+#: stands the number of the measurement, in place of ### that of the pass over a queue: so many
+#: messages more or less hardly count, but what is known of one expression says nothing of another.
 EXPRESSIONS: Final = {
-    0.1: "amount < 30 AND region = 'eu'",
-    0.5: "amount >= 25 AND region IN ('eu', 'us')",
+    0.1: "amount < 3{:03d}### AND region = 'eu'",
+    0.5: "amount >= 25{:02d}### AND region IN ('eu', 'us')",
 }
 SHARE_TOLERANCE: Final = 0.02
+LOOKED_AT: Final = "messages looked at/s"
 PACE_US: Final = 5_000
 LATENCY_WARM_S: Final = 8
 IN_FLIGHT: Final = 512
 
 
-async def _filtered(share: float, bench: Bench, broker: Broker) -> float:
-    """Messages looked at; those delivered are the ``share`` of them."""
-    await bench.topic(broker, "orders")
-    if await bench.stored(broker, "orders") == 0:
-        await bench.load(broker, "orders", "orders", 8, 64, 128, bench.seconds)
-    words = (8, 32, bench.seconds, EXPRESSIONS[share])
-    found = await bench.load(broker, "pull", "orders", *words)
-    delivered = found["messages_per_s"] / found["looked_at_per_s"]
-    if abs(delivered - share) > SHARE_TOLERANCE:
-        raise BenchmarkFailed(f"{broker.name}: {delivered:.3f} of the messages matched")
-    return found["looked_at_per_s"]
+@dataclass(slots=True)
+class Filtered:
+    """Pulls by an expression that a ``share`` of the messages match. With ``anew`` each message is
+    looked at once by any expression; else each pass over a queue has the same one."""
+
+    share: float
+    anew: bool
+    measurements: dict[str, int] = field(default_factory=dict)
+
+    async def measure(self, bench: Bench, broker: Broker) -> float:
+        """Messages looked at; those delivered are the share of them."""
+        await bench.topic(broker, "orders")
+        if await bench.stored(broker, "orders") == 0:
+            await bench.load(broker, "orders", "orders", 8, 64, 128, bench.seconds)
+        number = self.measurements[broker.name] = self.measurements.get(broker.name, -1) + 1
+        expression = EXPRESSIONS[self.share].format(number if self.anew else 0)
+        if not self.anew:
+            expression = expression.replace("###", "000")
+        found = await bench.load(broker, "pull", "orders", 8, 32, bench.seconds, expression)
+        delivered = found["messages_per_s"] / found["looked_at_per_s"]
+        if abs(delivered - self.share) > SHARE_TOLERANCE:
+            raise BenchmarkFailed(f"{broker.name}: {delivered:.3f} of the messages matched")
+        return found["looked_at_per_s"]
 
 
 async def _commits(bench: Bench, broker: Broker) -> float:
@@ -143,8 +158,10 @@ def _java_latency(home: Path) -> list[str]:
 
 
 CASES: Final = (
-    Case("SQL92, 10 % match", "messages looked at/s", 0.8, partial(_filtered, 0.1)),
-    Case("SQL92, 50 % match", "messages looked at/s", 0.8, partial(_filtered, 0.5)),
+    Case("SQL92 first look, 10 % match", LOOKED_AT, 0.8, Filtered(0.1, anew=True).measure),
+    Case("SQL92 first look, 50 % match", LOOKED_AT, 0.8, Filtered(0.5, anew=True).measure),
+    Case("SQL92 again, 10 % match", LOOKED_AT, 0.8, Filtered(0.1, anew=False).measure),
+    Case("SQL92 again, 50 % match", LOOKED_AT, 0.8, Filtered(0.5, anew=False).measure),
     Case("transactions, 8 x 64 in flight", "commits/s", 0.7, _commits),
     Case("push latency, 1 KiB", "p50 us", 0.7, PushLatency().measure),
     Case("asyncio producer, 512 in flight", "messages/s", 20_000, _produce, ours_only=True),

@@ -9,11 +9,12 @@
  * All but pull keep WINDOW requests in flight on each connection (codes 310 and 320, JSON headers);
  * every message has a key of its own. With TOPICS, send goes round all queues of TOPIC0, TOPIC1
  * ..., far from one to the next. The messages of orders have three more properties: amount (0 to
- * 99), region (eu, us, asia) and kind, evenly spread. commit sends half messages and commits each
- * one once it is acknowledged; a message counts, with its time, when its commit is. pull reads each
- * queue from offset 0 to its end, again and again, MESSAGES a request, by the SQL92 EXPRESSION if
- * there is one. Only 127.0.0.1 is loaded. The first fifth of the time is warm-up and not counted.
- * One JSON line is printed:
+ * 9999999), region (eu, us, asia) and kind, evenly spread. commit sends half messages and commits
+ * each one once it is acknowledged; a message counts, with its time, when its commit is. pull reads
+ * each queue from offset 0 to its end, again and again, MESSAGES a request, by the SQL92 EXPRESSION
+ * if there is one; in place of "###" stands 000 when a queue is read first, 001 the next time ...
+ * Only 127.0.0.1 is loaded. The first fifth of the time is warm-up and not counted. One JSON line
+ * is printed:
  *
  *   {"kind","messages_per_s","looked_at_per_s","p50_us","p99_us","p999_us","max_us","errors",
  *    "stored"}
@@ -49,7 +50,7 @@ struct options {
 };
 
 struct connection {
-    int fd, in_flight, queue;
+    int fd, in_flight, queue, passes;
     long next_offset;
     uint32_t opaque;
     char *in, *out;
@@ -122,12 +123,13 @@ static size_t put_batch_entry(char *at, int body_bytes) {
 /* The properties of one message behind its key, as they stand in a JSON header. */
 static void put_properties(char *at, size_t room, enum kind kind, const char *key) {
     static const char *const regions[] = {"eu", "us", "asia"}, *const kinds[] = {"retail", "trade"};
-    unsigned mixed = (unsigned)next_key * 2654435761u >> 12;
+    uint64_t mixed = next_key * 11400714819323198485ull >> 20;
     int used = snprintf(at, room, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
     if (kind == ORDERS)
         snprintf(at + used, room - used,
             "\\u0002amount\\u0001%u\\u0002region\\u0001%s\\u0002kind\\u0001%s",
-            mixed % 100, regions[mixed / 100 % 3], kinds[mixed / 300 % 2]);
+            (unsigned)(mixed % 10000000), regions[mixed / 10000000 % 3],
+            kinds[mixed / 30000000 % 2]);
     else if (kind == COMMIT)
         snprintf(at + used, room - used, "\\u0002TRAN_MSG\\u0001true\\u0002PGROUP\\u0001load");
 }
@@ -156,6 +158,11 @@ static int put_send_header(char *at, const struct options *o, uint32_t opaque, i
 }
 
 static int put_pull_header(char *at, const struct options *o, struct connection *c) {
+    char expression[HEADER_BYTES / 2] = "*", pass[16];
+    if (o->expression) snprintf(expression, sizeof expression, "%s", o->expression);
+    char *numbered = strstr(expression, "###");
+    snprintf(pass, sizeof pass, "%03d", c->passes % 1000);
+    if (numbered) memcpy(numbered, pass, 3);
     return snprintf(at, HEADER_BYTES,
         "{\"code\":11,\"extFields\":{\"commitOffset\":\"0\",\"consumerGroup\":\"load\","
         "\"expressionType\":\"%s\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\","
@@ -164,7 +171,7 @@ static int put_pull_header(char *at, const struct options *o, struct connection 
         "\"language\":\"JAVA\",\"opaque\":%u,\"serializeTypeCurrentRPC\":\"JSON\","
         "\"version\":407}",
         o->expression ? "SQL92" : "TAG", o->messages, c->queue, c->next_offset,
-        o->expression ? o->expression : "*", o->topic, c->opaque);
+        expression, o->topic, c->opaque);
 }
 
 /* Put the lengths before a header and body that stand in the connection's output. */
@@ -235,6 +242,7 @@ static void take_pull_answer(struct connection *c, struct totals *t, long code,
         c->next_offset = next_offset;
     } else if (code == 19 || (code == 21 && next_offset <= c->next_offset)) {
         c->next_offset = 0; /* the end: once more; 21 with a later offset: messages are gone */
+        c->passes++;
     } else {
         t->errors++;
     }
