@@ -15,8 +15,9 @@ from cometmq.message.model import MessageQueue
 from cometmq.message.record import Record, pack
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import Request
+from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption
-from cometmq.spark.read.dirty import Dirty, DirtyRow, Mode, parse
+from cometmq.spark.read.dirty import BATCH_BYTES, Dirty, DirtyRow, Mode, clean, parse
 from cometmq.spark.read.planning import Range
 from cometmq.spark.read.rows import batches
 from tests.spark.records import plain_record
@@ -100,6 +101,19 @@ def test_bad_messages_are_let_through_with_the_reason() -> None:
     for row, word in zip(rows, words, strict=True):
         assert (row["_corrupt"] is None) == (word is None)
         assert word is None or word in row["_corrupt"]
+
+
+@pytest.mark.parametrize("mode", [Mode.FAILFAST, Mode.PERMISSIVE])
+def test_batches_are_of_a_size_whatever_the_messages(mode: Mode) -> None:
+    for body_bytes, rows in ((100, 3 * BATCH_BYTES // 200), (3 * BATCH_BYTES, 2)):
+        record = pack(
+            Record(0, 0, 3, 0, 7, 9, 0, 1, HOST, 2, HOST, 0, 0, bytes(body_bytes), "T", b"")
+        )
+        block = Block(record * rows, "broker-a")
+        found = list(clean(block, {}, NAMES, Dirty(mode)))
+        assert sum(batch.num_rows for batch in found) == rows
+        most = max(batch.num_rows for batch in found)
+        assert most == max(1, BATCH_BYTES // len(record))
 
 
 def test_a_filter_lets_through_what_nobody_can_read() -> None:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 OPTIONS: Final = ("mode", "checkCrc", "badRecordsPath")
 
-BATCH_ROWS: Final = 20_000
+BATCH_BYTES: Final = 1 << 20
+"""Records of this size make an Arrow batch. Spark's JVM works on a batch when it has all of it, and
+the worker goes on when its last batch is on the way: of batches larger than what sockets hold, one
+waits for the other."""
 _TEXTS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties", CORRUPT.name})
 
 
@@ -133,15 +136,21 @@ def clean(
         good = np.ones(len(block), np.bool_)
         good[list(found.reasons)] = False
         block.choose(good)
-        yield from block.batches(names, BATCH_ROWS)
+        yield from block.batches(names, _batch_rows(block))
     elif is_strict:
         try:
-            yield from block.batches(names, BATCH_ROWS)
+            yield from block.batches(names, _batch_rows(block))
         except BadRecord:
             _fail(block, faults.find(block, {}, bodies=True, crcs=False, texts=False), topic)
             raise
     else:
-        yield from faults.batches(block, found, names, BATCH_ROWS)
+        yield from faults.batches(block, found, names, _batch_rows(block))
+
+
+def _batch_rows(block: Block) -> int:
+    """How many rows of about this block's size make a batch."""
+    sizes = block.fields.sizes
+    return max(1, len(sizes) * BATCH_BYTES // max(1, int(sizes.sum())))
 
 
 def _fail(block: Block, found: Faults, topic: str) -> None:
