@@ -5,7 +5,7 @@ writes the same rows as Parquet (snappy) by Spark, and reads both into a sink th
 alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and over the
 network from the running broker. Then streams: the topic into Parquet, and Spark's own stream from
 Parquet files of the same rows into Parquet, both in four micro-batches, each into one file;
-``files`` is the topic into Parquet as it comes, a file for each task of about 20 000 messages. And
+``files`` is the topic into Parquet as it comes, a file for each task of up to 50 000 messages. And
 micro-batches of few messages beside those of a Python source that gives nothing. One JSON line a
 case, medians; ``ratio`` is what the acceptance is about, and ``processor_ratio`` the same in
 processor seconds of the JVM and all Python processes but the broker, which a busy machine does not

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 PULL_ROWS: Final = 1024
 """Messages asked for at once; brokers give fewer (32 of them unless configured otherwise)."""
 
-BLOCK_BYTES: Final = 8 << 20
+BLOCK_BYTES: Final = 2 << 20
 BLOCK_ROWS: Final = 20_000
-"""A block is handed on at either size: larger ones decode no faster."""
+"""A block is handed on at either size: larger ones decode no faster, and Spark waits for them."""
 
 WINDOW_MIN: Final = 2
 WINDOW_MAX: Final = 16
