@@ -1,16 +1,22 @@
 """Promotion from outside: what cannot be, and a slave that never comes to be the master."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from cometmq.admin.api import Admin
+from cometmq.admin.node import VIP_DISTANCE, lasting_port
 from cometmq.admin.promotion import NotPromoted, promote
+from cometmq.broker.config import BrokerRole
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.bodies import Promote
-from tests.broker.replicated import group
+from tests.broker.replicated import group, hurry
 from tests.broker.serving import running_broker
-from tests.broker.test_lives import SLAVE, living
+from tests.broker.test_lives import SLAVE, living, until_same
+from tests.broker.test_lives import promote as promote_at_once
+from tests.replication.pairs import until
 
 
 async def test_a_slave_becomes_the_master(tmp_path: Path) -> None:
@@ -24,6 +30,38 @@ async def test_a_slave_becomes_the_master(tmp_path: Path) -> None:
             assert outcome.promotion.begins
             assert 0 <= outcome.duration_ms < 20_000
         assert not slave.broker.config.is_slave
+
+
+@pytest.mark.parametrize("rejoins", [False, True])
+async def test_a_topic_that_the_promoted_lacks_is_made_by_who_sends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rejoins: bool
+) -> None:
+    """Its route is old, and name servers know no other: the old master is gone, or a slave."""
+    hurry(monkeypatch)
+    async with (
+        group(tmp_path) as made,
+        Client(made.namesrv) as client,
+        living(made, "b", **SLAVE) as new,
+    ):
+        port = {"listenPort": str(lasting_port(VIP_DISTANCE))}
+        async with living(made, "a", **port) as old:
+            await client.send("known", b"one")
+            await until_same(old, new)
+            await until(lambda: new.broker.topics.get("known") is not None)
+            # Longer than the master lives from here on.
+            tables = new.broker.part.tables  # type: ignore[union-attr]
+            monkeypatch.setattr(tables, "follows", lambda: False)
+            await Admin(client.session).create_topic("young", queues=8)
+            assert len(await client.queues("young")) == 8
+        before = new.broker
+        promote_at_once(new, BrokerRole.ASYNC_MASTER)
+        await until(lambda: new.broker is not before and bool(new.broker.registered))
+        assert new.broker.topics.get("young") is None
+        async with AsyncExitStack() as stack:
+            if rejoins:
+                await stack.enter_async_context(living(made, "a", **port, **SLAVE))
+            await client.send("young", b"two")
+        assert new.broker.topics.get("young") is not None
 
 
 async def test_a_slave_that_does_not_come_back_as_the_master(tmp_path: Path) -> None:

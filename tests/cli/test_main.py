@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.cli.main import SERVERS, main
+from cometmq.cli.app import BROKER_COMMANDS
+from cometmq.cli.main import OF_A_BROKER, SERVERS, main
 
 #: Modules that a server has no use for before it serves.
 HEAVY = (
@@ -20,6 +21,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for command in (*SERVERS, "topic", "send", "consume", "bench", "demo"):
         assert command in shown
+
+
+def test_words_that_ask_a_broker_do_not_start_one() -> None:
+    assert {f"broker {word}" for word in OF_A_BROKER} == BROKER_COMMANDS.keys()
 
 
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from cometmq.client.routes import (
     RouteTable,
     auto_create_route,
     brokers_of,
+    moved_route,
     publish_queues,
     pull_address,
     subscribe_queues,
@@ -55,6 +56,29 @@ def test_a_topic_to_be_created_has_a_capped_number_of_queues() -> None:
     default = route(QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7))
     made = auto_create_route(default, 4)
     assert names(publish_queues("t", made)) == ["a0", "a1", "a2", "a3", "b0", "b1"]
+
+
+def test_a_broker_that_moved_is_written_as_far_as_it_creates_queues() -> None:
+    given = route(QueueData("a", 8, 8, 6), QueueData("b", 8, 8, 6), QueueData("c", 8, 8, 6))
+    fresh = TopicRoute(
+        [
+            BrokerData("a", {"0": "new:1"}, "c"),
+            given.broker_datas[1],
+            BrokerData("z", {"0": "z:1"}),
+        ],
+        [QueueData(name, 4, 4, 7) for name in "abz"],
+    )
+    moved = moved_route(given, fresh)
+    assert [each.broker_addrs for each in moved.broker_datas] == [
+        {"0": "new:1"},
+        {"0": "b:1"},
+        {"1": "c:1"},
+    ]
+    assert [(each.read_queue_nums, each.write_queue_nums) for each in moved.queue_datas] == [
+        (8, 4),
+        (8, 8),
+        (8, 8),
+    ]
 
 
 def test_brokers_of_several_routes_are_joined() -> None:

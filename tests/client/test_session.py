@@ -56,6 +56,24 @@ async def test_a_route_is_asked_for_once(cluster: FakeCluster) -> None:
         assert await session.master_of(many[0][0]) == cluster.brokers[0].peer.address
 
 
+async def test_brokers_of_a_topic_that_nobody_knows_are_found_by_another(
+    cluster: FakeCluster,
+) -> None:
+    async with open_session(cluster, route_poll_interval_ms=60_000) as session:
+        queues = await session.publish_queues("t")
+        before, after = (broker.peer.address for broker in cluster.brokers)
+        cluster.topics.pop("t")
+        one, other = cluster.brokers
+        one.peer, other.peer = other.peer, one.peer
+        await session.refresh("t")
+        assert session.master_address("broker-0") == before
+        # With topics made by sends, there is one that all brokers have.
+        cluster.create("TBW102", 8)
+        await session.refresh("t")
+        assert session.master_address("broker-0") == after
+        assert session.known_publish_queues("t") == queues
+
+
 async def test_a_topic_that_does_not_exist(cluster: FakeCluster) -> None:
     async with open_session(cluster) as session:
         with pytest.raises(RouteNotFound, match="missing"):

@@ -27,8 +27,12 @@ from cometmq.core.errors import CometError, SettingsError
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
-#: A command of two words, for the first one alone runs a server.
-PROMOTE: Final = "broker promote"
+#: Commands of two words, for the first one alone runs a server.
+BROKER_COMMANDS: Final = {
+    "broker promote": broker.promote_command,
+    "broker drain": broker.drain_command,
+    "broker undrain": broker.undrain_command,
+}
 
 app = typer.Typer(
     name="cometmq",
@@ -48,7 +52,8 @@ app.command("send")(message.send)
 app.command("consume")(message.consume)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)
-app.command(PROMOTE)(broker.promote_command)
+for _words, _command in BROKER_COMMANDS.items():
+    app.command(_words)(_command)
 
 # Servers read their own words; here they only stand in the help.
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -77,8 +82,9 @@ _add_server("broker", "Run a broker.")
 def main(words: Sequence[str]) -> int:
     """Run the command that ``words`` give; the answer is the exit code."""
     try:
-        if " ".join(words[:2]) == PROMOTE:
-            words = [PROMOTE, *words[2:]]
+        first = " ".join(words[:2])
+        if first in BROKER_COMMANDS:
+            words = [first, *words[2:]]
         app(args=list(words), prog_name="cometmq")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else FAILED if done.code else 0

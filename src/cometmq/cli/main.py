@@ -10,12 +10,15 @@ import sys
 from collections.abc import Sequence
 
 SERVERS = frozenset({"start", "namesrv", "broker"})
+#: Second words behind "broker" that ask one which runs already.
+OF_A_BROKER = frozenset({"promote", "drain", "undrain"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit code: 0 done, 1 failed, 2 could not be done as asked."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] in SERVERS and words[:2] != ["broker", "promote"]:
+    asks = words[:1] == ["broker"] and OF_A_BROKER.intersection(words[1:2])
+    if words and words[0] in SERVERS and not asks:
         from cometmq.cli.servers import main as serve
 
         return serve(words)

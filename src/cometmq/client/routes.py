@@ -65,6 +65,36 @@ def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
     return TopicRoute(default.broker_datas, capped, {}, None)
 
 
+def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
+    """A route with its brokers where ``fresh`` has them, that of a topic to be created. Of one that
+    moved only the queues are written that it will create; those that the other lacks stay."""
+    there = {broker.broker_name: broker for broker in fresh.broker_datas}
+    moved = {
+        broker.broker_name
+        for broker in route.broker_datas
+        if there.get(broker.broker_name, broker) != broker
+    }
+    writable_queues = {
+        data.broker_name: data.write_queue_nums
+        for data in fresh.queue_datas
+        if data.broker_name in moved
+    }
+    return structs.replace(
+        route,
+        broker_datas=[there.get(broker.broker_name, broker) for broker in route.broker_datas],
+        queue_datas=[
+            structs.replace(
+                data,
+                write_queue_nums=min(
+                    data.write_queue_nums,
+                    writable_queues.get(data.broker_name, data.write_queue_nums),
+                ),
+            )
+            for data in route.queue_datas
+        ],
+    )
+
+
 def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
     """Broker name to broker id to address, over several routes."""
     found: Brokers = {}
@@ -117,6 +147,10 @@ class RouteTable:
         if known is not None:
             known.used_ms = now_ms
         return known
+
+    def peek(self, topic: str) -> KnownTopic | None:
+        """What is known of ``topic``, which is no use of it."""
+        return self._topics.get(topic)
 
     def put(
         self, topic: str, route: TopicRoute, now_ms: int, *, guessed: bool = False

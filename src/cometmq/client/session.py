@@ -22,6 +22,7 @@ from cometmq.client.routes import (
     KnownTopic,
     RouteTable,
     auto_create_route,
+    moved_route,
 )
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
@@ -177,12 +178,23 @@ class Session:
         return self._routes.brokers.get(broker_name, {})
 
     async def refresh(self, topic: str) -> None:
-        """Ask for the route of ``topic`` again; on failure the known one stays."""
+        """Ask for the route of ``topic`` again; on failure the known one stays, but for where its
+        brokers are."""
         result = await self.name_servers.route(topic)
         if isinstance(result, TopicRoute):
             self._put(topic, result)
-        else:
-            log.warning("route_refresh_failed topic=%s error=%s", topic, result)
+            return
+        log.warning("route_refresh_failed topic=%s error=%s", topic, result)
+        if isinstance(result, RouteNotFound):
+            await self._find_brokers(topic)
+
+    async def _find_brokers(self, topic: str) -> None:
+        # A slave that was promoted may lack a young topic, and makes it when it is sent to.
+        default = await self.name_servers.route(AUTO_CREATE_TOPIC)
+        known = self._routes.peek(topic)
+        if known is not None and isinstance(default, TopicRoute):
+            fresh = auto_create_route(default, self.config.default_topic_queues)
+            self._put(topic, moved_route(known.route, fresh), guessed=known.guessed)
 
     async def _learn(self, topic: str, *, for_sending: bool) -> KnownTopic:
         result = await self.name_servers.route(topic)

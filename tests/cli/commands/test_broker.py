@@ -1,4 +1,4 @@
-"""``cometmq broker promote``, on a slave in a process of its own."""
+"""``cometmq broker promote|drain|undrain``, on brokers in processes of their own."""
 
 from __future__ import annotations
 
@@ -58,3 +58,34 @@ def test_a_promotion_that_is_refused(
         assert "--force overrides it" in captured.err
     finally:
         master.kill()
+
+
+def test_a_broker_is_drained_and_comes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namesrv = NamesrvProcess(tmp_path)
+    broker = BrokerProcess(tmp_path, namesrv.namesrv)
+    where = ["-n", namesrv.namesrv]
+    namesrv.start()
+    try:
+        broker.start()
+        assert main(["topic", "create", "t", *where]) == 0
+        for word, permissions in (("drain", "R-"), ("undrain", "RW")):
+            capsys.readouterr()
+            assert main(["broker", word, "broker-a", *where]) == 0
+            told = f"{word}ed broker=broker-a name_server={namesrv.namesrv} topics="
+            assert capsys.readouterr().out.startswith(told)
+            assert main(["topic", "describe", "t", "--json", *where]) == 0
+            (row,) = json.loads(capsys.readouterr().out)["brokers"]
+            assert row["permissions"].startswith(permissions)
+        assert main(["broker", "drain", "nobody", "--json", *where]) == 1
+        captured = capsys.readouterr()
+        assert json.loads(captured.out)["topics"] == 0
+        assert "no name server knows topics of a broker nobody" in captured.err
+        assert main(["broker", "drain", "broker-a", "-n", f"{namesrv.namesrv};127.0.0.1:1"]) == 1
+        captured = capsys.readouterr()
+        assert captured.out.startswith("drained broker=broker-a")
+        assert "not told, and to be told again: 127.0.0.1:1" in captured.err
+    finally:
+        broker.kill()
+        namesrv.kill()

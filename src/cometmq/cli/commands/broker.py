@@ -1,17 +1,21 @@
-"""``cometmq broker promote``."""
+"""``cometmq broker promote|drain|undrain``."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cometmq.admin import draining
 from cometmq.admin.promotion import Outcome, promote
 from cometmq.cli import render
-from cometmq.cli.connect import AsJson, client, run
+from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.core.errors import CometError
 from cometmq.protocol.bodies import Finding, Promote
+
+if TYPE_CHECKING:
+    from cometmq.admin.draining import Told
 
 
 class MasterRole(StrEnum):
@@ -76,3 +80,39 @@ def _say_promoted(address: str, role: str, outcome: Outcome) -> None:
         f"It stays {role} over restarts. Set brokerRole={role} and brokerId=0 in its settings "
         "when you can."
     )
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="The broker's name.")]
+
+
+def drain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
+    """Have producers leave a broker out; consumers read what it has."""
+
+    async def main() -> list[Told]:
+        async with client(namesrv) as opened:
+            return await draining.drain(opened.session, name)
+
+    _show_told("drained", name, run(main()), as_json)
+
+
+def undrain_command(name: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None:
+    """Have producers send to a drained broker again."""
+
+    async def main() -> list[Told]:
+        async with client(namesrv) as opened:
+            return await draining.undrain(opened.session, name)
+
+    _show_told("undrained", name, run(main()), as_json)
+
+
+def _show_told(done: str, name: str, told: list[Told], as_json: bool) -> None:
+    if as_json:
+        render.print_json(told)
+    for each in told:
+        if not (as_json or each.problem):
+            typer.echo(f"{done} broker={name} name_server={each.name_server} topics={each.topics}")
+    missed = [f"{each.name_server} ({each.problem})" for each in told if each.problem]
+    if missed:
+        raise CometError(f"not told, and to be told again: {', '.join(missed)}")
+    if not any(each.topics for each in told):
+        raise CometError(f"no name server knows topics of a broker {name}")
