@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import typer
@@ -28,7 +28,7 @@ FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
 #: Commands of two words, for the first one alone runs a server.
-BROKER_COMMANDS: Final = {
+BROKER_COMMANDS: Final[Mapping[str, Callable[..., None]]] = {
     "broker promote": broker.promote_command,
     "broker drain": broker.drain_command,
     "broker undrain": broker.undrain_command,
