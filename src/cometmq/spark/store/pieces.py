@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.spark.store.planning import LogPart
 
-PIECE_BYTES: Final = 4 << 20
-"""Large beside a call, small beside a processor's caches."""
+PIECE_BYTES: Final = 2 << 20
+"""Large beside a call, small beside a processor's caches, and in few batches (read/dirty.py): Spark
+works on those while the next piece is decoded."""
 
 RECORD_BYTES_MAX: Final = 1 << 27
 
