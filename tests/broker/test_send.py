@@ -281,6 +281,21 @@ async def test_a_congested_connection_is_told_to_send_slower(tmp_path: Path) -> 
         assert len(records) == 1, "pulls go on"
 
 
+async def test_a_fenced_broker_takes_no_sends_until_the_moment(tmp_path: Path) -> None:
+    key = b"startAcceptSendRequestTimeStamp"
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        assert (await client.send()).code == 0
+        for moment, code in ((b"99999999999999", 1), (b"1", 0)):
+            head, _ = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, key + b"=" + moment)
+            assert head.code == 0
+            assert (await client.send()).code == code
+            head = await client.send(batch.pack([(0, b"x", b"")]), code=BATCH, m="true")
+            assert head.code == code
+        _, records = await client.pull()
+        assert len(records) == 3
+
+
 async def test_a_full_disk_is_code_14_and_nothing_of_the_turn_is_visible(tmp_path: Path) -> None:
     files = FailingFiles()
     async with running_broker(tmp_path, files) as running:

@@ -5,9 +5,9 @@ settings  of a slave of ours that fits it
 status    how far that slave is
 move      the slave becomes the master, and the old one takes no more sends
 
-fence     the old master refuses sends (startAcceptSendRequestTimeStamp, in a Java broker)
+fence     the old master refuses sends (startAcceptSendRequestTimeStamp)
 drain     until its log has ended, and the slave has all of it
-retire    the old master registers by another id, so that it does not take the name back
+retire    an old master in Java registers by another id, so that it does not take the name back
 promote   the slave begins anew as the master
 address   once the old master has stopped the new one takes its address, if that is wanted
 """
@@ -268,10 +268,10 @@ class Mover:
         if take_address:
             await self._check_address(seen.master)
         old = await self._admin.broker_config(seen.master)
-        is_java = "startAcceptSendRequestTimeStamp" in old
+        is_java = "rocketmqHome" in old
         self._say(f"near: {seen.behind_bytes:,} bytes behind {seen.master}")
         begun_ms = self._clock.monotonic_ms()
-        await self._fence(seen.master, is_java)
+        await self._fence(seen.master)
         try:
             end = await self._drain(seen.master)
             self._say(f"drained: both logs end at {end:,}")
@@ -323,18 +323,16 @@ class Mover:
                 )
             await self._clock.sleep_ms(_STEP_MS)
 
-    async def _fence(self, master: str, is_java: bool) -> None:
-        if is_java:
-            values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
-        else:
-            values = {"brokerPermission": "4"}
+    async def _fence(self, master: str) -> None:
+        # brokerPermission would not do: it is for routes, and for ordered topics.
+        values = {"startAcceptSendRequestTimeStamp": str(_NEVER_MS)}
         await self._admin.update_broker_config(master, values)
         self._say(f"fenced: {master} takes no sends")
 
     async def _unfence(self, master: str, old: Mapping[str, str], is_java: bool) -> None:
-        keys = ["brokerPermission"]
+        keys = ["startAcceptSendRequestTimeStamp"]
         if is_java:
-            keys += ["startAcceptSendRequestTimeStamp", "brokerId"]
+            keys += ["brokerPermission", "brokerId"]
         await self._admin.update_broker_config(master, {key: old[key] for key in keys})
         self._say(f"given up: {master} takes sends again")
 

@@ -61,7 +61,6 @@ _WITHOUT_POOLS: Final = {
     "putMessageEntireTimeMax": "0",
     "getMessageEntireTimeMax": "0",
     "putMessageDistributeTime": " ".join(f"{name}:0" for name in _PUT_TIMES),
-    "startAcceptSendRequestTimeStamp": "0",
     "putLatency99": "0.00",
     "putLatency999": "0.00",
 }
@@ -160,6 +159,9 @@ class BrokerAdmin:
             "putMessageSizeTotal": str(stats.put_bytes),
             "putMessageAverageSize": str(average),
             "putMessageFailedTimes": str(self._store.put_failures),
+            "startAcceptSendRequestTimeStamp": str(
+                self._config.start_accept_send_request_time_stamp
+            ),
         }
 
     def _about_log(self) -> Mapping[str, str]:

@@ -58,6 +58,7 @@ class BrokerConfig:
 
     ``ha_listen_port`` 0 is the port behind ``listen_port``. A slave connects to
     ``ha_master_address``, or without one to the master that name servers know for its name.
+    Until ``start_accept_send_request_time_stamp`` (ms since the epoch) it takes no sends.
     ``taken_address`` is a second one to listen on, by which it registers: a former master's.
     ``ha_rejoin`` says what it does when their logs differ.
     ``in_sync_replicas`` counts the logs that hold a message before a SYNC_MASTER acknowledges it,
@@ -89,6 +90,7 @@ class BrokerConfig:
     slave_timeout: int = 3_000
     slave_read_enable: bool = True
     broker_permission: int = 6
+    start_accept_send_request_time_stamp: int = 0
     remote_admin_enable: bool = False
     default_topic_queue_nums: int = 8
     auto_create_topic_enable: bool = True
@@ -186,6 +188,7 @@ class BrokerConfig:
 LIVE: Final = frozenset(
     {
         "broker_permission",
+        "start_accept_send_request_time_stamp",
         "default_topic_queue_nums",
         "auto_create_topic_enable",
         "auto_create_subscription_group",
@@ -270,7 +273,6 @@ _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "messageStorePlugIn": ("",),
     "readOnlyCommitLogStorePaths": ("",),
     "useTLS": ("false",),
-    "startAcceptSendRequestTimeStamp": ("0",),
 }
 _REASONS: Final[Mapping[str, str]] = {
     "enableConsumeQueueExt": "; filters are evaluated on the message itself, without these files",

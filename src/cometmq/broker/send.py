@@ -289,6 +289,12 @@ class SendHandler:
     # ------------------------------------------------------------------------------------ checks
 
     def _check_load(self, peer: Peer) -> None:
+        begin_ms = self._config.start_accept_send_request_time_stamp
+        if begin_ms and self._clock.wall_ms() < begin_ms:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {begin_ms} ms (startAcceptSendRequestTimeStamp)",
+            )
         if peer.congested or self._appender.waiting_sends > MAX_WAITING_SENDS:
             raise BadRequest(
                 ResponseCode.SYSTEM_BUSY,
