@@ -30,8 +30,10 @@ def test_hashes_at_once_are_those_of_each(many: list[tuple[str, str]]) -> None:
 @pytest.mark.parametrize("count", [1, 8, 9, 24, 25, 64, 65, 200])
 def test_counts_and_lengths_on_the_border(count: int, width: int) -> None:
     many = [f"{number:0{width}d}" for number in range(count)]
-    prefix = topic_prefix("t")
+    prefix, other = map(topic_prefix, "tu")
     assert index_hashes([prefix] * count, many) == [index_hash(prefix, key) for key in many]
+    mixed = [other, *[prefix] * (count - 1)]
+    assert index_hashes(mixed, many) == list(map(index_hash, mixed, many))
 
 
 def test_smallest_hash_is_zero() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
@@ -37,6 +38,8 @@ Growth: TypeAlias = Mapping[ConsumeQueue, tuple[int, int]]
 Listener: TypeAlias = Callable[[Growth], None]
 
 _UNKNOWN_DELAY_MS = 1_000
+_QUEUE = itemgetter(0)
+_TOUCH = attrgetter("tail", "number")
 
 
 class Dispatcher:
@@ -49,6 +52,7 @@ class Dispatcher:
     __slots__ = (
         "_dirty",
         "_index",
+        "_is_spread",
         "_mark",
         "_marks",
         "_pool",
@@ -68,6 +72,8 @@ class Dispatcher:
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
+        #: Whether the last turn's messages went to many queues rather than to few.
+        self._is_spread = False
         self.listeners: list[Listener] = []
         self.position = 0
         self.last_ms = 0
@@ -101,6 +107,10 @@ class Dispatcher:
     def _dispatch_rows(self, rows: Sequence[Dispatched]) -> Growth:
         pack = QUEUE_ENTRY.pack
         nothing = (0, 0)
+        if self._is_spread:
+            # With very many queues what is asked for here is in no cache. Asked in one go, it is on
+            # its way together; in the loop each would be waited for.
+            deque(map(_TOUCH, map(_QUEUE, rows)), maxlen=0)
         grown: dict[ConsumeQueue, tuple[int, int]] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
@@ -113,6 +123,7 @@ class Dispatcher:
                     self._soil(queue)
             elif queue_offset >= 0:
                 self._out_of_order(row)
+        self._is_spread = 2 * len(grown) > len(rows)
         if rows:
             self._index.gather(rows)
             self.last_ms = rows[-1][5]

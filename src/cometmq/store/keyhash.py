@@ -53,12 +53,18 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
         joined = "".join([key.rjust(width, "\0") for key in keys])
     own_hashes = _own_hashes(joined.encode("ascii"), width)
     powers = _POWERS
-    if lengths.count(longest) == len(keys) == prefixes.count(prefixes[0]):
-        start = prefixes[0] * powers[longest]
+    if lengths.count(longest) == len(keys):
+        power = powers[longest]
         # The rest as _absolute has it: the call alone would double the time.
+        if prefixes.count(prefixes[0]) == len(keys):
+            start = prefixes[0] * power
+            return [
+                value if (value := start + own & _MASK) < _SIGN else -value & _INT_MAX
+                for own in own_hashes
+            ]
         return [
-            value if (value := start + own & _MASK) < _SIGN else -value & _INT_MAX
-            for own in own_hashes
+            value if (value := prefix * power + own & _MASK) < _SIGN else -value & _INT_MAX
+            for prefix, own in zip(prefixes, own_hashes, strict=True)
         ]
     return [
         value if (value := prefix * powers[length] + own & _MASK) < _SIGN else -value & _INT_MAX

@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _SEAL_INTERVAL_MS = 5_000
-_QUEUES_A_SLICE = 64
+#: Up to 6 ms, when all of them need a new file.
+_QUEUES_A_SLICE = 16
 _QUEUES_A_ROUND = 1_024
 _ROUNDS_TO_WAIT = 60
 _LOG_SYNC_LIMIT_MS = 5_000
