@@ -199,3 +199,7 @@ async def test_offsets_beyond_a_crashed_queue_are_brought_back(
         assert parts.offsets.query("g", "t", 1) == 0
         assert parts.offsets.query("g", "lost", 0) == 0
         assert "consumer offset clamped group=g topic=t queue=1 from=9 to=0" in caplog.text
+        # Members that live on tell of what they had read.
+        for queue_id, told, known in ((0, 2, 2), (0, 4, 3), (1, 9, 0)):
+            parts.offsets.commit("g", "t", queue_id, told)
+            assert parts.offsets.query("g", "t", queue_id) == known

@@ -153,3 +153,24 @@ async def test_a_full_store_says_so(tmp_path: Path) -> None:
         with pytest.raises(StoreFull):
             await send_back(parts, first.physical_offset)
         parts.store.refusal = None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [("0A0B", True), ("0a0b", True), ("", True), ("place", True), ("0A0C", False)],
+)
+async def test_a_message_in_the_place_of_the_one_that_is_meant_is_not_sent_back(
+    tmp_path: Path, name: str, is_known: bool
+) -> None:
+    async with open_parts(tmp_path) as parts:
+        first = await parts.put("t", UNIQ_KEY="0A0B")
+        if name == "place":
+            name = encode_offset_id(STORE_HOST, first.physical_offset)
+        header = ConsumerSendMsgBack(first.physical_offset, "g", 0, origin_msg_id=name)
+        if is_known:
+            reply = await parts.ask(Code.CONSUMER_SEND_MSG_BACK, header, version=407)
+            assert reply.code == ResponseCode.SUCCESS
+        else:
+            with pytest.raises(BadRequest, match="look message by offset failed"):
+                await parts.ask(Code.CONSUMER_SEND_MSG_BACK, header, version=407)
+        assert len(parts.read(SCHEDULE, 2)) == is_known

@@ -61,6 +61,8 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
         self._stale: set[str] = set()
+        #: The store, when messages were lost that groups may have read.
+        self._shrunk: MessageStore | None = None
         self._file = TableFile(
             os.path.join(config_directory, "consumerOffset.json"),
             self._encode,
@@ -80,9 +82,12 @@ class ConsumerOffsets:
     def clamp(self, store: MessageStore) -> None:
         """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
         group had read, and new ones get their offsets. Call it once after the store is open; when
-        that found nothing missing there is nothing to do."""
+        that found nothing missing there is nothing to do. What groups tell of lost messages later
+        is brought back likewise; a slave takes it as it is, for it may only lag."""
         if store.report is not None and not store.report.shrunk:
             return
+        if not self._config.is_slave:
+            self._shrunk = store
         for key, offsets in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
@@ -118,7 +123,10 @@ class ConsumerOffsets:
     # --------------------------------------------------------------------------------- the table
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember that ``group`` reads on at ``offset``."""
+        """Remember that ``group`` reads on at ``offset``, or at the queue's end when that comes
+        before it because messages were lost."""
+        if self._shrunk is not None:
+            offset = min(offset, bounds(self._shrunk, topic, queue_id)[1])
         key = f"{topic}@{group}"
         offsets = self._table.get(key)
         if offsets is None:

@@ -95,7 +95,7 @@ class SendBackHandler:
         group = self._group(header.group)
         if group.retry_queue_nums <= 0:
             return Reply()
-        record = await self._record(header.offset)
+        record = await self._record(header)
         allowed = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             allowed = header.max_reconsume_times
@@ -140,10 +140,12 @@ class SendBackHandler:
             )
         return group
 
-    async def _record(self, offset: int) -> Record:
-        record = await find_record(self._store, offset)
-        if record is None:
-            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+    async def _record(self, header: ConsumerSendMsgBack) -> Record:
+        record = await find_record(self._store, header.offset)
+        if record is None or not _may_be(record, header.origin_msg_id or ""):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
         return record
 
     def _to_dead_letters(self, back: OutgoingRecord, group: str) -> OutgoingRecord:
@@ -171,6 +173,17 @@ class SendBackHandler:
         return msgspec.structs.replace(
             back, topic=parked_in, queue_id=parked_queue, properties=parked
         )
+
+
+def _may_be(record: Record, name: str) -> bool:
+    """Whether a client may call a record so: by its key or by its place. The one that the client
+    means may have been lost, and another one be in its place."""
+    found = props.decode(record.properties)
+    key = found.get(props.UNIQ_KEY)
+    if not name or not key:
+        return True
+    place = encode_offset_id(record.store_host, record.physical_offset)
+    return name.upper() in {key.upper(), place, found.get(props.ORIGIN_MESSAGE_ID, "").upper()}
 
 
 def _copy_of(record: Record, properties: dict[str, str]) -> OutgoingRecord:

@@ -75,8 +75,8 @@ def test_what_was_lost_must_not_come_back(world: World) -> None:
     master, losses = world.cluster.broker, world.cluster.losses
     last = stored(master)[-1]
     losses.promoted(master, [*stored(master), replace(last, body="e9")], is_safe=False, now_ms=0)
-    losses.started(master)
+    losses.opened(master)
     assert not name_of(world.watch.violation)
     losses._gone[master] = frozenset([last])
-    losses.started(master)
+    losses.opened(master)
     assert name_of(world.watch.violation) == "gone"

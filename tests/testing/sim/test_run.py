@@ -13,7 +13,7 @@ from cometmq.testing.sim.run import Run, run
 from tests.apart import run_apart
 
 #: Minutes of simulated clusters: more than the unit tests have.
-pytestmark = pytest.mark.operation
+pytestmark = pytest.mark.cluster
 
 SEEDS = 300
 AT_ONCE = 50

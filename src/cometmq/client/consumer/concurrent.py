@@ -58,7 +58,7 @@ class SendBack:
             offset=message.physical_offset,
             group=self._options.group,
             delay_level=delay_level,
-            origin_msg_id=message.offset_id,
+            origin_msg_id=message.message_id,
             origin_topic=self._session.namespace.wrap(origin),
             unit_mode=False,
             max_reconsume_times=most,

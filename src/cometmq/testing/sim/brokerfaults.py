@@ -29,6 +29,8 @@ _AGAIN_MS: Final = (50, 200, 700, 2_000)
 #: How likely a master loses sight of its slaves before it is lost, and for how long.
 _CUT_OFF: Final = 0.6
 _CUT_OFF_MS: Final = (300, 1_000, 3_000)
+#: How long the loss of a master waits for slaves that could take its place.
+_READY_MS: Final = 10_000
 _FAILING: Final = (
     "pwrite", "datasync", "datasync", "allocate", "create", "rename", "sync_directory", "unlink",
 )  # fmt: skip
@@ -47,6 +49,8 @@ class BrokerFaults:
         self._cluster = cluster
         self._topics = [topic for group in groups for topic in group.topics]
         self._repairs = repairs
+        #: Whether a master is to be lost soon.
+        self.plans_loss = False
         cluster.on_broker_end = self.revive_soon
         cluster.operator.on_return = self._strike_again
 
@@ -56,12 +60,12 @@ class BrokerFaults:
             (4, self.kill),
             (4, self.end),
             (1, self.stop),
-            (10, self.cut_power),
+            (12, self.cut_power),
         ]
         if self._chance.random() < 0.4:
             faults += [(3, self.fail_disk), (1, self.fill_disk)]
         if self._cluster.slaves:
-            faults.append((6, self.lose_master))
+            faults.append((16, self.lose_master))
         return faults
 
     def _some_broker(self) -> BrokerMachine:
@@ -75,8 +79,9 @@ class BrokerFaults:
         """Start a broker again after a while."""
 
         def revive() -> None:
-            operator = self._cluster.operator
-            if not machine.is_up and machine not in (operator.lost, operator.chosen):
+            cluster, operator = self._cluster, self._cluster.operator
+            is_needed = machine in cluster.brokers and machine is not operator.lost
+            if is_needed and not machine.is_up and machine is not operator.chosen:
                 self._cluster.start_broker(machine, likely_early=_EARLY)
 
         self._repairs.soon(revive)
@@ -144,6 +149,8 @@ class BrokerFaults:
             is_there = machine in self._cluster.brokers
             if is_there and machine.is_serving and not self._repairs.rests:
                 self._chance.choice(strikes)(machine)
+                if self._chance.random() < _AGAIN:
+                    self._strike_again(machine)
 
         self._repairs.spawn(strike())
 
@@ -182,22 +189,23 @@ class BrokerFaults:
     # --- the loss of a master --------------------------------------------------------------------
 
     def lose_master(self) -> None:
-        """The master is lost; it may have been out of its slaves' sight before."""
-        if not self._may_be_lost():
-            return
-        if self._chance.random() < _CUT_OFF:
-            master = self._cluster.broker
-            for slave in self._cluster.slaves:
-                self._cluster.cut_off(master.host, slave.host)
-            self._repairs.soon(self._lose_master, _CUT_OFF_MS)
-            self._repairs.soon(self._cluster.join_network)
-        else:
-            self._lose_master()
+        """The master is lost, once it may be; before that it may be out of its slaves' sight."""
+        if not self.plans_loss and not self._cluster.operator.was_needed:
+            self.plans_loss = True
+            self._repairs.spawn(self._lose_master())
 
-    def _lose_master(self) -> None:
-        if self._may_be_lost():
-            self._cluster.lose_master(self._chance.choice(tuple(Loss)))
-            self._repairs.soon(self._cluster.operator.begin)
+    async def _lose_master(self) -> None:
+        cluster, clock = self._cluster, self._cluster.clock
+        is_ready = await until(clock, self._may_be_lost, _READY_MS)
+        if is_ready and not self._repairs.rests and self._chance.random() < _CUT_OFF:
+            for slave in cluster.slaves:
+                cluster.cut_off(cluster.broker.host, slave.host)
+            self._repairs.soon(cluster.join_network)
+            await clock.sleep_ms(self._chance.choice(_CUT_OFF_MS))
+        if not self._repairs.rests and self._may_be_lost():
+            cluster.lose_master(self._chance.choice(tuple(Loss)))
+            self._repairs.soon(cluster.operator.begin)
+        self.plans_loss = False
 
     def _may_be_lost(self) -> bool:
         """Whether there is a slave that can take its place. Every broker has the topics: one that

@@ -72,7 +72,7 @@ class Cluster:
         self.operator = Operator(loop, self, self.losses, watch)
         for machine in self.brokers:
             machine.on_end = partial(self._broker_died, machine)
-            machine.on_start = partial(self._broker_started, machine)
+            machine.on_open = partial(self._broker_opened, machine)
 
     @property
     def broker(self) -> BrokerMachine:
@@ -93,11 +93,21 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the servers, and wait until they serve."""
+        await self.start_master()
+        self.start_slaves()
+        await until(self.clock, lambda: all(each.is_serving for each in self.brokers), _START_MS)
+
+    async def start_master(self) -> None:
+        """Start the name servers and the master, and wait until that serves."""
         for namesrv in self.namesrvs:
             namesrv.start()
-        for machine in self.brokers:
+        self.broker.start()
+        await until(self.clock, lambda: self.broker.is_serving, _START_MS)
+
+    def start_slaves(self) -> None:
+        """Start the slaves."""
+        for machine in self.slaves:
             machine.start()
-        await until(self.clock, lambda: all(each.is_serving for each in self.brokers), _START_MS)
 
     # --- applications ----------------------------------------------------------------------------
 
@@ -178,8 +188,8 @@ class Cluster:
         self.crashes += 1
         self.on_broker_end(machine)
 
-    def _broker_started(self, machine: BrokerMachine) -> None:
-        self.losses.started(machine)
+    def _broker_opened(self, machine: BrokerMachine) -> None:
+        self.losses.opened(machine)
         if machine is self.broker and machine.broker is not None:
             self._watch.check_offsets(ahead(machine.broker))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, decode_one
 from cometmq.protocol.fastjson import parse_json
+from cometmq.replication.prefix import first_difference
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.testing.faults.disk import File, Folder
 
@@ -44,11 +45,10 @@ def parting(one: BrokerMachine, two: BrokerMachine) -> int:
         size = min(end - base, file.size)
         if other is None or size <= 0:
             continue
-        ours, theirs = file.data[:size], other.data[:size]
-        if ours != theirs:
-            pairs = zip(ours, theirs, strict=False)
-            same = next((at for at, (a, b) in enumerate(pairs) if a != b), len(theirs))
-            return base + same
+        size = min(size, other.size)
+        at = first_difference(bytes(file.data[:size]), bytes(other.data[:size]))
+        if at >= 0:
+            return base + at
     return -1
 
 

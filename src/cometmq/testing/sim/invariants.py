@@ -79,7 +79,7 @@ class Watch:
         #: When a wall clock jumped last: what was delayed before may come at any time.
         self._jumped_ms = -1
         self._newest: dict[tuple[str, str, int], int] = {}
-        self._stored_times: dict[tuple[str, Place], int] = {}
+        self._stored_times: dict[tuple[str, Place, str], int] = {}
         #: Of each ordered queue of a group: the offset below which all is done, and the last begun.
         self._done: dict[tuple[str, str, int], int] = {}
         self._last: dict[tuple[str, str, int], Attempt] = {}
@@ -140,7 +140,6 @@ class Watch:
         for known in [key for key in self._newest if key[1:] == (topic, queue_id)]:
             del self._newest[known]
         for group in self.history.groups:
-            self._stored_times.pop((group, place), None)
             queue = group, topic, queue_id
             self._last.pop(queue, None)
             self._done[queue] = max(self._done.get(queue, 0), offset + 1)
@@ -157,7 +156,7 @@ class Watch:
         sent, group = attempt.sent, self.history.groups[attempt.group]
         is_retry = attempt.place[0] == group.retry_topic
         known = self._stored_times.setdefault(
-            (attempt.group, attempt.place), attempt.reconsume_times
+            (attempt.group, attempt.place, sent.name), attempt.reconsume_times
         )
         attempt.stored_times = known
         if attempt.place not in self._contested:  # it may have been read before the place was lost

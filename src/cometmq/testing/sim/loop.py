@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
@@ -92,6 +92,41 @@ class Connector(Protocol):
         ...
 
 
+class _Call(asyncio.Handle):
+    """A handle without what only a debugged loop needs: a run makes ten thousand of them."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context | None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback, self._args = _nothing, ()
+
+
+class _Timer(_Call, asyncio.TimerHandle):
+    """The same for a moment; once cancelled it stays with the loop until then."""
+
+    __slots__ = ()
+    _when: float
+
+
+def _nothing() -> None:
+    """What is called in place of something that was cancelled."""
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """See the module. ``network`` makes its connections; ``uncaught`` is told of exceptions that
     nobody caught, in processes that live."""
@@ -106,7 +141,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network: Connector | None = None
         self.uncaught: Callable[[str], None] = lambda problem: None
         self.callbacks = 0
-        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[int, int, _Timer]] = []
         self._made = 0
         self._at_once = 0
         self.processes: list[Process] = []
@@ -118,7 +153,7 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Call(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -160,7 +195,8 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run a callback at a moment of ``now_us``; callbacks of one moment in their order."""
-        timer = asyncio.TimerHandle(when_us / 1_000_000, callback, args, self, context)
+        timer = _Timer(callback, args, self, context)
+        timer._when = when_us / 1_000_000
         self._made = made = self._made + 1
         heappush(self._timers, (when_us, made, timer))
         return timer
@@ -181,9 +217,15 @@ class SimLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            process = handle._context.get(_process)  # type: ignore[attr-defined]
+            context = handle._context  # type: ignore[attr-defined]
+            process = context.get(_process)
             if process is None or process.alive:
-                handle._run()
+                try:
+                    context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"exception": error, "handle": handle})
 
     def _jump(self) -> None:
         timers, ready = self._timers, self._ready

@@ -33,8 +33,8 @@ class Losses:
         #: What the log of a master had and lost.
         self._gone: dict[BrokerMachine, frozenset[Stored]] = {}
 
-    def started(self, machine: BrokerMachine) -> None:
-        """A broker serves, after whatever befell its machine."""
+    def opened(self, machine: BrokerMachine) -> None:
+        """A broker has its store open, after whatever befell its machine; nobody knows yet."""
         before, machine.before = machine.before, None
         if machine is not self._cluster.broker:
             self.compare(machine)
@@ -63,6 +63,8 @@ class Losses:
         gone = [each for each in log if each not in present]
         self._watch.lost(gone, {each.body for each in now}, is_safe=is_safe)
         self._watch.locks_lost_ms = now_ms
+        # Delays go by the wall clock of another machine.
+        self._watch.clock_jumped(now_ms)
         self._gone[chosen] = frozenset(gone)
 
     def compare_all(self) -> None:

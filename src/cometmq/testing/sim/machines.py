@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
     from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.loop import SimLoop
-    from cometmq.testing.sim.network import Network
+    from cometmq.testing.sim.network import Listener, Network
 
 
 class BrokerMachine:
@@ -55,8 +55,8 @@ class BrokerMachine:
         #: What kept a process from starting or stopping, though its disk was well.
         self.failures: list[BaseException] = []
         self.on_end: Callable[[], None] = lambda: None
-        #: Called when a process has started to the end.
-        self.on_start: Callable[[], None] = lambda: None
+        #: Called when a process has its store open, and before anybody can ask it anything.
+        self.on_open: Callable[[], None] = lambda: None
         #: Whether it may have lost what it said to have: with ASYNC_FLUSH, in a power cut or with a
         #: disk that failed.
         self.may_lack = False
@@ -134,7 +134,18 @@ class BrokerMachine:
         self._network.power_on(self.host)
         self._lives = None
         reserve = self._network.reserver(process)
-        self._run(lambda: self._start(files, reserve))
+
+        def reserve_and_see(host: str, port: int, *, exclusive: bool = False) -> Listener:
+            listener = reserve(host, port, exclusive=exclusive)
+            listener.on_serve = self._open
+            return listener
+
+        self._run(lambda: self._start(files, reserve_and_see))
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self.on_open()
 
     async def _start(self, files: MemoryFiles, reserve: Reserve) -> None:
         lives = self._lives = Lives(
@@ -142,8 +153,7 @@ class BrokerMachine:
         )
         lives.on_failed = lambda: self._failed(lives.failure)
         await lives.start()
-        self._serving = self._opened = True
-        self.on_start()
+        self._serving = True
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def run() -> None:

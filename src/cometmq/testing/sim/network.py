@@ -49,6 +49,8 @@ class Listener(socket.socket):
         self.process = process
         self.address = address
         self.factory: Callable[[], asyncio.Protocol] | None = None
+        #: Called before connections are accepted.
+        self.on_serve: Callable[[], None] = lambda: None
 
     def getsockname(self) -> Address:
         return self.address
@@ -242,6 +244,7 @@ class Network:
     def serve(self, listener: object, factory: Callable[[], asyncio.Protocol]) -> Listener:
         """Accept connections; the result can be closed."""
         assert isinstance(listener, Listener)
+        listener.on_serve()
         listener.factory = factory
         return listener
 

@@ -16,6 +16,7 @@ from cometmq.testing.sim.history import History
 from cometmq.testing.sim.holdings import behind, bodies, open_transactions
 from cometmq.testing.sim.invariants import Watch
 from cometmq.testing.sim.loop import Idle, Livelock, SimLoop
+from cometmq.testing.sim.machines import until
 from cometmq.testing.sim.surprises import Surprises, quiet
 from cometmq.testing.sim.trace import Trace
 from cometmq.testing.sim.workload import CASTS, Workload, no_message
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: What a run comes to at least, with a crash after a message was acknowledged.
 OPERATIONS: Final = 200
+#: How long slaves wait for the first messages at most.
+_TOPICS_MS: Final = 2_000
 #: How long faults go on at most.
 _STRUCK_MS: Final = 120_000
 #: How long the cluster may take to get through everything once it is well again: the lock of a
@@ -104,12 +107,15 @@ class Run:
 
     async def _live(self) -> None:
         cluster = self.cluster
-        await cluster.start()
+        await cluster.start_master()
         for _ in range(self.chance.choice((1, 2, 2))):
             self.adversary.start_producer()
         for group in self.groups:
             for _ in range(self.chance.choice((1, 2, 2, 3))):
                 cluster.add_member(group)
+        # Those that find the topics have them at once, else with their next look.
+        await until(cluster.clock, self._has_topics, _TOPICS_MS)
+        cluster.start_slaves()
         await self._be_struck()
         self.adversary.rest()
         self.workload.ended = True
@@ -126,10 +132,15 @@ class Run:
         cluster.add_producer().start(no_message, (1,), stays=True)
         await self._settle()
 
+    def _has_topics(self) -> bool:
+        broker = self.cluster.broker.broker
+        assert broker is not None
+        return all(topic in broker.topics for group in self.groups for topic in group.topics)
+
     async def _be_struck(self) -> None:
         """Faults until enough has happened."""
         clock, history = self.cluster.clock, self.history
-        faults_left = self.chance.randrange(2, 5)
+        faults_left = self.chance.randrange(3, 6)
         deadline_ms = clock.monotonic_ms() + _STRUCK_MS
         while clock.monotonic_ms() < deadline_ms:
             await clock.sleep_ms(self.chance.choice(_PAUSES_MS))
@@ -137,7 +148,11 @@ class Run:
             if history.acknowledged and (faults_left > 0 or not self.cluster.crashes):
                 faults_left -= 1
                 self.adversary.strike()
-            elif history.acknowledged and history.operations >= OPERATIONS:
+            elif (
+                history.acknowledged
+                and history.operations >= OPERATIONS
+                and not self.adversary.brokers.plans_loss
+            ):
                 return
 
     async def _settle(self) -> None:

@@ -106,10 +106,10 @@ def choose(chance: Random) -> Settings:
         max_hash_slot_num=chance.choice((7, 64)),
         max_index_num=chance.choice((40, 200)),
         message_delay_level=DELAY_LEVELS,
-        flush_consume_queue_thorough_interval=chance.choice((3_000, 60_000)),
-        flush_commit_log_least_pages=chance.choice((0, 4)),
+        flush_consume_queue_thorough_interval=chance.choice((3_000, 60_000, 60_000)),
+        flush_commit_log_least_pages=chance.choice((0, 16, 16)),
     )
-    grain_ms = chance.choice((100, 500, 500, 1_000))
+    grain_ms = chance.choice((100, 500, 500, 500, 1_000, 1_000))
     copies = tuple(replace(store, flush_disk_type=chance.choice(_FLUSHES)) for _ in range(slaves))
     rejoin = chance.choice((HaRejoin.REFUSE, HaRejoin.TRUNCATE))
     return Settings(
