@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.points import Named
     from cometmq.spark.read.topics import Choice
 
-SPLIT_BYTES: Final = 64 << 20
+SPLIT_BYTES: Final = 128 << 20
 """A task's part of the log: large beside the cost of a task, small beside a file of 1 GiB."""
 
 KNOWN: Final = (
