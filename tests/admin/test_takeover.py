@@ -46,7 +46,7 @@ async def test_it_is_taken_once_nobody_listens_there(tmp_path: Path) -> None:
             other.close()
 
         assert await take_address(remoting, clock, broker, address, say=say) >= 0
-        assert said == [f"waiting: stop {address} now, 120 s are left for it"]
+        assert said == [f"waiting: {address} is in use; the old master has to stop within 120 s"]
         masters = await Admin(client.session).brokers(masters_only=True)
         assert [each.address for each in masters] == [address]
         assert await take_address(remoting, clock, address, address) >= 0

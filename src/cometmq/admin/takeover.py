@@ -65,7 +65,8 @@ async def take_address(
             )
         if not waits and found.state == "in_use":
             waits = True
-            say(f"waiting: stop {address} now, {wait_ms // 1000} s are left for it")
+            left_s = wait_ms // 1000
+            say(f"waiting: {address} is in use; the old master has to stop within {left_s} s")
         await clock.sleep_ms(_STEP_MS)
 
 
