@@ -29,9 +29,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from benchmarks.compare import (
     JAVA_HEAP,
@@ -56,6 +56,8 @@ from tests.compat import anchor
 FILES: Final = {**JAVA_SETTINGS, "diskMaxUsedSpaceRatio": "95"}
 #: Asking costs a slave a millisecond.
 POLL_S: Final = 0.025
+#: Looking into its files costs it nothing.
+LOOK_S: Final = 0.002
 WAIT_S: Final = 60
 SOCKET_BYTES: Final = 1 << 18
 
@@ -71,6 +73,11 @@ class Pair(Broker, Protocol):
     @property
     def slave_pid(self) -> int:
         """The slave's process."""
+        ...
+
+    @property
+    def slave_log(self) -> Path:
+        """Where the files of the slave's log are."""
         ...
 
     def start_slave(self) -> None:
@@ -110,6 +117,10 @@ class OurPair:
     def slave_pid(self) -> int:
         assert self._slave.process is not None
         return self._slave.process.pid
+
+    @property
+    def slave_log(self) -> Path:
+        return self._slave.store / "commitlog"
 
     def start(self) -> None:
         self._namesrv.start()
@@ -166,6 +177,10 @@ class JavaPair:
     def slave_pid(self) -> int:
         return self._slave.broker_server.pid
 
+    @property
+    def slave_log(self) -> Path:
+        return self._slave.store / "commitlog"
+
     def start(self) -> None:
         self._master.start()
 
@@ -184,53 +199,71 @@ class JavaPair:
 MAKERS: Final[tuple[type[OurPair] | type[JavaPair], ...]] = (OurPair, JavaPair)
 
 
-class Ends(NamedTuple):
-    """How far a broker is: ``copied`` is the end of the bytes in its log files, ``reported`` of
-    those that its master hears of, ``dispatched`` of those in queues."""
-
-    copied: int
-    reported: int
-    dispatched: int
-
-
-async def log_end(remoting: Remoting, address: str) -> Ends:
-    """Where a broker's log ends; zeros while it is not there."""
+async def log_end(remoting: Remoting, address: str) -> tuple[int, int]:
+    """Where a broker's log ends, and how much of it is in no queue yet; 0 and 0 while it is not
+    there."""
     try:
         response = await remoting.call(
             address, RequestCode.GET_BROKER_RUNTIME_INFO, None, timeout_ms=1_000
         )
     except Exception:
-        return Ends(0, 0, 0)
+        return 0, 0
     table = parse_json(response.body, KvTable).table
-    end = int(table["commitLogMaxOffset"])
-    # A Java slave reports what stands in its files, without a look at it.
-    return Ends(int(table.get("copiedOffset", end)), end, end - int(table["dispatchBehindBytes"]))
+    return int(table["commitLogMaxOffset"]), int(table["dispatchBehindBytes"])
+
+
+def stands_in(log: Path, offset: int) -> bool:
+    """Whether the first file of a log has bytes at an offset that are not zeros."""
+    try:
+        with (log / f"{0:020}").open("rb", buffering=0) as file:
+            file.seek(offset)
+            return any(file.read(4))
+    except FileNotFoundError:
+        return False
 
 
 async def until_copied(remoting: Remoting, pair: Pair) -> dict[str, float]:
-    """Wait until the slave has what the master has, in its queues too; says how fast it came, and
-    after which time, from its first bytes on, all of it was where."""
-    wanted = (await log_end(remoting, f"127.0.0.1:{pair.port}")).reported
-    begin_s = time.perf_counter()
-    first_s, first, begin_cpu_s, master_cpu_s = 0.0, 0, 0.0, 0.0
+    """Wait until the slave has what the master has: in the files of its log, then reported, then in
+    its queues; says how long each took from the first bytes on, and the processor time."""
+    wanted, _ = await log_end(remoting, f"127.0.0.1:{pair.port}")
+    deadline_s = time.perf_counter() + WAIT_S
     took: dict[str, float] = {}
-    while (now_s := time.perf_counter()) - begin_s < WAIT_S:
-        ends = await log_end(remoting, pair.slave_address)
-        if ends.copied and not first:
-            first_s, first = now_s, ends.copied
-            begin_cpu_s, master_cpu_s = cpu_s(pair.slave_pid), cpu_s(pair.pid)
-        for name, end in ends._asdict().items():
-            if end >= wanted and f"{name}_s" not in took:
-                took[f"{name}_s"] = round(now_s - first_s, 3)
-                used_s = cpu_s(pair.slave_pid) - begin_cpu_s
-                took[f"{name}_cpu_s_a_gb"] = round(1e9 * used_s / (wanted - first), 2)
-                used_s = cpu_s(pair.pid) - master_cpu_s
-                took.setdefault("master_cpu_s_a_gb", round(1e9 * used_s / (wanted - first), 2))
-        if "dispatched_s" in took:
-            rate = (wanted - first) / took["copied_s"]
-            return {"bytes_per_s": round(rate), "bytes": wanted - first, **took}
-        await asyncio.sleep(POLL_S)
-    raise BenchmarkFailed(f"{pair.name}: the slave has {ends} of {wanted} bytes after {WAIT_S} s")
+    begin_s, begin_cpu_s, master_cpu_s = 0.0, 0.0, 0.0
+
+    def reached(stage: str) -> None:
+        took[f"{stage}_s"] = round(time.perf_counter() - begin_s, 3)
+        used_s = cpu_s(pair.slave_pid) - begin_cpu_s
+        took[f"{stage}_cpu_s_a_gb"] = round(1e9 * used_s / wanted, 2)
+
+    async def until(holds: Callable[[], Awaitable[bool]], poll_s: float) -> None:
+        while not await holds():
+            if time.perf_counter() > deadline_s:
+                raise BenchmarkFailed(f"{pair.name}: {took} of {wanted} bytes after {WAIT_S} s")
+            await asyncio.sleep(poll_s)
+
+    async def begun() -> bool:
+        return stands_in(pair.slave_log, 0)
+
+    async def copied() -> bool:
+        return stands_in(pair.slave_log, wanted - 4)
+
+    async def reported() -> bool:
+        return (await log_end(remoting, pair.slave_address))[0] >= wanted
+
+    async def dispatched() -> bool:
+        return not (await log_end(remoting, pair.slave_address))[1]
+
+    await until(begun, LOOK_S)
+    begin_s = time.perf_counter()
+    begin_cpu_s, master_cpu_s = cpu_s(pair.slave_pid), cpu_s(pair.pid)
+    await until(copied, LOOK_S)
+    reached("copied")
+    took["master_cpu_s_a_gb"] = round(1e9 * (cpu_s(pair.pid) - master_cpu_s) / wanted, 2)
+    await until(reported, POLL_S)
+    reached("reported")
+    await until(dispatched, POLL_S)
+    reached("dispatched")
+    return {"bytes_per_s": round(wanted / took["copied_s"]), "bytes": wanted, **took}
 
 
 async def sends(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace) -> None:
@@ -267,7 +300,7 @@ async def copies(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace)
     wanted = words.mebibytes << 20
     for pair in pairs:
         await bench.topic(pair, "history")
-        while (await log_end(bench.remoting, f"127.0.0.1:{pair.port}")).reported < wanted:
+        while (await log_end(bench.remoting, f"127.0.0.1:{pair.port}"))[0] < wanted:
             await bench.run(pair, "send", "history", 8, 64, words.body, 1.0)
     found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
     facts: dict[str, list[dict[str, float]]] = {pair.name: [] for pair in pairs}

@@ -60,7 +60,7 @@ FLOOD_BYTES: Final = 96 << 10
 UNCHECKED_MAX_BYTES: Final = 1 << 30
 #: What is checked at a time, what is dispatched, and what is fetched ahead of either when it may
 #: have left memory.
-_CHECK_BYTES: Final = 256 << 10
+_CHECK_BYTES: Final = 1 << 20
 _DISPATCH_BYTES: Final = 64 << 10
 _AHEAD_BYTES: Final = 1 << 20
 
@@ -217,7 +217,7 @@ class Replica:
         store.backlog.take([rows], end, store.last_ms, ready=is_kept)
 
     def follow_up(self) -> None:
-        """Check some of what came, or else dispatch some of what lags: less than a millisecond.
+        """Check some of what came, or else dispatch some of what lags: about a millisecond.
 
         Raises BadCopy, StoreError, OSError.
         """
