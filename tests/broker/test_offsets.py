@@ -203,3 +203,19 @@ async def test_offsets_beyond_a_crashed_queue_are_brought_back(
         for queue_id, told, known in ((0, 2, 2), (0, 4, 3), (1, 9, 0)):
             parts.offsets.commit("g", "t", queue_id, told)
             assert parts.offsets.query("g", "t", queue_id) == known
+        # The next start takes care, too, if this is over before they have.
+        assert parts.store.upkeep.shrunk
+
+
+async def test_members_that_never_tell_are_forgotten(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        parts.store.report = cast("Any", SimpleNamespace(shrunk=True))
+        parts.offsets.clamp(parts.store)
+        persisting = asyncio.create_task(parts.offsets.persist_forever())
+        for expected in (True, False):
+            await asyncio.sleep(0)
+            assert parts.store.upkeep.shrunk == expected
+            clock.advance(200_000)
+            await asyncio.sleep(0)
+        persisting.cancel()

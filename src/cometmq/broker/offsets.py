@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
+#: A member that does not tell how far it is for so long is gone.
+_TOLD_MS: Final = 150_000
 
 
 class ConsumerOffsets:
@@ -63,6 +65,7 @@ class ConsumerOffsets:
         self._stale: set[str] = set()
         #: The store, when messages were lost that groups may have read.
         self._shrunk: MessageStore | None = None
+        self._told_by_ms = 0
         self._file = TableFile(
             os.path.join(config_directory, "consumerOffset.json"),
             self._encode,
@@ -88,6 +91,9 @@ class ConsumerOffsets:
             return
         if not self._config.is_slave:
             self._shrunk = store
+            # A stop before all members have told does not end it.
+            store.upkeep.shrunk = True
+            self._told_by_ms = self._clock.monotonic_ms() + _TOLD_MS
         for key, offsets in self._table.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
@@ -109,6 +115,8 @@ class ConsumerOffsets:
         """Write the file in the configured interval when something changed."""
         while True:
             await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
+            if self._shrunk is not None and self._clock.monotonic_ms() > self._told_by_ms:
+                self._shrunk.upkeep.shrunk = False
             if self._stale or self._file.unsaved:
                 try:
                     await self._file.write()

@@ -18,7 +18,7 @@ from tests.testing.sim.test_bugs import acknowledged_before_flush
 pytestmark = pytest.mark.cluster
 
 #: In how many seeds every one of these bugs is found; most take a few dozen.
-SEEDS = 600
+SEEDS = 300
 
 Patch = pytest.MonkeyPatch
 
@@ -63,8 +63,8 @@ def stale_tail(patch: Patch) -> None:
 def transfer_at_the_wrong_offset(patch: Patch) -> None:
     """A slave puts what comes behind what it has, whatever offset it is for."""
 
-    def take(self: Connection, offset: int, piece: memoryview) -> None:
-        self._slave.replica.take(piece)
+    def take(self: Connection, offset: int, piece: memoryview, floods: bool) -> None:
+        self._slave.replica.take(piece, floods=floods)
 
     patch.setattr(Connection, "_take", take)
 

@@ -145,6 +145,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._made = 0
         self._at_once = 0
         self.processes: list[Process] = []
+        #: Tasks of the simulation itself.
+        self._own_tasks: list[asyncio.Task[Any]] = []
 
     def call_soon(
         self,
@@ -270,11 +272,10 @@ class SimLoop(asyncio.BaseEventLoop):
             coro, loop=self, name=cast("str | None", name), context=context
         )
         process = _process.get() if context is None else context.get(_process)
-        if process is not None:
-            tasks = process.tasks
-            tasks.append(task)
-            if not len(tasks) % _PRUNE_TASKS:
-                tasks[:] = [task for task in tasks if not task.done()]
+        tasks = self._own_tasks if process is None else process.tasks
+        tasks.append(task)
+        if not len(tasks) % _PRUNE_TASKS:
+            tasks[:] = [task for task in tasks if not task.done()]
         return task
 
     def run_in_executor(
@@ -300,12 +301,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """End all processes and close what their tasks stopped in; then close the loop."""
         for process in self.processes:
             process.alive = False
-        for process in self.processes:
-            for task in process.tasks:
+        for tasks in (self._own_tasks, *(process.tasks for process in self.processes)):
+            for task in tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close(task.get_coro())
-            process.tasks.clear()
+            tasks.clear()
         self._ready.clear()
         self._timers.clear()
         self.close()
