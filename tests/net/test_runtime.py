@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 
 import pytest
@@ -22,3 +23,18 @@ def test_uvloop_runs_us() -> None:
 def test_without_uvloop_asyncio_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert not issubclass(runtime.run(loop_type()), uvloop.Loop)
+
+
+def test_freed_memory_stays() -> None:
+    # Four pieces that are taken and left together have 100 pages.
+    program = """if True:
+        import resource
+        from cometmq.net import runtime
+        assert runtime.keep_freed_memory()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(100):
+            pieces = [b"x" * 100_000 for _ in range(4)]
+            del pieces
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    assert int(subprocess.check_output([sys.executable, "-c", program])) < 1_000

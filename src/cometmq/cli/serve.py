@@ -19,7 +19,7 @@ from typing import Any, Final
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
 from cometmq.net.collector import Collector
-from cometmq.net.runtime import loop_factory
+from cometmq.net.runtime import keep_freed_memory, loop_factory
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 
@@ -75,6 +75,7 @@ def run(command: str, main: Main, *, watch_input: bool = False) -> int:
     With ``watch_input`` the end of standard input is one too.
     """
     gc.disable()
+    keep_freed_memory()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_signal(main, watch_input=watch_input))
