@@ -38,6 +38,8 @@ EXAMPLES: list[b.Body] = [
     b.Promote("SYNC_MASTER", force=True),
     b.Finding("ok", "text"),
     b.Promotion(True, "a", [b.Finding("warning", "text")]),
+    b.TakeAddress("127.0.0.1:10911", check=True),
+    b.AddressState("in_use", "somebody listens there"),
     b.TopicOffset(0, 1, 2),
     b.ConsumeOffset(3, 2, 1),
     b.TopicStatsRead({"{}": b.TopicOffset(0, 1, 2)}),

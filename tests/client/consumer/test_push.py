@@ -181,7 +181,7 @@ async def test_a_send_back_that_fails_is_retried_here(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:
     fill(broker, "1")
-    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Answer(1, remark="no"))
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Answer(2, remark="busy"))
     async with joined(cluster) as consumer:
         await (await take(consumer)).retry()
         again = await take(consumer)
@@ -221,7 +221,7 @@ async def test_a_stuck_message_stays_while_it_cannot_be_sent_back(
     cluster: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(broker, "1")
-    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Answer(1, remark="no"))
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Answer(2, remark="busy"))
     with caplog.at_level(logging.WARNING):
         async with joined(cluster, {"consume_timeout_ms": 10}) as consumer:
             held = await take(consumer)
