@@ -9,6 +9,7 @@ from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
+    forget_positions,
     lock_path,
     read_checkpoint,
     read_positions,
@@ -127,3 +128,13 @@ def test_the_newer_of_both_notes_counts(tmp_path: Path) -> None:
     assert not progress.exists()
     progress.write_bytes(old)
     assert found() == 3, "a power cut took the removal back"
+
+
+def test_notes_that_are_forgotten_never_count_again(tmp_path: Path) -> None:
+    root, old = str(tmp_path), Checkpoint(1, 1, 1)
+    forget_positions(FILES, root)
+    for durable in (True, False):
+        write_positions(FILES, root, Positions("boot", False, 5, 5, 3, old), durable=durable)
+    forget_positions(FILES, root)
+    write_checkpoint(FILES, root, old, durable=False)
+    assert read_positions(FILES, root) is None

@@ -216,3 +216,12 @@ def test_the_last_file_stays_when_all_of_its_records_are_gone(tmp_path: Path) ->
     again.load(1 << 60, 1 << 40)
     assert (again.min_offset, again.max_offset) == (30, 30)
     pool.close()
+
+
+def test_a_queue_none_of_whose_records_is_left_holds_nothing(tmp_path: Path) -> None:
+    queue = ConsumeQueue(pool_at(tmp_path), "t", 0)
+    add(queue, 5)
+    queue.write()
+    queue.load(0, 0)
+    assert (queue.min_offset, queue.max_offset, queue.next_offset) == (0, 0, 0)
+    assert all_of(queue) == b""

@@ -317,3 +317,25 @@ def test_what_an_older_process_left_half_written_never_gets_a_name() -> None:
 def test_seed_10093() -> None:
     """A failed sync of the index, and an end before it was noted."""
     seeded.run(10093)
+
+
+def test_a_note_that_was_not_believed_is_not_believed_later() -> None:
+    """An old note fits again once a power cut takes the checkpoint file back to its times."""
+    machine = Machine(0)
+    store = machine.start()
+    fill(store, 40)
+    machine.thorough_round(store)
+    machine.kill()
+    files = machine.start_files()
+    handle = files.open(str(ROOT / "checkpoint"))
+    files.pwrite(handle, b"\1" * 24, 0)
+    files.close(handle)
+    machine.start()
+    machine.kill()
+    files = machine.start_files()
+    assert not files.exists(str(ROOT / "cometmq-positions.json"))
+
+
+@pytest.mark.parametrize("seed", [38549, 43843])
+def test_seeds_of_notes_and_cuts(seed: int) -> None:
+    seeded.run(seed)

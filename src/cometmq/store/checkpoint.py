@@ -134,6 +134,16 @@ def read_positions(files: Files, root: str) -> Positions | None:
     return msgspec.structs.replace(found, crc=0)
 
 
+def forget_positions(files: Files, root: str) -> None:
+    """Take away, durably, notes that were not believed at a start: once the checkpoint file has
+    other times, or again those from before, it would look as if they still held. Raises OSError."""
+    found = [path for path in (progress_path(root), positions_path(root)) if files.exists(path)]
+    for path in found:
+        files.unlink(path)
+    if found:
+        files.sync_directory(root)
+
+
 def _read(files: Files, path: str) -> Positions | None:
     try:
         raw = _head(files, path, _POSITIONS_LIMIT_BYTES)

@@ -114,6 +114,8 @@ class ConsumeQueue(_Hot):
             # Recovery dispatches all of it again, from whichever offset the log begins with.
             for base in bases:
                 pool.drop(directory, base)
+            self._start_at(0)
+            self.min_offset = 0
             self._floor = bases[0] // QUEUE_ENTRY_BYTES
             return
         position = end * QUEUE_ENTRY_BYTES

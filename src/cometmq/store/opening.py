@@ -16,6 +16,7 @@ from cometmq.store.catchup import CatchUp, Progress
 from cometmq.store.checkpoint import (
     Positions,
     abort_path,
+    forget_positions,
     lock_path,
     read_checkpoint,
     read_positions,
@@ -113,6 +114,7 @@ class _Opening:
         """All of it."""
         store = self._store
         if self._positions is None:
+            forget_positions(self._files, self._root)
             store.seals.doubt()
         self._queues.find()
         loading = LogLoading(store, self._aside, self._queues, self._positions)

@@ -199,7 +199,7 @@ class Clients:
             for message in list(history.messages.values())[-_RECENT:]
             if message.fate is Fate.ACKNOWLEDGED
             and message.keys
-            and message.topic not in history.deleted
+            and message.topic not in history.ends
             and store.log.segments.start <= message.phys < store.dispatched_offset
         ]
         if not known:
@@ -226,8 +226,7 @@ class Clients:
         places = history.delete(topic, max(end, deletion.end))
         await process.settle(deletion)
         if not process.files.ended:
-            history.undecided.discard(topic)
-            history.settled[topic] = history.deleted[topic]
+            history.settle(topic)
             for key, place in places.items():
                 history.commits[key].note_saved(place)
 

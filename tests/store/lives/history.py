@@ -64,19 +64,17 @@ class History:
     """Everything the outside world was told.
 
     ``durable`` is how far the log was ever said to be on the device, ``log_start`` the highest
-    start that a running store had. ``seen`` are the messages that consumers read. ``deleted``
-    gives for each topic the log's end when it was deleted last, ``undecided`` the topics whose
-    deletion nobody was told of: a crash may undo it, and then the one before it holds, whose end
-    ``settled`` gives; ``remade`` are all that ever were. ``faults`` says that the disk ever failed,
+    start that a running store had. ``seen`` are the messages that consumers read. ``ends`` gives
+    for each topic that was ever deleted the log's ends at those deletions that may hold: the last
+    one that surely does, 0 for none, then those nobody was told of, of which a crash may undo some.
+    ``remade`` are the ends of the last ones. ``faults`` says that the disk ever failed,
     ``shortened`` that the end of the log was ever lost, which only ASYNC_FLUSH allows.
     """
 
     messages: dict[bytes, Message] = field(default_factory=dict)
     seen: dict[QueueKey, dict[int, bytes]] = field(default_factory=dict)
     commits: dict[QueueKey, Commits] = field(default_factory=dict)
-    deleted: dict[str, int] = field(default_factory=dict)
-    undecided: set[str] = field(default_factory=set)
-    settled: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, list[int]] = field(default_factory=dict)
     remade: dict[str, int] = field(default_factory=dict)
     durable: int = 0
     log_start: int = 0
@@ -98,8 +96,7 @@ class History:
     def delete(self, topic: str, log_end: int) -> dict[QueueKey, int]:
         """A topic was deleted, and the progress of its group with it, which is the last change for
         the queues that are returned."""
-        self.deleted[topic] = log_end
-        self.undecided.add(topic)
+        self.ends.setdefault(topic, [0]).append(log_end)
         self.remade[topic] = log_end
         for key in [key for key in self.seen if key[0] == topic]:
             del self.seen[key]
@@ -109,6 +106,10 @@ class History:
                 places[key] = len(commits.values)
                 commits.values.append(-1)
         return places
+
+    def settle(self, topic: str) -> None:
+        """Somebody was told of the last deletion of a topic."""
+        del self.ends[topic][:-1]
 
     def keep(self, message: Message, record: Record) -> None:
         """A start shows a message, and has synced it: from now on it must not be lost."""

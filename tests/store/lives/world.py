@@ -127,9 +127,8 @@ class World:
         history.shortened |= self._lossy
         loaded = _progress(process)
         process.agree()
-        for ends in (history.deleted, history.settled):
-            for topic, end in ends.items():
-                ends[topic] = min(end, store.log.written)
+        for ends in history.ends.values():
+            ends[:] = [min(end, store.log.written) for end in ends]
         held = checks.look(store, self._decoded)
         checks.check_messages(held, history, lossy=self._lossy)
         queues = checks.check_queues(held, history)

@@ -291,7 +291,8 @@ class MemoryFiles:
                 raise _full(path)
             folder = self.disk.folder(above)
             assert folder is not None
-            self.disk.change([(folder, name, Folder())])
+            if name not in folder.names:  # else another thread was quicker
+                self.disk.change([(folder, name, Folder())])
             if ends:
                 self._die("mkdir", path)
 
