@@ -21,7 +21,7 @@ from cometmq.testing.sim.invariants import Violated
 from cometmq.testing.sim.run import run
 
 #: Minutes of simulated clusters: more than the unit tests have.
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.operation
 
 #: In how many seeds every one of these bugs is found.
 SEEDS = 100

@@ -15,7 +15,7 @@ from cometmq.testing.sim.run import run
 from tests.testing.sim.test_bugs import acknowledged_before_flush
 
 #: Minutes of simulated clusters: more than the unit tests have.
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.operation
 
 #: In how many seeds every one of these bugs is found; most take a few dozen.
 SEEDS = 300
