@@ -336,6 +336,6 @@ def test_a_note_that_was_not_believed_is_not_believed_later() -> None:
     assert not files.exists(str(ROOT / "cometmq-positions.json"))
 
 
-@pytest.mark.parametrize("seed", [38549, 43843])
-def test_seeds_of_notes_and_cuts(seed: int) -> None:
+@pytest.mark.parametrize("seed", [38549, 43843, 90158])
+def test_seeds_of_notes_cuts_and_short_files(seed: int) -> None:
     seeded.run(seed)

@@ -166,3 +166,17 @@ def test_a_cut_before_the_first_file_leaves_nothing(tmp_path: Path) -> None:
     pool.cut(directory, 0, pool.bases(directory))
     assert pool.bases(directory) == []
     pool.close()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_file_that_did_not_get_its_length_gets_it_later(*, kept: bool) -> None:
+    files, pool = in_memory(0)
+    files.faults.append(Fault("resize", errno.EIO, 1, "consumequeue"))
+    if kept:
+        files.faults.append(Fault("unlink", errno.EIO, 1, "consumequeue"))
+    with pytest.raises(OSError, match="Input/output"):
+        pool.write("/s/consumequeue/t/0", 0, b"x" * 20)
+    pool.write("/s/consumequeue/t/0", 0, b"x" * 20)
+    handle = files.open("/s/consumequeue/t/0/" + "0" * 20)
+    assert files.size(handle) == 200
+    assert pool.read("/s/consumequeue/t/0", 0, 200) == b"x" * 20 + bytes(180)

@@ -89,6 +89,9 @@ class QueueFiles:
             if not create:
                 raise
             handle = self._create(path)
+        else:
+            if create:
+                self._lengthen(handle)
         self._handles[path] = handle
         if len(self._handles) > self._limit:
             self._files.close(self._handles.popitem(last=False)[1])
@@ -101,8 +104,24 @@ class QueueFiles:
             self.queue_count += 1
         self._doubt_names(directory)
         handle = self._files.open(path, create=True)
-        self._files.resize(handle, self.file_bytes)
+        try:
+            self._files.resize(handle, self.file_bytes)
+        except OSError:
+            # Found again, it would be written to as it is: a queue file that no broker can read.
+            self._files.close(handle)
+            with suppress(OSError):
+                self._files.unlink(path)
+            raise
         return handle
+
+    def _lengthen(self, handle: int) -> None:
+        """Give a file its length that did not get it when it was made."""
+        try:
+            if self._files.size(handle) < self.file_bytes:
+                self._files.resize(handle, self.file_bytes)
+        except OSError:
+            self._files.close(handle)
+            raise
 
     def _doubt_names(self, directory: str) -> None:
         while len(directory) >= len(os.path.dirname(self.directory)):
