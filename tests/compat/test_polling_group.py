@@ -37,7 +37,7 @@ async def poll_until(consumer: PullConsumer, found: set[bytes], count: int) -> N
             found.update(message.body for message in await consumer.poll(timeout_ms=200))
 
 
-async def until_committed(client: Client, group: str, topic: str, wanted: dict[int, Json]) -> None:
+async def until_committed(client: Client, group: str, topic: str, wanted: dict[int, int]) -> None:
     """Return once the broker has these offsets of the group, by queue."""
     admin = Admin(client.session)
     async with asyncio.timeout(DEADLINE_S):
@@ -80,7 +80,8 @@ async def test_a_group_of_both_shares_its_topic_and_takes_over(
         committed = await ask("liteCommit", **place)
         assert isinstance(committed, list)
         # A Java client does not wait for the answer.
-        done = {queue: offset for queue, offset in zip(held, committed, strict=True) if offset > 0}
+        pairs = zip(held, (int(str(offset)) for offset in committed), strict=True)
+        done = {queue: offset for queue, offset in pairs if offset > 0}
         await until_committed(client, group, topic, done)
         await ask("liteStop")
         await eventually(lambda: len(consumer.assignment()) == 4, deadline_s=DEADLINE_S)
