@@ -16,24 +16,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from benchmarks.compare import BenchmarkFailed, build_load
-from benchmarks.servers import MAKERS, Server, cpu_s, proc_numbers
+from benchmarks.servers import Server, cpu_s, proc_numbers, report
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.runtime import run
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode
-from tests.compat import anchor
 
 QUEUES: Final = 10
 WIDE, NARROW = "wide-", "narrow"
@@ -219,15 +218,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cometmq-many-", dir=words.place) as place:
         load_path = build_load(Path(place))
         for name, topics in tries:
-            home = Path(place, f"{name}-{topics}")
-            try:
-                server = MAKERS[name](home)
-                line = measure(server, load_path, topics, words.rounds, words.seconds, words.limit)
-            except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
-                line = {"broker": name, "topics": topics, "failed": str(error)[-500:]}
-            print(json.dumps(line), flush=True)
-            shutil.rmtree(home, ignore_errors=True)
-            if name == "java" and "failed" not in line:
+            made = partial(
+                measure, load_path=load_path, topics=topics, rounds=words.rounds,
+                seconds=words.seconds, limit_s=words.limit,
+            )  # fmt: skip
+            is_done = report(name, Path(place, f"{name}-{topics}"), made, topics=topics)
+            if name == "java" and is_done:
                 break
     return 0
 

@@ -13,20 +13,18 @@ JSON line a broker.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.compare import build_load
 from benchmarks.filling import BODY_BYTES, drop_from_memory, fill
-from benchmarks.servers import MAKERS, Server, proc_numbers
-from tests.compat import anchor
+from benchmarks.servers import Server, proc_numbers, report
 
 QUEUES: Final = 4
 TOPIC: Final = "history"
@@ -100,13 +98,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="cometmq-recovery-", dir=words.place) as place:
         load_path = build_load(Path(place))
         for name in names:
-            server = MAKERS[name](Path(place, name), SETTINGS)
-            try:
-                line = measure(server, load_path, words.gib, words.seconds)
-            except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
-                line = {"broker": name, "failed": str(error)[-500:]}
-            print(json.dumps(line), flush=True)
-            shutil.rmtree(server.home, ignore_errors=True)
+            made = partial(measure, load_path=load_path, gib=words.gib, seconds=words.seconds)
+            report(name, Path(place, name), made, SETTINGS)
     return 0
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS
+from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS, BenchmarkFailed
 from cometmq.admin.node import NodeProcess
 from tests.compat import anchor
 
@@ -114,6 +116,24 @@ MAKERS: Final[Mapping[str, type[OurServer] | type[JavaServer]]] = {
     "cometmq": OurServer,
     "java": JavaServer,
 }
+
+
+def report(
+    name: str,
+    home: Path,
+    measure: Callable[[Server], dict[str, object]],
+    settings: Mapping[str, str] | None = None,
+    **about: object,
+) -> bool:
+    """Measure a broker in a folder of its own, print what was found as one JSON line, or with
+    ``about`` why nothing was, and remove the folder; gives whether something was found."""
+    try:
+        line = measure(MAKERS[name](home, settings))
+    except (BenchmarkFailed, anchor.AnchorFailed, subprocess.SubprocessError) as error:
+        line = {"broker": name, **about, "failed": str(error)[-500:]}
+    print(json.dumps(line), flush=True)
+    shutil.rmtree(home, ignore_errors=True)
+    return "failed" not in line
 
 
 def proc_numbers(pid: int, name: str) -> dict[str, int]:

@@ -100,6 +100,11 @@ async def test_a_slave_is_promoted_once_its_master_is_gone(tmp_path: Path) -> No
             assert slave.broker.config.broker_role is BrokerRole.SYNC_MASTER
 
 
+async def send_many(client: BrokerClient, count: int) -> None:
+    for number in range(count):
+        await client.send(b"%03d" % number * 100)
+
+
 @pytest.mark.usefixtures("quick")
 async def test_a_slave_that_is_promoted_in_a_flood_keeps_what_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,15 +112,13 @@ async def test_a_slave_that_is_promoted_in_a_flood_keeps_what_came(
     monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1)
     async with group(tmp_path) as made, living(made, "a") as master:
         client = await master.connect()
-        for number in range(200):
-            await client.send(b"%03d" % number * 100)
+        await send_many(client, 200)
         monkeypatch.setattr(slave_module, "_FLOOD_PAUSE_S", 60)
         async with living(made, "b", **SLAVE) as slave:
             before, end = slave.broker, master.broker.store.written_offset
             await until(lambda: before.part.facts().get("copiedOffset") == str(end))
             # Another part comes before it looks at the last again.
-            for number in range(50):
-                await client.send(b"%03d" % number * 100)
+            await send_many(client, 50)
             end = master.broker.store.written_offset
             await until(lambda: before.part.facts().get("copiedOffset") == str(end))
             assert before.store.written_offset < end
@@ -134,9 +137,7 @@ async def test_a_slave_checks_what_came_before_it_says_what_is_lost(
 ) -> None:
     monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1)
     async with group(tmp_path) as made, living(made, "a") as master:
-        client = await master.connect()
-        for number in range(200):
-            await client.send(b"%03d" % number * 100)
+        await send_many(await master.connect(), 200)
         async with living(made, "b", **SLAVE) as slave:
             part, end = slave.broker.part, master.broker.store.written_offset
             await until(lambda: part.facts().get("copiedOffset") == str(end))

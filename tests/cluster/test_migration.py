@@ -76,16 +76,23 @@ async def read_on(client: Client, read: Counter[str]) -> None:
                 read[message.body[:9].decode()] += 1
 
 
+async def java_with_topic(
+    stack: AsyncExitStack, jars: Path, tmp_path: Path
+) -> tuple[anchor.JavaCluster, Client]:
+    java = anchor.JavaCluster(jars, tmp_path / "java", FILES)
+    stack.callback(java.kill)
+    await asyncio.to_thread(java.start)
+    client = await stack.enter_async_context(patient_client(java.namesrv))
+    await Admin(client.session).create_topic(TOPIC, queues=4)
+    return java, client
+
+
 async def test_a_java_master_is_moved_while_it_serves(
     jars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with AsyncExitStack() as stack:
-        java = anchor.JavaCluster(jars, tmp_path / "java", FILES)
-        stack.callback(java.kill)
-        await asyncio.to_thread(java.start)
-        client = await stack.enter_async_context(patient_client(java.namesrv))
+        java, client = await java_with_topic(stack, jars, tmp_path)
         admin = Admin(client.session)
-        await admin.create_topic(TOPIC, queues=4)
         sender, read = Sender(client), Counter[str]()
         sending = asyncio.create_task(sender.run())
         reading = asyncio.create_task(read_on(client, read))
@@ -193,11 +200,7 @@ async def test_java_producers_go_on_at_the_old_address(
 ) -> None:
     """They look for no routes: the new master listens where the old one did."""
     async with AsyncExitStack() as stack:
-        java = anchor.JavaCluster(jars, tmp_path / "java", FILES)
-        stack.callback(java.kill)
-        await asyncio.to_thread(java.start)
-        client = await stack.enter_async_context(patient_client(java.namesrv))
-        await Admin(client.session).create_topic(TOPIC, queues=4)
+        java, client = await java_with_topic(stack, jars, tmp_path)
         driver = Driver(jars, tmp_path / "driver")
         stack.callback(driver.kill)
         told = {"namesrv": java.namesrv, "group": "java-producers", "topic": TOPIC, "threads": 4}

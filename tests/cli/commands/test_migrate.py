@@ -26,13 +26,17 @@ def master(tmp_path: Path) -> Iterator[BrokerProcess]:
     namesrv.kill()
 
 
+def send(namesrv: str, body: bytes) -> None:
+    with BlockingClient(namesrv) as client:
+        client.send("t", body)
+
+
 def test_a_broker_is_moved_step_by_step(
     tmp_path: Path, master: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namesrv = master.settings["namesrvAddr"]
     where = ["-n", namesrv]
-    with BlockingClient(namesrv) as client:
-        client.send("t", b"one")
+    send(namesrv, b"one")
     new = BrokerProcess(tmp_path, namesrv, number=1)
     store, port = new.store, new.broker.rpartition(":")[2]
     words = [master.broker, str(store), "--port", port, *where]
@@ -62,8 +66,7 @@ def test_the_address_goes_along(
 ) -> None:
     namesrv = master.settings["namesrvAddr"]
     where = ["-n", namesrv]
-    with BlockingClient(namesrv) as client:
-        client.send("t", b"one")
+    send(namesrv, b"one")
     new = BrokerProcess(tmp_path, namesrv, number=1)
     new.start()
     own = new.broker
@@ -76,8 +79,7 @@ def test_the_address_goes_along(
         words = ["--take-address", "--stop-with", f"kill {master.process.pid}"]
         assert main(["migrate", "promote", own, *words, *where]) == 0
         assert f"{own} listens on {master.broker} too" in capsys.readouterr().out
-        with BlockingClient(namesrv) as client:
-            client.send("t", b"two")
+        send(namesrv, b"two")
         assert main(["migrate", "take-address", own, master.broker]) == 0
         assert "registered by it" in capsys.readouterr().out
         assert main(["topic", "describe", "t", "--json", *where]) == 0

@@ -131,10 +131,8 @@ class BrokerFaults:
     def _strike_again(self, machine: BrokerMachine) -> None:
         """Once a machine serves, and has cut what it has to cut, it fails again soon: records that
         were cut off are still there then, behind the new ones."""
-        strikes, losses = (
-            (self._cut_power, self._kill, self._kill, self._stop),
-            self._cluster.losses,
-        )
+        strikes = (self._cut_power, self._kill, self._kill, self._stop)
+        losses = self._cluster.losses
 
         def is_well() -> bool:
             if machine.is_serving and machine in losses.parted:
