@@ -133,6 +133,29 @@ async def test_a_consumer_ahead_of_the_slave_is_not_set_back(tmp_path: Path) -> 
         assert head.code == ResponseCode.PULL_OFFSET_MOVED
 
 
+async def test_who_is_ahead_of_a_slave_waits_there_while_the_master_is_gone(
+    tmp_path: Path,
+) -> None:
+    async with group(tmp_path) as made:
+        master = await made.start(0)
+        client = await master.connect()
+        await client.send()
+        slave = await made.start(1, shortPollingTimeMills="300")
+        await until_copied(master, slave)
+        reader = await slave.connect()
+        master.close_clients()
+        await master.broker.stop()
+        await until(lambda: not slave_of(slave).is_connected)
+        reader.post(RequestCode.PULL_MESSAGE, **_held(50))
+        await until(lambda: slave.broker.pull.longpoll.count == 1)
+        async with asyncio.timeout(10):
+            head, _ = await reader.frame()
+        assert (head.code, head.ext["nextBeginOffset"]) == (
+            ResponseCode.PULL_RETRY_IMMEDIATELY,
+            "50",
+        )
+
+
 async def test_a_slave_that_is_not_to_be_read_is_read_while_its_master_is_gone(
     tmp_path: Path,
 ) -> None:

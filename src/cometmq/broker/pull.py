@@ -107,9 +107,10 @@ class PullHandler:
         self._tasks = tasks
         self._sifter = Sifter()
         #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
-        #: read now.
+        #: read now, and whether its master is gone.
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
+        self.is_alone: Callable[[], bool] = lambda: False
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self._far = FarReads(
             clock=clock,
@@ -213,18 +214,22 @@ class PullHandler:
             return
         self._stats.on_pull_missed()
         self._far_read(result, begun_ns)
-        if not (result.status in _HOLDABLE and self._hold(pull, result, final)):
+        if not self._hold(pull, result, final):
             self._answer(pull, result, ())
 
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
         header = pull.request.header
+        # Who is ahead of a slave would ask it again and again while the master is gone.
+        is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self.is_alone()
+        if not (result.status in _HOLDABLE or is_ahead):
+            return False
         if final or not header.sys_flag & SUSPEND or header.suspend_timeout_millis <= 0:
             return False
         if result.status in _EMPTY and pull.offset != 0 and not self._config.is_slave:
             return False
         if not pull.deadline_ms:
             hold_ms = min(header.suspend_timeout_millis, MAX_HOLD_MS)
-            if not self._config.long_polling_enable:
+            if is_ahead or not self._config.long_polling_enable:
                 hold_ms = self._config.short_polling_time_mills
             pull.deadline_ms = self._clock.monotonic_ms() + hold_ms
         return self.longpoll.hold(pull)

@@ -111,6 +111,7 @@ class SlavePart:
     ) -> None:
         """Follow the master from now on."""
         pull.serves = self._serves
+        pull.is_alone = lambda: not self.slave.is_connected
         pull.relieved = lambda: True
         tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
         tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)

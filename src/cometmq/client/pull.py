@@ -55,6 +55,11 @@ class PullResult:
     min_offset: int
     max_offset: int
 
+    def leads_on_from(self, offset: int) -> bool:
+        """False when the broker only says to ask again for ``offset``: a slave that lacks what its
+        master has, or that may not be read."""
+        return self.status is not PullStatus.NOTHING_MATCHED or self.next_offset > offset
+
 
 class OffsetsLost(ClientError):
     """Offsets of a range are no longer in ``queue``, or not yet: it holds
@@ -268,5 +273,5 @@ def _check_progress(
         or (result.status is PullStatus.NOTHING_NEW and result.next_offset < end)
     ):
         raise OffsetsLost(queue, offset, result.min_offset, result.max_offset)
-    if result.status is PullStatus.NOTHING_MATCHED and result.next_offset <= offset:
+    if not result.leads_on_from(offset):
         raise NotConnected(queue.broker_name, f"pull at offset {offset} makes no progress")

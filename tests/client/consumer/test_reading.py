@@ -6,6 +6,7 @@ How it pulls, and what it does when pulls fail, is shown with whole consumers (t
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
 from cometmq.client.session import Session
 from cometmq.message.model import MessageQueue
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import Request
+from cometmq.protocol.headers import PullMessageResponse
 from tests.client.consumer.test_options import options
 from tests.client.fake_broker import FakeBroker, FakeCluster
 from tests.client.scripted import Answer, eventually
@@ -93,6 +96,28 @@ async def test_a_broker_that_lost_its_last_messages_takes_none_of_those_before(
     assert inflight.committable == 1
     rest = [each.body for each in iter(lambda: inflight.take(0), None)]
     assert rest == [b"b", b"c", b"f"]
+
+
+async def test_a_slave_that_lacks_messages_is_asked_again_after_a_wait(
+    session: Session, broker: FakeBroker
+) -> None:
+    fill(broker, "a")
+    answers = broker.peer.scripts[RequestCode.PULL_MESSAGE]
+    asked_ms: list[int] = []
+
+    def behind(request: Request[Any]) -> Answer | None:
+        asked_ms.append(session.clock.monotonic_ms())
+        if len(asked_ms) > 4:
+            return answers(request)
+        return Answer(ResponseCode.PULL_RETRY_IMMEDIATELY, PullMessageResponse(0, 0, 0, 0))
+
+    broker.peer.on(RequestCode.PULL_MESSAGE, behind)
+    offered: list[InFlight] = []
+    reader_of(session, offered).start_at(QUEUE, 0)
+    await eventually(lambda: offered)
+    waits_ms = [after - before for before, after in pairwise(asked_ms[1:5])]
+    # The second question comes at once: it may be the master's. Timers end a bit early.
+    assert min(waits_ms) >= session.config.pull_error_pause_ms - 5
 
 
 async def test_who_may_not_pull_waits(

@@ -169,7 +169,7 @@ class QueueReader:
                 told = done
                 if inflight.next_offset == asked:  # else it was reset while the pull was held
                     self._take_in(inflight, result)
-                failures = 0
+                failures = await self._may_ask_again(result.leads_on_from(asked), failures)
             except CometError as error:
                 await self._pull_failed(inflight, error, failures)
                 failures += 1
@@ -219,7 +219,22 @@ class QueueReader:
         log.warning("pull_failed queue=%s error=%s", inflight.queue, error)
         if isinstance(error, BrokerRefused) and error.code in _SUBSCRIPTION_CODES:
             self._session.heartbeat_soon()
-        longest_ms = self._config.pull_error_pause_ms
-        await self._clock.sleep_ms(min(longest_ms, _FIRST_PAUSE_MS << min(before, 16)))
+        await self._pause(before)
         if not isinstance(error, BrokerRefused):
             await self._session.refresh(inflight.queue.topic)
+
+    async def _may_ask_again(self, got_on: bool, before: int) -> int:
+        """After a pull that was answered; gives how many in a row led to nothing.
+
+        The first is followed at once, for a slave sends its readers to the master. Who does not
+        reach that asks the slave again.
+        """
+        if got_on:
+            return 0
+        if before:
+            await self._pause(before - 1)
+        return before + 1
+
+    async def _pause(self, before: int) -> None:
+        longest_ms = self._config.pull_error_pause_ms
+        await self._clock.sleep_ms(min(longest_ms, _FIRST_PAUSE_MS << min(before, 16)))
