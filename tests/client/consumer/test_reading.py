@@ -114,7 +114,7 @@ async def test_a_slave_that_lacks_messages_is_asked_again_after_a_wait(
     broker.peer.on(RequestCode.PULL_MESSAGE, behind)
     offered: list[InFlight] = []
     reader_of(session, offered).start_at(QUEUE, 0)
-    await eventually(lambda: offered)
+    await eventually(lambda: len(asked_ms) > 4)
     waits_ms = [after - before for before, after in pairwise(asked_ms[1:5])]
     # The second question comes at once: it may be the master's. Timers end a bit early.
     assert min(waits_ms) >= session.config.pull_error_pause_ms - 5
