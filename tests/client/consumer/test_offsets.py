@@ -112,6 +112,31 @@ async def test_what_a_slave_was_told_is_told_again_until_the_master_hears_it(
     assert len(broker.peer.received(UPDATE)) == 1
 
 
+async def test_what_the_master_before_was_told_is_told_the_one_that_took_its_place(
+    cluster: FakeCluster, broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    async with scripted_peer() as before:
+        route = cluster.route("t", 2)
+        addresses = route.broker_datas[0].broker_addrs
+        promoted = addresses["0"]
+        addresses["0"] = before.address
+        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        before.on(UPDATE, Answer())
+        await offsets._session.subscribe_queues("t")
+        offsets.update(ONE, 5)
+        await offsets.persist()
+        await offsets.persist()
+        assert len(before.received(UPDATE)) == 1
+        # It has come back as a slave, and takes offsets that it will not keep.
+        addresses.update({"0": promoted, "1": before.address})
+        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        await offsets._session.refresh("t")
+        await offsets.persist()
+        await offsets.persist()
+    assert broker.offset("g", "t") == 5
+    assert len(broker.peer.received(UPDATE)) == 1
+
+
 async def test_a_queue_of_somebody_else_is_left_alone(
     broker: FakeBroker, offsets: RemoteOffsets
 ) -> None:

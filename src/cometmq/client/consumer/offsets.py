@@ -68,22 +68,23 @@ class RemoteOffsets:
 
     What a broker was told is not told again, until a connection breaks: one that crashed may have
     lost what it was told last, and would give those messages again to the queue's next reader.
-    What a slave was told, while the master is gone, is told again until the master hears it: the
-    slave takes its master's offsets for its own when that is back.
+    What a slave was told, while the master is gone or another one is master than was known, is
+    told again until the master hears it: a slave takes its master's offsets for its own.
     """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._current: dict[MessageQueue, int] = {}
-        self._stored: dict[MessageQueue, int] = {}
+        #: What was told last, and to whom.
+        self._stored: dict[MessageQueue, tuple[int, str]] = {}
         self._losses = session.remoting.losses
 
     async def load(self, queue: MessageQueue) -> int | None:
         address, offset = await self._ask(queue)
         if offset is not None:
             self._current[queue] = offset
-            self._note(queue, offset, address)
+            self._stored[queue] = offset, address
         return offset
 
     async def peek(self, queue: MessageQueue) -> int | None:
@@ -107,12 +108,10 @@ class RemoteOffsets:
             raise BrokerRefused(address, code, response.code, response.remark or "")
         return address, from_ext(h.QueueOffsetResponse, response.ext).offset
 
-    def _note(self, queue: MessageQueue, offset: int, address: str) -> None:
-        """A broker has an offset."""
-        if address == self._session.brokers_of(queue.broker_name).get(MASTER_ID):
-            self._stored[queue] = offset
-        else:
-            self._stored.pop(queue, None)
+    def _knows(self, queue: MessageQueue) -> bool:
+        """Whether the master has the offset."""
+        master = self._session.brokers_of(queue.broker_name).get(MASTER_ID)
+        return self._stored.get(queue) == (self._current[queue], master)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         self._current[queue] = offset
@@ -127,7 +126,7 @@ class RemoteOffsets:
             (queue, self._current[queue])
             for queue in (list(self._current) if queues is None else queues)
             if queue in self._current
-            if unchanged_too or self._stored.get(queue) != self._current[queue]
+            if unchanged_too or not self._knows(queue)
         ]
         await asyncio.gather(*(self._try_to_put(queue, offset) for queue, offset in due))
 
@@ -152,7 +151,7 @@ class RemoteOffsets:
         address, response = await self._session.replicas.ask(queue, code, header)
         if response.code != ResponseCode.SUCCESS:
             raise BrokerRefused(address, code, response.code, response.remark or "")
-        self._note(queue, offset, address)
+        self._stored[queue] = offset, address
 
     def forget(self, queue: MessageQueue) -> None:
         self._current.pop(queue, None)
