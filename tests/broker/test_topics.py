@@ -156,6 +156,8 @@ async def test_a_topic_that_a_crash_took_from_the_table_is_found_in_the_store(
     clock = VirtualClock()
     async with open_parts(tmp_path, clock=clock) as parts:
         parts.topics.put(TopicConfig("known", 1, 1))
+        parts.topics.put(TopicConfig("shrunk", 1, 1))
+        await parts.put("shrunk", queue_id=5)
         await parts.put("deleted")
         clock.advance(1)
         parts.topics.put(TopicConfig("deleted", 1, 1))
@@ -167,9 +169,32 @@ async def test_a_topic_that_a_crash_took_from_the_table_is_found_in_the_store(
     async with open_parts(tmp_path, clock=clock) as parts:
         parts.topics.adopt(parts.store)
         assert parts.topics.get("lost") == TopicConfig("lost", 3, 3, 6)
-        assert parts.topics.get("known") == TopicConfig("known", 1, 1)
+        # Whoever made it larger did so after the table was written.
+        assert parts.topics.get("known") == TopicConfig("known", 6, 1)
+        assert parts.topics.get("shrunk") == TopicConfig("shrunk", 1, 1)
         assert parts.topics.get("deleted") is None
         assert parts.topics.get("RMQ_SYS_TRANS_HALF_TOPIC") is None
+
+
+async def test_what_a_slave_finds_in_its_store_is_found_with_all_its_queues_when_it_is_the_master(
+    tmp_path: Path,
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        clock.advance(1)
+        await parts.put("t")
+    slave = BrokerConfig(broker_role=BrokerRole.SLAVE, broker_id=1)
+    async with open_parts(tmp_path, slave, clock=clock) as parts:
+        version = parts.topics.data_version
+        parts.topics.adopt(parts.store)
+        assert parts.topics.get("t") == TopicConfig("t", 1, 1, 6)
+        assert parts.topics.data_version == version
+        # Copied from its master before the table is.
+        await parts.put("t", queue_id=1)
+        clock.advance(1)
+    async with open_parts(tmp_path, clock=clock) as parts:
+        parts.topics.adopt(parts.store)
+        assert parts.topics.get("t") == TopicConfig("t", 2, 2, 6)
 
 
 async def test_deletions_are_remembered_while_the_log_may_hold_their_messages(

@@ -129,7 +129,12 @@ class TopicTable:
         What the store dispatched again of a deleted topic is dropped. Topics that the store has and
         the file lacks are taken in: the crash may have come between their first message and the
         write of the file. Where the file does not tell of deletions, because another broker wrote
-        it, topics whose messages are all older than the file count as deleted.
+        it, topics whose messages are all older than the file count as deleted. By the same rule a
+        topic is read from queues that it has beyond what the file says of it: a slave that became
+        the master may not know yet that it got more of them.
+
+        What a slave takes in is only for those who read it: its file is its master's. Had it a
+        version of its own, queues that are copied later would count as deleted from the topic.
         """
         for topic, end in self._table.notes().items():
             if end > store.written_offset:
@@ -140,13 +145,26 @@ class TopicTable:
         self._forget_deletions(store.log.segments.start)
         deleted = self._table.notes()
         for topic, queue_ids in store.topics().items():
-            if topic in self._table or topic in UNLISTED:
+            if topic in UNLISTED:
                 continue
-            firsts = [first_stored_ms(store, topic, queue_id) for queue_id in queue_ids]
-            if max(firsts, default=0) > (0 if topic in deleted else self._written_ms):
-                count = max(queue_ids) + 1
-                log.warning("topic found in the store alone topic=%s queues=%d", topic, count)
-                self.put(TopicConfig(topic, count, count, _READ_WRITE))
+            known = self.get(topic)
+            if known is not None and self._config.is_slave:
+                continue
+            listed = 0 if known is None else known.read_queue_nums
+            since_ms = 0 if known is None and topic in deleted else self._written_ms
+            found = [queue_id for queue_id in queue_ids if queue_id >= listed]
+            firsts = [first_stored_ms(store, topic, queue_id) for queue_id in found]
+            if max(firsts, default=0) > since_ms:
+                self._take_in(topic, known, max(found) + 1)
+
+    def _take_in(self, topic: str, known: TopicConfig | None, queues: int) -> None:
+        log.warning("topic found in the store alone topic=%s queues=%d", topic, queues)
+        if known is not None:
+            self.put(msgspec.structs.replace(known, read_queue_nums=queues))
+        elif self._config.is_slave:
+            self._table.add_default(topic, TopicConfig(topic, queues, queues, _READ_WRITE))
+        else:
+            self.put(TopicConfig(topic, queues, queues, _READ_WRITE))
 
     def life_begin(self, topic: str) -> int:
         """The physical offset from which on messages belong to the topic as it is: those before it
