@@ -45,6 +45,19 @@ async def test_only_what_changed_is_stored(broker: FakeBroker, offsets: RemoteOf
     assert (broker.offset("g", "t", 0), broker.offset("g", "t", 1)) == (6, 7)
 
 
+async def test_what_a_former_member_says_late_is_put_right(
+    broker: FakeBroker, offsets: RemoteOffsets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets.update(ONE, 5)
+    await offsets.persist()
+    broker.offsets["g", "t", 0] = 4
+    await offsets.persist()
+    assert broker.offset("g", "t") == 4
+    monkeypatch.setattr("cometmq.client.consumer.offsets._REPEAT_MS", 0)
+    await offsets.persist()
+    assert broker.offset("g", "t") == 5
+
+
 async def test_an_offset_that_was_loaded_need_not_be_stored(
     broker: FakeBroker, offsets: RemoteOffsets
 ) -> None:

@@ -218,6 +218,23 @@ def test_last_words_of_an_ended_process_pass_a_cut_that_heals(world: World) -> N
     world.run(main())
 
 
+def test_last_words_of_an_ended_process_are_lost_with_the_power(world: World) -> None:
+    world.serve()
+
+    async def main() -> None:
+        made = await world.connect()
+        world.network.cut(THERE, HERE)
+        world.served[0].end.write(b"farewell")
+        await world.clock.sleep_ms(2_000)
+        world.server.end()
+        world.network.power_off(THERE)
+        world.network.heal()
+        await world.clock.sleep_ms(5_000)
+        assert (made.lost, made.got) == ([], b"")
+
+    world.run(main())
+
+
 def test_an_abort_and_a_broken_connection_are_resets(world: World) -> None:
     world.serve()
 

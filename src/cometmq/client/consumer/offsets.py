@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from cometmq.client.session import Session
 
 log = logging.getLogger(__name__)
+
+_REPEAT_MS: Final = 60_000
 
 
 class OffsetStore(Protocol):
@@ -69,7 +71,8 @@ class RemoteOffsets:
     What a broker was told is not told again, until a connection breaks: one that crashed may have
     lost what it was told last, and would give those messages again to the queue's next reader.
     What a slave was told, while the master is gone or another one is master than was known, is
-    told again until the master hears it: a slave takes its master's offsets for its own.
+    told again until the master hears it: a slave takes its master's offsets for its own. All of it
+    is repeated every minute, for the last words of the member that had a queue before may come late.
     """
 
     def __init__(self, session: Session, group: str) -> None:
@@ -78,6 +81,7 @@ class RemoteOffsets:
         self._current: dict[MessageQueue, int] = {}
         #: What was told last, and to whom.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
+        self._told_ms = session.clock.monotonic_ms()
         self._losses = session.remoting.losses
 
     async def load(self, queue: MessageQueue) -> int | None:
@@ -119,8 +123,11 @@ class RemoteOffsets:
     async def persist(
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
-        if self._losses != self._session.remoting.losses:
+        now_ms = self._session.clock.monotonic_ms()
+        is_old = now_ms - self._told_ms >= _REPEAT_MS
+        if is_old or self._losses != self._session.remoting.losses:
             self._losses = self._session.remoting.losses
+            self._told_ms = now_ms
             self._stored.clear()
         due = [
             (queue, self._current[queue])

@@ -386,8 +386,12 @@ class Network:
                 self.reset(end.other)
 
     def power_off(self, host: str) -> None:
-        """A host says nothing any more; end its processes next."""
+        """A host says nothing any more; end its processes next. What its kernel still had to send
+        for those that have ended is lost."""
         self._down.add(host)
+        for end in self._ends:
+            if end.other.gone and end.other.host == host:
+                end.other.pipe.clear()
 
     def power_on(self, host: str) -> None:
         """A host is up again: it knows nothing of its connections, and says so to who writes."""
