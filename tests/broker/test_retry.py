@@ -1,5 +1,8 @@
 """Sending back: later again, then among the dead letters."""
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -144,6 +147,37 @@ async def test_permissions_hold(tmp_path: Path) -> None:
         config.broker_permission = 4
         with pytest.raises(BadRequest, match="the broker"):
             await send_back(parts, first.physical_offset)
+
+
+@dataclass
+class Slaves:
+    """Those of a SYNC_MASTER; they never have anything."""
+
+    has_enough: bool
+    reached: int = 0
+    on_reached: Callable[[int], None] = field(default=print)
+
+
+async def test_without_slaves_a_sync_master_keeps_nothing(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        stored = await parts.put("t")
+        parts.appender.wait_for_slaves(Slaves(has_enough=False), 1_000)
+        with pytest.raises(BadRequest) as refused:
+            await send_back(parts, stored.physical_offset)
+        assert refused.value.code == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert parts.read(SCHEDULE, 2) == []
+
+
+async def test_what_slaves_do_not_have_in_time_is_to_be_sent_back_again(tmp_path: Path) -> None:
+    async with open_parts(tmp_path) as parts:
+        stored = await parts.put("t")
+        parts.appender.wait_for_slaves(Slaves(has_enough=True), 100)
+        header = ConsumerSendMsgBack(stored.physical_offset, "g", 0)
+        expiring = asyncio.create_task(parts.appender.expire_forever())
+        reply = await parts.ask(Code.CONSUMER_SEND_MSG_BACK, header)
+        expiring.cancel()
+        assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert len(parts.read(SCHEDULE, 2)) == 1
 
 
 async def test_a_full_store_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Seals made while the broker runs, and seals in doubt."""
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class InProcess:
 
     asked: list[tuple[int, int]] = field(default_factory=list)
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
-    failing: bool = False
+    failing: Exception | None = None
 
     async def __call__(
         self, path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
@@ -38,8 +39,8 @@ class InProcess:
         found = read_sums(PosixFiles(), path, base, size_bytes, moment_ms, delay_levels)
         if self.meanwhile:
             self.meanwhile.pop()()
-        if self.failing:
-            raise SumsFailed("told to")
+        if self.failing is not None:
+            raise self.failing
         return found
 
 
@@ -124,18 +125,21 @@ def children_with(word: str) -> list[int]:
     return found
 
 
-async def test_a_child_that_is_killed_is_tried_again_later(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "failure", [SumsFailed("killed"), OSError(errno.ENOMEM, "no memory for a child")]
+)
+async def test_a_child_that_fails_is_tried_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     clock = VirtualClock()
     store = filled(tmp_path, clock)
-    reader = InProcess(failing=True)
+    reader = InProcess(failing=failure)
     sealer = Sealer(store, reader)
     for _ in range(3):
         await sealer.seal_full_files()
     assert len(reader.asked) == 1
     assert caplog.text.count("log_file_not_sealed") == 1
-    reader.failing = False
+    reader.failing = None
     clock.advance(600_000)
     await sealer.seal_full_files()
     assert sealed_bases(store) == [0, FILE_BYTES]
@@ -163,12 +167,12 @@ async def test_a_file_that_goes_meanwhile_leaves_no_seal(tmp_path: Path) -> None
     assert not store.files.exists(store.seals.path(0))
     # A child that does not find the file any more is no reason to rest.
     store.log.segments.files[0].unseal()
-    reader = InProcess(meanwhile=[store.log.segments.drop_first], failing=True)
+    reader = InProcess(meanwhile=[store.log.segments.drop_first], failing=SumsFailed("told to"))
     sealer = Sealer(store, reader)
     await sealer.seal_full_files()
     fill(store, 2_000, queues=3, first=5_000)
     store.flusher.sync_now()
-    reader.failing = False
+    reader.failing = None
     await sealer.seal_full_files()
     assert sealed_bases(store) == [2 * FILE_BYTES]
     store.close()

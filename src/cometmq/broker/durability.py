@@ -188,6 +188,11 @@ class Appender:
         self._slave_timeout_ms = timeout_ms
         slaves.on_reached = self._slaves_have
 
+    @property
+    def lacks_slaves(self) -> bool:
+        """Whether what is stored now would stay on this SYNC_MASTER alone."""
+        return self._slaves is not None and not self._slaves.has_enough
+
     def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
         """Have a send that was appended in this turn answered once its policy is met."""
         if not self._due:

@@ -62,7 +62,7 @@ class ConsumerOffsets:
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
-        self._stale: set[str] = set()
+        self._stale: dict[str, None] = {}
         #: The store, when messages were lost that groups may have read.
         self._shrunk: MessageStore | None = None
         self._told_by_ms = 0
@@ -104,7 +104,7 @@ class ConsumerOffsets:
                         group, topic, queue_id, offset, end,
                     )  # fmt: skip
                     offsets[queue_id] = end
-                    self._stale.add(key)
+                    self._stale[key] = None
 
     async def saved(self) -> None:
         """Write what is not written yet. Raises StoreError."""
@@ -147,7 +147,7 @@ class ConsumerOffsets:
                     group, topic, queue_id, known, offset,
                 )  # fmt: skip
             offsets[queue_id] = offset
-            self._stale.add(key)
+            self._stale[key] = None
 
     def replace(self, text: bytes) -> None:
         """Have the offsets of a master, as its answer 43 has them.
@@ -155,8 +155,8 @@ class ConsumerOffsets:
         Raises BadRequest and ValueError.
         """
         table = _offset_table(parse_json(text, dict[str, Any]))
-        self._stale |= {key for key in self._table.keys() - table.keys()}
-        self._stale |= {key for key in table if self._table.get(key) != table[key]}
+        self._stale |= {key: None for key in self._table if key not in table}
+        self._stale |= {key: None for key in table if self._table.get(key) != table[key]}
         self._table = table
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
@@ -205,10 +205,10 @@ class ConsumerOffsets:
     def _drop(self, keys: list[str]) -> None:
         for key in keys:
             del self._table[key]
-            self._stale.add(key)
+            self._stale[key] = None
 
     def _encode(self) -> Iterator[bytes]:
-        stale, self._stale = self._stale, set()
+        stale, self._stale = self._stale, {}
         for key in stale:
             offsets = self._table.get(key)
             if offsets is None:

@@ -76,7 +76,11 @@ class SendBackHandler:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
-        """Store a message again for its group, or among its dead letters."""
+        """Store a message again for its group, or among its dead letters.
+
+        It is as safe then as the group's last word on it has to be: the consumer goes on behind it.
+        Upstream does not wait for slaves here, and may lose a retry with its master.
+        """
         self._hooks.before_send(peer, request)
         code: int = ResponseCode.SYSTEM_ERROR
         try:
@@ -112,12 +116,20 @@ class SendBackHandler:
         else:
             level = header.delay_level or FIRST_LEVEL + record.reconsume_times
             back = self._to_retry(back, group, level, unit=truth(header.unit_mode))
+        if self._appender.lacks_slaves:
+            # A consumer that comes again and again would leave a copy each time.
+            raise BadRequest(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                f"the message is not sent back, for too few slaves are connected: group "
+                f"{header.group} keeps it, and tries again",
+            )
         await self._topics.saved()
         result = await self._appender.put(back)
         self._stats.on_send_back(header.group, properties[props.RETRY_TOPIC])
-        if result.code != ResponseCode.SUCCESS:
-            log.warning("send-back not durable group=%s code=%d", header.group, result.code)
-        return Reply()
+        if result.code == ResponseCode.SUCCESS:
+            return Reply()
+        log.warning("send-back not durable group=%s code=%d", header.group, result.code)
+        return Reply(result.code, remark="sent back, but stored here alone until now: try again")
 
     def _group(self, name: str) -> SubscriptionGroupConfig:
         if not is_legal_name(DLQ_PREFIX + name) or not is_legal_name(RETRY_PREFIX + name):

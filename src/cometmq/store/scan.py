@@ -58,7 +58,17 @@ class Scan:
     A scan whose ``position`` was put behind what stopped it may be read on.
     """
 
-    __slots__ = ("_buffer", "_check", "_segments", "end", "position", "problem", "records", "torn")
+    __slots__ = (
+        "_buffer",
+        "_check",
+        "_chunk_bytes",
+        "_segments",
+        "end",
+        "position",
+        "problem",
+        "records",
+        "torn",
+    )
 
     def __init__(
         self,
@@ -69,7 +79,8 @@ class Scan:
         chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
         self._segments = segments
-        self._buffer = bytearray(max(chunk_bytes, _LEAST_BYTES))
+        self._chunk_bytes = max(chunk_bytes, _LEAST_BYTES)
+        self._buffer = bytearray()
         self._check = check
         self.position = start
         self.end = end
@@ -94,6 +105,8 @@ class Scan:
         """Bytes from ``position`` on, as many as the first record there needs or more; and why
         there are no more of them, when the device gives no more."""
         room = file.end - self.position
+        if len(self._buffer) < (wanted := min(room, self._chunk_bytes)):
+            self._buffer = bytearray(wanted)
         view, fault = _read(file, self.position, memoryview(self._buffer)[:room])
         size = _size_of(view, self.position)
         if not fault and len(view) < size <= room:

@@ -74,7 +74,8 @@ class Sealer:
         self.refused: set[int] = set()
 
     async def seal_full_files(self) -> None:
-        """Seal what can be sealed now. Raises OSError; the next round tries again."""
+        """Seal what can be sealed now. Raises OSError; the next round tries again. Without a child
+        that reads a file, which may lack memory, it is left for a while."""
         if self._store.clock.monotonic_ms() < self._rest_until_ms:
             return
         while (file := self._next()) is not None:
@@ -83,7 +84,7 @@ class Sealer:
             levels = self._store.config.message_delay_level
             try:
                 found = await self._read(file.path, file.base, file.size_bytes, moment_ms, levels)
-            except SumsFailed as error:
+            except (SumsFailed, OSError) as error:
                 if file.closed:
                     continue
                 logger.error("log_file_not_sealed path=%s reason=%r", file.path, str(error))

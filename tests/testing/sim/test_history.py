@@ -23,14 +23,14 @@ def attempt(history: History, sent: Sent, outcome: Outcome) -> Attempt:
 def test_an_acknowledged_message_is_owed_until_it_is_done() -> None:
     sent = Sent("m1", "events")
     history = history_of(sent, Sent("m2", "elsewhere"))
-    assert history.owed() == []
+    assert list(history.owed()) == []
     history.acknowledge(sent, 2)
-    assert history.owed() == [(GROUP, sent)]
+    assert list(history.owed()) == [(GROUP, sent)]
     attempt(history, sent, Outcome.FAILED)
     attempt(history, sent, Outcome.CUT_OFF)
-    assert history.owed() == [(GROUP, sent)]
+    assert list(history.owed()) == [(GROUP, sent)]
     attempt(history, sent, Outcome.DONE)
-    assert history.owed() == []
+    assert list(history.owed()) == []
     assert (history.acknowledged, history.operations) == (1, 5)
 
 
@@ -38,11 +38,11 @@ def test_a_transaction_is_owed_when_it_was_committed() -> None:
     sent = Sent("m1", "events", local=Local.OPEN)
     history = history_of(sent)
     history.acknowledge(sent, 2)
-    assert history.owed() == []
+    assert list(history.owed()) == []
     sent.local = Local.ROLLED_BACK
-    assert history.owed() == []
+    assert list(history.owed()) == []
     sent.local = Local.COMMITTED
-    assert history.owed() == [(GROUP, sent)]
+    assert list(history.owed()) == [(GROUP, sent)]
     assert "committed" in str(sent)
 
 
@@ -58,5 +58,5 @@ def test_work_fails_as_often_as_it_should() -> None:
     for _ in range(5):
         attempt(history, poison, Outcome.FAILED)
     assert history.fails_now(GROUP.name, poison)
-    assert history.owed() == []
+    assert list(history.owed()) == []
     assert history.poisonous(GROUP) == [poison]

@@ -38,7 +38,7 @@ def test_the_slave_with_the_longest_log_becomes_the_master(world: World) -> None
     assert all(machine.config.is_slave for machine in cluster.slaves)
     assert {each.body for each in stored(long)} >= {f"e{number}" for number in range(5)}
     cluster.add_member(WORKERS)
-    world.wait(lambda: not world.history.owed())
+    world.wait(lambda: not any(world.history.owed()))
 
 
 def test_heal_waits_for_the_successor(world: World) -> None:

@@ -66,7 +66,7 @@ class World:
     def is_through(self) -> bool:
         """Whether all that was sent is acknowledged and done."""
         everything = all(sent.is_acknowledged for sent in self.history.sent.values())
-        return everything and not self.history.owed()
+        return everything and not any(self.history.owed())
 
 
 def events(count: int, **fields: Any) -> list[Sent]:

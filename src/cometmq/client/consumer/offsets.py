@@ -72,7 +72,7 @@ class RemoteOffsets:
     lost what it was told last, and would give those messages again to the queue's next reader.
     What a slave was told, while the master is gone or another one is master than was known, is
     told again until the master hears it: a slave takes its master's offsets for its own. All of it
-    is repeated every minute, for the last words of the member that had a queue before may come late.
+    is repeated every minute: the last word of a member that had a queue before may come late.
     """
 
     def __init__(self, session: Session, group: str) -> None:

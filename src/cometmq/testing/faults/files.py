@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from cometmq.store.files import Buffer, DiskSpace, Residency
-from cometmq.testing.faults.disk import Change, Disk, File, Folder
+from cometmq.testing.faults.disk import Change, Disk, File, Folder, split
 
 if TYPE_CHECKING:
     from random import Random
@@ -159,7 +159,7 @@ class MemoryFiles:
         return file
 
     def _above(self, path: str) -> tuple[Folder, str]:
-        above, name = os.path.split(path)
+        above, name = split(path)
         folder = self.disk.folder(above)
         if folder is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -283,7 +283,7 @@ class MemoryFiles:
 
     def make_directory(self, path: str) -> None:
         if self.disk.find(path) is None:
-            above, name = os.path.split(path)
+            above, name = split(path)
             self.make_directory(above)
             ends = self._begin("mkdir", path)
             self._check("mkdir", path)

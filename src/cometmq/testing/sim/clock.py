@@ -41,12 +41,7 @@ class SimClock(VirtualClock):
         loop = self._loop
         when_us = loop.now_us + round(duration_ms * 1_000)
         when_us += -when_us % self._grain_us
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_at_us(when_us, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            timer.cancel()
+        await loop.moment(when_us)
 
     def advance(self, duration_ms: int) -> None:
         """A disk that takes its time holds up nobody here: threads do (threads.py)."""
@@ -54,8 +49,3 @@ class SimClock(VirtualClock):
     def jump_wall(self, offset_ms: int) -> None:
         """Move the wall clock alone."""
         self._ahead_ms += offset_ms
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Of a message on which work fails for ever.
 POISON: Final = -1
@@ -167,15 +170,14 @@ class History:
         failed = sum(attempt.outcome is Outcome.FAILED for attempt in self.of(group, sent))
         return failed < sent.fails
 
-    def owed(self) -> list[tuple[Group, Sent]]:
+    def owed(self) -> Iterator[tuple[Group, Sent]]:
         """Every message that a group still has to finish work on, with the group."""
-        return [
-            (group, sent)
-            for group in self.groups.values()
-            for sent in self.sent.values()
-            if sent.topic in group.topics
-            if sent.is_owed and sent.fails != POISON and not self.is_done(group.name, sent)
-        ]
+        for group in self.groups.values():
+            for sent in self.sent.values():
+                if sent.topic not in group.topics or (group.name, sent.name) in self._done:
+                    continue
+                if sent.fails != POISON and sent.is_owed:
+                    yield group, sent
 
     def poisonous(self, group: Group) -> list[Sent]:
         """The messages that must end as dead letters of a group."""

@@ -237,7 +237,7 @@ class Watch:
 
     def check_consumed(self) -> None:
         """Every acknowledged message is done."""
-        owed = self.history.owed()
+        owed = list(self.history.owed())
         if owed:
             group, sent = owed[0]
             self.violate(

@@ -141,7 +141,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.network: Connector | None = None
         self.uncaught: Callable[[str], None] = lambda problem: None
         self.callbacks = 0
-        self._timers: list[tuple[int, int, _Timer]] = []
+        self._timers: list[tuple[int, int, _Timer | asyncio.Future[None]]] = []
         self._made = 0
         self._at_once = 0
         self.processes: list[Process] = []
@@ -203,6 +203,13 @@ class SimLoop(asyncio.BaseEventLoop):
         heappush(self._timers, (when_us, made, timer))
         return timer
 
+    def moment(self, when_us: int) -> asyncio.Future[None]:
+        """Done at a moment of ``now_us``: what most of all timers are for, without a callback."""
+        waiter: asyncio.Future[None] = self.create_future()
+        self._made = made = self._made + 1
+        heappush(self._timers, (when_us, made, waiter))
+        return waiter
+
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """A cancelled timer stays until its time."""
 
@@ -231,7 +238,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _jump(self) -> None:
         timers, ready = self._timers, self._ready
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][2].cancelled():
             heappop(timers)
         if not timers:
             raise Idle(f"there is no timer after {self.now_us} us")
@@ -240,7 +247,11 @@ class SimLoop(asyncio.BaseEventLoop):
             self.now_us = when_us
             self._at_once = 0
         while timers and timers[0][0] <= when_us:
-            ready.append(heappop(timers)[2])
+            timer = heappop(timers)[2]
+            if isinstance(timer, _Timer):
+                ready.append(timer)
+            elif not timer.done():
+                timer.set_result(None)
 
     def _process_events(self, event_list: object) -> None:
         """There are no sockets to look at."""

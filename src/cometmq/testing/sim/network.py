@@ -332,7 +332,8 @@ class Network:
         self.loop.call_at_us(when_us, callback, *args, context=context)
 
     def _delay_us(self) -> int:
-        return self._chance.choice(self.weather.delays_us)
+        delays_us = self.weather.delays_us
+        return delays_us[int(self._chance.random() * len(delays_us))]
 
     # --- what befalls it -------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.history import Group
 
 #: What a run comes to at least, with a crash after a message was acknowledged.
-OPERATIONS: Final = 200
+OPERATIONS: Final = 180
 #: How long slaves wait for the first messages at most.
 _TOPICS_MS: Final = 2_000
 #: How long faults go on at most.
@@ -166,7 +166,7 @@ class Run:
             self.cluster.losses.compare_all()
             if watch.has_losses:
                 watch.passed_over(stored(cluster.broker))
-            if self.history.owed() or open_transactions(master) or behind(master, self.groups):
+            if any(self.history.owed()) or open_transactions(master) or behind(master, self.groups):
                 continue
             if not (await self._dead_letters_missing(master) or await self._unlike(master)):
                 break

@@ -21,7 +21,7 @@ BROKER_HOSTS: Final = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 BROKER_PORT: Final = 10911
 BROKER_NAME: Final = "broker-a"
 #: Levels 3, 4 and 5 are what a first, second and third retry waits.
-DELAY_LEVELS: Final = "1s 2s 3s 4s 6s"
+DELAY_LEVELS: Final = "1s 2s 1s 2s 3s"
 
 #: How many slaves a master has: none in half of the seeds, for each costs a third of a run more.
 SLAVES: Final = (0, 0, 0, 1, 1, 2)
@@ -109,7 +109,7 @@ def choose(chance: Random) -> Settings:
         flush_consume_queue_thorough_interval=chance.choice((3_000, 60_000, 60_000)),
         flush_commit_log_least_pages=chance.choice((0, 16, 16)),
     )
-    grain_ms = chance.choice((100, 500, 500, 500, 1_000, 1_000))
+    grain_ms = chance.choice((100, 1_000, 1_000, 1_000, 1_000, 1_000))
     copies = tuple(replace(store, flush_disk_type=chance.choice(_FLUSHES)) for _ in range(slaves))
     rejoin = chance.choice((HaRejoin.REFUSE, HaRejoin.TRUNCATE))
     return Settings(
