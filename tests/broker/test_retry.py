@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -149,13 +148,14 @@ async def test_permissions_hold(tmp_path: Path) -> None:
             await send_back(parts, first.physical_offset)
 
 
-@dataclass
 class Slaves:
     """Those of a SYNC_MASTER; they never have anything."""
 
-    has_enough: bool
-    reached: int = 0
-    on_reached: Callable[[int], None] = field(default=print)
+    reached = 0
+
+    def __init__(self, *, has_enough: bool) -> None:
+        self.has_enough = has_enough
+        self.on_reached: Callable[[int], None] = print
 
 
 async def test_without_slaves_a_sync_master_keeps_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from cometmq.broker.app import Broker
     from cometmq.testing.sim.history import Group
 
-#: What a run comes to at least, with a crash after a message was acknowledged.
+#: What a run comes to before faults end, with a crash after a message was acknowledged; most come
+#: to 200 and more until all of it is consumed.
 OPERATIONS: Final = 180
 #: How long slaves wait for the first messages at most.
 _TOPICS_MS: Final = 2_000

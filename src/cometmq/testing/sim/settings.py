@@ -21,7 +21,7 @@ BROKER_HOSTS: Final = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 BROKER_PORT: Final = 10911
 BROKER_NAME: Final = "broker-a"
 #: Levels 3, 4 and 5 are what a first, second and third retry waits.
-DELAY_LEVELS: Final = "1s 2s 1s 2s 3s"
+DELAY_LEVELS: Final = "2s 4s 1s 3s 5s"
 
 #: How many slaves a master has: none in half of the seeds, for each costs a third of a run more.
 SLAVES: Final = (0, 0, 0, 1, 1, 2)
