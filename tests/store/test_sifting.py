@@ -13,9 +13,10 @@ from cometmq.filter.sql92 import SqlFilter
 from cometmq.message.properties import decode
 from cometmq.message.record import Record, iter_decode
 from cometmq.store import resident, sifting
+from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.engine import MessageStore
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
-from cometmq.store.sifting import Sifter
+from cometmq.store.sifting import Matcher, Sifter
 from cometmq.store.verdicts import Verdicts
 from tests.store.stores import opened, put
 
@@ -38,6 +39,7 @@ class Tagged:
 
     def __init__(self, wanted: Callable[[int], bool]) -> None:
         self._wanted = wanted
+        self.expression = ""
         self.looked_at: list[int] = []
 
     def select(self, texts: Sequence[str]) -> list[int]:
@@ -175,6 +177,44 @@ def test_what_somebody_looked_at_is_known_to_others_who_want_the_same(store: Mes
             at = result.next_offset
         assert seen == [number for number in range(offset, 100) if number % 7 == 5]
     assert len(every_seventh.looked_at) == 100
+    store.close()
+
+
+class Seer:
+    """Has looked at the second page of a queue already; hears who reads on."""
+
+    def __init__(self, queue: ConsumeQueue, wanted: Tagged) -> None:
+        self.verdicts = Verdicts()
+        seen = [number - 256 for number in range(256, 512) if number % 3 == 0]
+        self.verdicts.put(queue, wanted, 256, 256, seen)
+        self.heard: list[tuple[int, int]] = []
+
+    def read_on(self, queue: ConsumeQueue, wanted: Matcher, start: int, position: int) -> None:
+        self.heard.append((start, position))
+
+
+@pytest.mark.parametrize("max_count", [32, 3, 1])
+def test_what_another_has_seen_ahead_is_not_looked_at(tmp_path: Path, max_count: int) -> None:
+    store = opened(
+        tmp_path,
+        mapped_file_size_commit_log=FILE_BYTES,
+        mapped_file_size_consume_queue=20 * 300,
+    )
+    for number in range(700):
+        put(store, "t", 0, b"", tag=str(number))
+    store.commit()
+    every_third = Tagged(lambda number: number % 3 == 0)
+    seer = Seer(store.queue("t", 0), every_third)
+    sifter, position = Sifter(seer), 0
+    seen: list[int] = []
+    while position < 700:
+        result = look(store, every_third, position, max_count, sifter=sifter)
+        assert result is not None
+        assert seer.heard.pop() == (position, result.next_offset)
+        seen += offsets(result)
+        position = result.next_offset
+    assert seen == list(range(0, 700, 3))
+    assert every_third.looked_at == [*range(256), *range(512, 700)]
     store.close()
 
 

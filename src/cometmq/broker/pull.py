@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cometmq.broker.farreads import FarReads
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
+from cometmq.broker.looker import Looker, is_useful
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.net.router import Reply, begin_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
@@ -105,7 +106,10 @@ class PullHandler:
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
-        self._sifter = Sifter()
+        self.looker: Looker | None = None
+        if config.filter_lookahead and is_useful():
+            self.looker = Looker(store.log, clock=clock, tasks=tasks)
+        self._sifter = Sifter(self.looker)
         #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
         #: read now, and whether its master is gone.
         self.relieved: Callable[[], bool] = lambda: False

@@ -9,9 +9,9 @@ goes on there, and what was found out is kept for others that want the same (ver
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from cometmq.filter.stored import texts_at
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
-from cometmq.store.verdicts import Verdicts
+from cometmq.store.verdicts import PAGE_ENTRIES, Verdicts
 
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
@@ -38,8 +38,17 @@ _UNPACK = {
 }
 
 
+#: Physical offset and size, of a queue entry.
+_PLACE = Struct(">qi")
+
+
 class Matcher(Protocol):
     """What a consumer wants."""
+
+    @property
+    def expression(self) -> str:
+        """The same in words."""
+        ...
 
     def select(self, texts: Sequence[str]) -> Sequence[int]:
         """The numbers, from 0 and upwards, of the messages that match, by their property texts
@@ -47,19 +56,27 @@ class Matcher(Protocol):
         ...
 
 
-class _Block(NamedTuple):
-    """Records of a queue in one view: where each begins in it, and its size. ``copy`` is what the
-    view is of, unless that is the map of a file."""
-
-    view: memoryview
-    starts: Sequence[int]
-    sizes: Sequence[int]
-    copy: bytes | None = None
+class Ahead(Protocol):
+    """Who looks at messages before they are asked for, and says in ``verdicts`` what it saw."""
 
     @property
-    def texts(self) -> list[str]:
-        """The property texts of the records (filter/columns.py)."""
-        return texts_at(self.copy or self.view, self.starts, self.sizes)
+    def verdicts(self) -> Verdicts:
+        """What is known."""
+        ...
+
+    def read_on(self, queue: ConsumeQueue, wanted: Matcher, start: int, position: int) -> None:
+        """A consumer that was at ``start`` of a queue is at ``position`` now."""
+        ...
+
+
+class _Block(NamedTuple):
+    """Records of a queue in one view: where each begins in it, and its size, by its number from the
+    first on. ``copy`` is what the view is of, unless that is the map of a file."""
+
+    view: memoryview
+    starts: Sequence[int] | Mapping[int, int]
+    sizes: Sequence[int] | Mapping[int, int]
+    copy: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -124,9 +141,10 @@ class _Look:
 class Sifter:
     """Reads for all consumers of a store."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: Ahead | None = None) -> None:
         self._looks: OrderedDict[tuple[ConsumeQueue, Matcher], _Look] = OrderedDict()
-        self._verdicts = Verdicts()
+        self._ahead = ahead
+        self._verdicts = Verdicts() if ahead is None else ahead.verdicts
 
     def read(
         self, query: Query, log: CommitLog, limits: ReadLimits, matcher: Matcher
@@ -167,6 +185,8 @@ class Sifter:
         if at == start:
             return None
         self._keep(queue, matcher, look)
+        if self._ahead is not None:
+            self._ahead.read_on(queue, matcher, start, at)
         if not answer.count:
             return empty(ReadStatus.NO_MATCHED_MESSAGE, at, low, high)
         chunks, count, size_bytes = answer.chunks, answer.count, answer.size_bytes
@@ -176,11 +196,15 @@ class Sifter:
         self, query: Query, log: CommitLog, offset: int, stop: int, size: int, matcher: Matcher
     ) -> _Look | None:
         """Look at the block at an offset; None when its bytes are not at hand."""
-        block = _block(query, log, offset, stop, size, to_look=True)
-        if block is None:
+        onward = offset - offset % PAGE_ENTRIES + PAGE_ENTRIES
+        if offset + size > onward and self._verdicts.find(query.queue, matcher, onward):
+            size = onward - offset
+        found = _block(query, log, offset, stop, size)
+        if found is None:
             return None
-        size = len(block.sizes)
-        numbers = matcher.select(block.texts)
+        block, texts = found
+        size = len(texts)
+        numbers = matcher.select(texts)
         self._verdicts.put(query.queue, matcher, offset, size, numbers)
         return _Look(block, offset, offset + size, [*reversed(numbers)])
 
@@ -201,7 +225,7 @@ def _known_look(
     wanted: int,
 ) -> _Look | None:
     """As far as it is known which messages match, and no more of them than are wanted; None when
-    their bytes are not at hand."""
+    their bytes are not at hand. Only the entries of those are taken apart."""
     size, numbers = known
     if len(numbers) > wanted:
         numbers = numbers[:wanted]
@@ -209,11 +233,26 @@ def _known_look(
     size = min(size, stop - offset)
     if not numbers:
         return _Look(None, offset, offset + size, [])
-    block = _block(query, log, offset, stop, -(-size // _BLOCK_STEP) * _BLOCK_STEP)
-    if block is None:
+    entries = query.queue.read_at_once(offset, min(numbers[-1] + 1, size))
+    if not entries:
         return None
-    size = min(size, len(block.starts))
-    return _Look(block, offset, offset + size, [each for each in numbers if each < size][::-1])
+    read = len(entries) // QUEUE_ENTRY_BYTES
+    if read <= numbers[-1]:
+        numbers, size = [each for each in numbers if each < read], read
+        if not numbers:
+            return _Look(None, offset, offset + size, [])
+    entry_places = [each * QUEUE_ENTRY_BYTES for each in numbers]
+    places, sizes = zip(*map(_PLACE.unpack_from, repeat(entries), entry_places), strict=True)
+    place = _at_hand(log, places, sizes)
+    if place is None:
+        return None
+    if place.fitting < len(numbers):
+        numbers = numbers[: place.fitting]
+        size = numbers[-1] + 1
+    base = place.base
+    starts = {number: at - base for number, at in zip(numbers, places, strict=False)}
+    block = _Block(place.view, starts, dict(zip(numbers, sizes, strict=False)))
+    return _Look(block, offset, offset + size, numbers[::-1])
 
 
 def _size_of_block(looked_at: int, answer: _Answer) -> int:
@@ -226,50 +265,69 @@ def _size_of_block(looked_at: int, answer: _Answer) -> int:
 
 
 def _block(
-    query: Query, log: CommitLog, offset: int, stop: int, size: int, *, to_look: bool = False
-) -> _Block | None:
-    """The block at an offset, as far as its bytes are at hand; None when the first are not.
+    query: Query, log: CommitLog, offset: int, stop: int, size: int
+) -> tuple[_Block, list[str]] | None:
+    """The block at an offset, as far as its bytes are at hand, and the property texts of its
+    records (filter/columns.py); None when the first are not.
 
-    ``to_look`` at its records they are copied, unless they are large: each look at a record in the
-    map would wait for memory anew, copying it waits once.
+    Its records are copied, unless they are large: each look at a record in the map would wait for
+    memory anew, copying it waits once.
     """
     entries = query.queue.read_at_once(offset, min(size, stop - offset))
     if not entries:
         return None
     places, sizes = _unpacked(entries)
-    first = places[0]
+    place = _at_hand(log, places, sizes)
+    if place is None:
+        return None
+    places, sizes = places[: place.fitting], sizes[: place.fitting]
+    view, base = place.view, place.base
+    first, end = places[0], places[-1] + sizes[-1]
+    total = sum(sizes)
+    if total > _MAX_COPY_BYTES:
+        starts = [each - base for each in places]
+        return _Block(view, starts, sizes), texts_at(view, starts, sizes)
+    if end - first == total:
+        copy = bytes(view[first - base : end - base])
+    else:
+        copy = b"".join(
+            [
+                view[(at := each - base) : at + size]
+                for each, size in zip(places, sizes, strict=True)
+            ]
+        )
+    starts = [*accumulate(sizes[:-1], initial=0)]
+    return _Block(memoryview(copy), starts, sizes, copy), texts_at(copy, starts, sizes)
+
+
+class _Place(NamedTuple):
+    """Where records are at hand: in a view that begins at a physical offset, as many of them as
+    ``fitting``."""
+
+    view: memoryview
+    base: int
+    fitting: int
+
+
+def _at_hand(log: CommitLog, places: Sequence[int], sizes: Sequence[int]) -> _Place | None:
+    """The records that lie there, as far as they are in one file; None when the bytes of these are
+    not in memory, or not known to be good."""
+    first, end, fitting = places[0], places[-1] + sizes[-1], len(places)
     # No records of a block are as large together as a hole says it is.
     if sum(sizes) >= HOLE_SIZE or first < log.segments.start or log.is_far(first):
         return None
     file = log.segments.find(first)
     if file is None:
         return None
-    if places[-1] + sizes[-1] > file.end:
+    if end > file.end:
         fitting = sum(place < file.end for place in places)
-        places, sizes = places[:fitting], sizes[:fitting]
-    end = places[-1] + sizes[-1]
+        end = places[fitting - 1] + sizes[fitting - 1]
     if file.unproven is not None and not file.is_proven(first, end):
         return None
     if is_recent(log, first):
-        view, base = file.view, file.base
-    else:
-        found = file.resident(first, end)
-        if found is None:
-            return None
-        view, base = found, first
-    total = sum(sizes)
-    if not to_look or total > _MAX_COPY_BYTES:
-        return _Block(view, [place - base for place in places], sizes)
-    if end - first == total:
-        copy = bytes(view[first - base : end - base])
-    else:
-        copy = b"".join(
-            [
-                view[(at := place - base) : at + size]
-                for place, size in zip(places, sizes, strict=True)
-            ]
-        )
-    return _Block(memoryview(copy), [*accumulate(sizes[:-1], initial=0)], sizes, copy)
+        return _Place(file.view, file.base, fitting)
+    found = file.resident(first, end)
+    return None if found is None else _Place(found, first, fitting)
 
 
 def _unpacked(entries: bytes | bytearray) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
 
-_PAGE_ENTRIES: Final = 256
+PAGE_ENTRIES: Final = 256
 #: At most about 8 MiB, for four million messages.
 _MAX_PAGES: Final = 16_384
 
@@ -48,8 +48,8 @@ class Verdicts:
         pages = self._pages
         done = 0
         while done < size:
-            page, low = divmod(offset + done, _PAGE_ENTRIES)
-            high = min(low + size - done, _PAGE_ENTRIES)
+            page, low = divmod(offset + done, PAGE_ENTRIES)
+            high = min(low + size - done, PAGE_ENTRIES)
             shift = low - done
             inside = numbers[bisect_left(numbers, done) : bisect_left(numbers, high - shift)]
             matching = bytes([number + shift for number in inside] if shift else inside)
@@ -69,7 +69,7 @@ class Verdicts:
     ) -> tuple[int, list[int]] | None:
         """Of how many messages from a queue offset on it is known, and which of them match, counted
         from there; None when it is not known of the first."""
-        number, low = divmod(offset, _PAGE_ENTRIES)
+        number, low = divmod(offset, PAGE_ENTRIES)
         key = queue, queue.restarts, matcher, number
         page = self._pages.get(key)
         if page is None or not page.low <= low < page.high:

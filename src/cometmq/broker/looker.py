@@ -1,0 +1,227 @@
+"""The looker: a process beside the broker that looks at messages ahead of consumers that filter.
+
+One loop serves all consumers, and with expressions of their own it spends most of its time on
+looking at messages, while other processors have nothing to do. The looker takes a part of that
+(lookahead.py decides which): nothing waits for it, and without it the loop looks at all of them. It
+is started for the first consumer that it can help, ends when none was there for a while, and when
+it dies there is a new one after a rest that gets longer each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, cast
+
+from cometmq.store.lookahead import LookAhead
+from cometmq.store.looking import BadFrame, Frames, Look, Seen, frame
+from cometmq.store.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.lookahead import Asked, Wanted
+
+logger = logging.getLogger(__name__)
+
+#: Requests under way: the next ones are there when one is answered.
+MAX_UNDER_WAY: Final = 4
+IDLE_MS: Final = 30_000
+FIRST_REST_MS: Final = 1_000
+MAX_REST_MS: Final = 300_000
+#: Who lived so long did not die of what it was asked.
+_SOUND_MS: Final = 60_000
+COMMAND: Final = (sys.executable, "-m", "cometmq.store.tools.look")
+#: Memory that is free stays at hand, as in the broker (net/runtime.py); one thread is enough.
+_ENVIRONMENT: Final = {
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+class Looker:
+    """Has messages looked at ahead of consumers; ``verdicts`` is what was found out."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        clock: Clock,
+        tasks: Tasks,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.verdicts = Verdicts()
+        self._clock = clock
+        self._tasks = tasks
+        self._command = command
+        self._ahead = LookAhead(log, self.verdicts)
+        self._under_way: deque[Asked] = deque()
+        self._pipe: _Pipe | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._rest_ms = 0
+        self._rests_until_ms = 0
+        self._asked_ms = 0
+        self._looked_at = 0
+
+    def read_on(self, queue: ConsumeQueue, wanted: Wanted, start: int, position: int) -> None:
+        """A consumer that was at ``start`` of a queue is at ``position`` now."""
+        if not self._ahead.read_on(queue, wanted, start, position):
+            return
+        if self._pipe is not None:
+            self._ask(self._pipe)
+        elif self._life is None and self._clock.monotonic_ms() >= self._rests_until_ms:
+            self._life = self._tasks.spawn(self._live(), name="looker")
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._under_way)
+
+    def facts(self) -> dict[str, str]:
+        """Of its state, for operators."""
+        pid = self._pipe.pid if self._pipe else 0
+        return {
+            "lookerPid": str(pid),
+            "lookerMemoryBytes": str(memory_bytes(pid) if pid else 0),
+            "lookerLookedAt": str(self._looked_at),
+        }
+
+    def _ask(self, pipe: _Pipe) -> None:
+        while len(self._under_way) < MAX_UNDER_WAY:
+            asked = self._ahead.next()
+            if asked is None:
+                return
+            self._under_way.append(asked)
+            self._asked_ms = self._clock.monotonic_ms()
+            file = asked.file
+            pipe.send(Look(asked.reader.wanted.expression, file.path, file.base, asked.entries))
+
+    def _seen(self, pipe: _Pipe, seen: Seen) -> None:
+        asked = self._under_way.popleft()
+        if self._ahead.answered(asked, seen.numbers):
+            self._looked_at += asked.size
+        self._ask(pipe)
+
+    # ------------------------------------------------------------------------------- the process
+
+    async def _live(self) -> None:
+        """One process, from its start to its end."""
+        begun_ms = self._asked_ms = self._clock.monotonic_ms()
+        code: int | None = None
+        try:
+            code = await self._run()
+        except OSError as error:
+            logger.warning("looker_not_started error=%r", str(error))
+            self._rest(begun_ms)
+        else:
+            if code is not None:
+                logger.warning("looker_ended code=%d", code)
+                self._rest(begun_ms)
+        finally:
+            self._life = self._pipe = None
+            self._under_way.clear()
+            self._ahead.forget()
+
+    async def _run(self) -> int | None:
+        """Its exit code if it ended by itself; None when it was not needed any more. Raises
+        OSError when it cannot be started."""
+        loop = asyncio.get_running_loop()
+        transport, pipe = await loop.subprocess_exec(
+            lambda: _Pipe(self._seen), *self._command,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=None,
+            env=os.environ | _ENVIRONMENT,
+        )  # fmt: skip
+        idle = self._tasks.spawn(self._until_idle(), name="looker is idle")
+        try:
+            self._pipe = pipe
+            await asyncio.wait((pipe.ended, idle), return_when=asyncio.FIRST_COMPLETED)
+            return transport.get_returncode() if pipe.ended.done() else None
+        finally:
+            self._pipe = None
+            idle.cancel()
+            pipe.kill()
+            await asyncio.wait((pipe.ended,))
+            transport.close()
+
+    async def _until_idle(self) -> None:
+        while (left_ms := self._asked_ms + IDLE_MS - self._clock.monotonic_ms()) > 0:
+            await self._clock.sleep_ms(left_ms)
+
+    def _rest(self, begun_ms: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        is_sound = now_ms - begun_ms >= _SOUND_MS
+        self._rest_ms = (
+            FIRST_REST_MS if is_sound else min(max(2 * self._rest_ms, FIRST_REST_MS), MAX_REST_MS)
+        )
+        self._rests_until_ms = now_ms + self._rest_ms
+
+
+class _Pipe(asyncio.SubprocessProtocol):
+    """The requests and answers of one process."""
+
+    def __init__(self, on_seen: Callable[[_Pipe, Seen], None]) -> None:
+        self._on_seen = on_seen
+        self._frames = Frames(Seen)
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._input: asyncio.WriteTransport | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_broken = False
+        self.pid = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self._input = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        self.pid = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self.ended.done() or self._is_broken:
+            return
+        try:
+            for seen in self._frames.take(data):
+                self._on_seen(self, seen)
+        except BadFrame as error:
+            logger.error("looker_answer_unreadable error=%r", str(error))
+            self._is_broken = True
+            self.kill()
+
+    def process_exited(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def send(self, request: Look) -> None:
+        """Ask it."""
+        if self._input is not None and not self.ended.done():
+            self._input.write(frame(request))
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self._transport is not None:
+            with suppress(ProcessLookupError):
+                self._transport.kill()
+
+
+def memory_bytes(pid: int) -> int:
+    """What a process holds itself, without maps of files; 0 where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as found:
+            _, resident, shared, *_ = map(int, found.read().split())
+    except OSError:
+        return 0
+    return (resident - shared) * resource.getpagesize()
+
+
+def is_useful(processors: int | None = None) -> bool:
+    """Whether this machine has a processor for a looker beside the broker's."""
+    if processors is None:
+        usable = getattr(os, "sched_getaffinity", None)
+        processors = len(usable(0)) if usable is not None else os.cpu_count() or 1
+    return processors > 1

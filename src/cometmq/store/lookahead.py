@@ -1,0 +1,184 @@
+"""What the looker (broker/looker.py) should look at next: messages some way ahead of a consumer.
+
+A consumer that reads on through a queue by an expression will soon want to know of the messages
+ahead which match. Those that it reaches before an answer could come the broker looks at itself: so
+both have work, neither waits for the other, and what one looks at the other does not. How far ahead
+that is, the last answer tells: as far as the consumer got until it came.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from cometmq.store.verdicts import PAGE_ENTRIES
+
+if TYPE_CHECKING:
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.mapped import LogFile
+    from cometmq.store.verdicts import Verdicts
+
+#: Messages in one request.
+MAX_ASKED: Final = 2_048
+#: With fewer left in the queue nobody is asked.
+MIN_LEFT: Final = 512
+#: As far ahead of a consumer messages are looked at.
+WINDOW: Final = 16_384
+#: Of longer expressions nobody is told.
+MAX_EXPRESSION: Final = 1 << 16
+_FIRST_LEAD: Final = 1_024
+_MAX_READERS: Final = 64
+
+
+class Wanted(Protocol):
+    """What a consumer wants, in words that another process understands."""
+
+    @property
+    def expression(self) -> str:
+        """A SQL92 expression."""
+        ...
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Who reads on through a queue by an expression, and is at ``position``. Up to ``reach``
+    nothing more is to be asked for; ``lead`` is how far it gets until an answer comes. A request
+    is under way since it was at ``asked_at``, unless that is -1; as long as it is at ``last_at``
+    there is no other one."""
+
+    queue: ConsumeQueue
+    wanted: Wanted
+    position: int
+    reach: int
+    last_at: int
+    lead: int = _FIRST_LEAD
+    asked_at: int = -1
+
+    @property
+    def next_start(self) -> int:
+        """Where a request would begin."""
+        start = max(self.reach, self.position + self.lead)
+        return start + -start % PAGE_ENTRIES
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to be asked for: not again for one that stands still."""
+        return (
+            self.asked_at < 0
+            and self.position != self.last_at
+            and self.reach - self.position < WINDOW
+            and self.queue.max_offset - self.next_start >= MIN_LEFT
+        )
+
+
+class Asked(NamedTuple):
+    """A request: ``size`` messages of a reader's queue from ``offset`` on, in one log file, by
+    their ``entries``; of the queue as it is since ``restarts``."""
+
+    reader: _Reader
+    restarts: int
+    offset: int
+    size: int
+    file: LogFile
+    entries: bytes
+
+
+class LookAhead:
+    """Of all consumers of a store: at most one request each is under way."""
+
+    __slots__ = ("_log", "_readers", "_verdicts")
+
+    def __init__(self, log: CommitLog, verdicts: Verdicts) -> None:
+        self._log = log
+        self._verdicts = verdicts
+        self._readers: OrderedDict[tuple[ConsumeQueue, Wanted], _Reader] = OrderedDict()
+
+    def read_on(self, queue: ConsumeQueue, wanted: Wanted, start: int, position: int) -> bool:
+        """A consumer that was at ``start`` is at ``position`` now; gives whether the looker should
+        look at something for it: only when it reads on from where it was."""
+        key = queue, wanted
+        reader = self._readers.get(key)
+        if reader is None:
+            if len(wanted.expression) > MAX_EXPRESSION:
+                return False
+            self._readers[key] = _Reader(queue, wanted, position, position, position)
+            if len(self._readers) > _MAX_READERS:
+                self._readers.popitem(last=False)
+            return False
+        if start != reader.position:
+            reader.position = reader.reach = reader.last_at = position
+            return False
+        reader.position = position
+        self._readers.move_to_end(key)
+        return reader.is_due
+
+    def forget(self) -> None:
+        """There is nobody to ask any more: what is under way will not be answered."""
+        self._readers.clear()
+
+    def next(self) -> Asked | None:
+        """What to look at now: for whoever has the least ahead that is known."""
+        due = [reader for reader in self._readers.values() if reader.is_due]
+        for reader in sorted(due, key=lambda each: each.reach - each.position):
+            reader.last_at = reader.position
+            asked = self._ask(reader) if self._skip_known(reader) else None
+            if asked is not None:
+                reader.reach = asked.offset + asked.size
+                reader.asked_at = reader.position
+                return asked
+        return None
+
+    def _skip_known(self, reader: _Reader) -> bool:
+        """Go on to what is not known; False when all of the window is."""
+        start, stop = reader.next_start, reader.position + WINDOW
+        find = self._verdicts.find
+        while start < stop:
+            known = find(reader.queue, reader.wanted, start)
+            if known is None or known[0] < PAGE_ENTRIES:
+                return True
+            start = reader.reach = start + PAGE_ENTRIES
+        return False
+
+    def _ask(self, reader: _Reader) -> Asked | None:
+        """None when the bytes are none that another process may be sent to."""
+        queue, start, log = reader.queue, reader.next_start, self._log
+        count = min(queue.max_offset - start, MAX_ASKED)
+        if count < MIN_LEFT or start < queue.min_offset:
+            return None
+        entries = queue.read_at_once(start, count)
+        if not entries:
+            return None
+        first, _, _ = QUEUE_ENTRY.unpack_from(entries)
+        file = log.segments.find(first)
+        if file is None or log.is_far(first):
+            return None
+        place, size, _ = QUEUE_ENTRY.unpack_from(entries, len(entries) - QUEUE_ENTRY_BYTES)
+        if place + size > file.end:
+            entries = _entries_in(entries, file.end)
+            place, size, _ = QUEUE_ENTRY.unpack_from(entries, len(entries) - QUEUE_ENTRY_BYTES)
+        if file.unproven is not None and not file.is_proven(first, place + size):
+            return None
+        count = len(entries) // QUEUE_ENTRY_BYTES
+        return Asked(reader, queue.restarts, start, count, file, bytes(entries))
+
+    def answered(self, asked: Asked, numbers: list[int] | None) -> bool:
+        """Take note of which of the messages match; None says that it could not be found out.
+        False when they are no more what was asked about."""
+        reader = asked.reader
+        moved = reader.position - reader.asked_at
+        if moved >= 0:
+            reader.lead = min(moved + moved // 4, WINDOW)
+        reader.asked_at = -1
+        if numbers is None or asked.restarts != reader.queue.restarts or asked.file.closed:
+            return False
+        self._verdicts.put(reader.queue, reader.wanted, asked.offset, asked.size, numbers)
+        return True
+
+
+def _entries_in(entries: bytes | bytearray, end: int) -> bytes | bytearray:
+    """Those of records before ``end``; records of a queue go up."""
+    count = sum(place < end for place, _, _ in QUEUE_ENTRY.iter_unpack(entries))
+    return entries[: count * QUEUE_ENTRY_BYTES]

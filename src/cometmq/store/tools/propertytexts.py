@@ -1,0 +1,101 @@
+"""The property texts of many stored records at once, out of a map of their log file.
+
+Where a record lies and what its head says comes from numpy, for hundreds of records at a time: the
+processor waits for many of them at once, instead of for one after the other. Broker and looker are
+two processes, and the broker may drop the file, so each record has to say of itself that it is the
+one that its queue entry is of.
+"""
+
+from __future__ import annotations
+
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from cometmq.filter.columns import CODEC, texts_of
+from cometmq.filter.stored import stored_properties
+from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.message.record import FIXED_BYTES, HEAD, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
+from cometmq.message.walk import Bytes, Ints, numbers, window
+
+_ENTRY: Final = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_MAGIC_AT: Final = 4
+_OFFSET_AT: Final = 28
+_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+#: Of a record with IPv4 hosts. Behind the body stand the topic, with its length in one byte, and
+#: the properties, with theirs in two.
+_BODY_LENGTH_AT: Final = HEAD.size - 4
+_TOPIC_LENGTH_BYTES: Final = 1
+_LENGTHS_BYTES: Final = 3
+#: Stands between two texts, and in none that is UTF-8.
+_PARTING: Final = b"\xff"
+
+
+class _Places(NamedTuple):
+    """Where the properties of records begin and end in a map."""
+
+    starts: list[int]
+    ends: list[int]
+
+
+class RecordMap:
+    """A log file in memory: ``view`` is of its bytes, the first of them at physical offset
+    ``base``."""
+
+    __slots__ = ("_base", "_offsets", "_raw", "_view", "_words")
+
+    def __init__(self, view: memoryview, base: int) -> None:
+        self._view = view
+        self._base = base
+        self._raw: Bytes = np.frombuffer(view, np.uint8)
+        self._words = window(self._raw, ">u4")
+        self._offsets = window(self._raw, ">i8")
+
+    def texts(self, entries: bytes) -> list[str] | None:
+        """The property texts (filter/columns.py) of the records that queue entries are of; None
+        when the file has not all of these records."""
+        found = np.frombuffer(entries, _ENTRY)
+        sizes, offsets = numbers(found["size"]), numbers(found["place"])
+        starts = offsets - self._base
+        if starts.min() < 0 or sizes.min() < FIXED_BYTES:
+            return None
+        if (starts + sizes).max() > len(self._raw) or not self._are_there(starts, sizes, offsets):
+            return None
+        places = self._plain(starts, sizes)
+        view = self._view
+        if places is None:
+            return self._one_by_one(starts, sizes)
+        pieces = [view[start:end] for start, end in zip(*places, strict=True)]
+        texts = _PARTING.join(pieces).decode(CODEC).split(_PARTING.decode(CODEC))
+        return texts if len(texts) == len(pieces) else texts_of(pieces)
+
+    def _one_by_one(self, starts: Ints, sizes: Ints) -> list[str] | None:
+        places = zip(starts.tolist(), sizes.tolist(), strict=True)
+        try:
+            return texts_of(stored_properties(self._view, start, size) for start, size in places)
+        except (StructError, IndexError):  # lengths that lead out of the file
+            return None
+
+    def _are_there(self, starts: Ints, sizes: Ints, offsets: Ints) -> bool:
+        words = self._words
+        return (
+            np.array_equal(words[starts], sizes)
+            and np.array_equal(self._offsets[starts + _OFFSET_AT], offsets)
+            and bool(np.isin(words[starts + _MAGIC_AT], (MAGIC_V1, MAGIC_V2)).all())
+        )
+
+    def _plain(self, starts: Ints, sizes: Ints) -> _Places | None:
+        """None when one is not of the layout that nearly all have: IPv4 hosts, a short topic."""
+        words, ends = self._words, starts + sizes
+        if (words[starts + _MAGIC_AT] != MAGIC_V1).any():
+            return None
+        if (numbers(words[starts + SYS_FLAG_POSITION]) & _HOST_BITS).any():
+            return None
+        topics = starts + HEAD.size + numbers(words[starts + _BODY_LENGTH_AT])
+        if (topics + _TOPIC_LENGTH_BYTES > ends).any():
+            return None
+        properties = topics + self._raw[topics] + _LENGTHS_BYTES
+        if (properties > ends).any():
+            return None
+        return _Places(properties.tolist(), ends.tolist())

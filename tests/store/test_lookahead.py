@@ -1,0 +1,235 @@
+"""What the looker is asked for: how far ahead, of which consumers, and which answers count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cometmq.store.consumequeue import ConsumeQueue
+from cometmq.store.engine import MessageStore
+from cometmq.store.layout import QUEUE_ENTRY_BYTES
+from cometmq.store.lookahead import (
+    MAX_ASKED,
+    MAX_EXPRESSION,
+    MIN_LEFT,
+    WINDOW,
+    Asked,
+    LookAhead,
+    Wanted,
+)
+from cometmq.store.verdicts import PAGE_ENTRIES, Verdicts
+from tests.store.stores import opened, put
+
+FILE_BYTES = 1 << 20
+LENGTH = 30_000
+
+
+@dataclass(frozen=True)
+class Words:
+    """A filter by its expression alone."""
+
+    expression: str = "a = 1"
+
+
+WORDS = Words()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
+    made = opened(
+        tmp_path_factory.mktemp("store"),
+        mapped_file_size_commit_log=FILE_BYTES,
+        mapped_file_size_consume_queue=6_000_000,
+    )
+    for number in range(LENGTH):
+        put(made, "t", 0, b"")
+        if not number % 10:
+            put(made, "short", 0, b"")
+        if not number % 500:
+            made.commit()
+    made.commit()
+    return made
+
+
+class Readers:
+    """Consumers that read on, and what is asked for them."""
+
+    def __init__(self, store: MessageStore, topic: str = "t") -> None:
+        self.verdicts = Verdicts()
+        self.known: set[tuple[ConsumeQueue, Wanted]] = set()
+        self.ahead = LookAhead(store.log, self.verdicts)
+        self.queue: ConsumeQueue = store.queue(topic, 0)
+
+    def read(self, *positions: int, wanted: Wanted = WORDS) -> bool:
+        """Go on from each position to the next; gives whether something is to be asked for."""
+        due = False
+        if (self.queue, wanted) not in self.known:
+            self.known.add((self.queue, wanted))
+            due = self.ahead.read_on(self.queue, wanted, positions[0], positions[0])
+        for start, position in pairwise(positions):
+            due = self.ahead.read_on(self.queue, wanted, start, position)
+        return due
+
+    def asked(self) -> Asked:
+        found = self.ahead.next()
+        assert found is not None
+        return found
+
+
+def test_only_who_reads_on_is_looked_ahead_for(store: MessageStore) -> None:
+    readers = Readers(store)
+    assert not readers.read(0)
+    assert readers.ahead.next() is None
+    assert not readers.ahead.read_on(readers.queue, Words(), 500, 532)
+    assert readers.ahead.next() is None
+    assert readers.ahead.read_on(readers.queue, Words(), 532, 564)
+    assert readers.asked().offset > 564
+
+
+def test_a_request_names_whole_pages_in_one_file(store: MessageStore) -> None:
+    readers = Readers(store)
+    position, seen = 0, set()
+    readers.read(0)
+    while readers.read(position, position + 100):
+        asked = readers.asked()
+        assert asked.offset % PAGE_ENTRIES == 0
+        assert asked.size == len(asked.entries) // QUEUE_ENTRY_BYTES <= MAX_ASKED
+        places = readers.queue.read(asked.offset, asked.size)
+        assert places == asked.entries
+        seen.add(asked.file.base)
+        first = int.from_bytes(asked.entries[:8], "big")
+        last = int.from_bytes(asked.entries[-QUEUE_ENTRY_BYTES : 8 - QUEUE_ENTRY_BYTES], "big")
+        assert asked.file.base <= first < last < asked.file.end
+        assert readers.ahead.next() is None  # one request a consumer
+        readers.ahead.answered(asked, [])
+        position += 100
+        readers.read(position, asked.offset)
+        position = asked.offset
+    assert len(seen) > 2
+    assert position > LENGTH - MAX_ASKED - MIN_LEFT - 2 * PAGE_ENTRIES
+
+
+def test_it_begins_where_the_consumer_will_be_when_the_answer_comes(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    first = readers.asked()
+    readers.read(32, 3_032)
+    assert readers.ahead.answered(first, [])
+    second = readers.asked()
+    assert 3_032 + 3_000 < second.offset < 3_032 + 3_000 * 1.5
+    readers.read(3_032, 3_132)
+    readers.ahead.answered(second, [])
+    assert readers.asked().offset == second.offset + second.size
+
+
+def test_no_further_than_the_window_and_not_for_who_stands_still(store: MessageStore) -> None:
+    readers = Readers(store)
+    position = 0
+    while readers.read(position, position + 1):
+        position += 1
+        asked = readers.asked()
+        readers.ahead.answered(asked, [])
+        assert readers.ahead.next() is None
+    assert WINDOW <= asked.offset + asked.size < WINDOW + MAX_ASKED + PAGE_ENTRIES
+
+
+def test_what_is_known_is_not_asked_for(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.verdicts.put(readers.queue, Words(), 0, 8_192, [])
+    readers.read(0, 1)
+    assert readers.asked().offset == 8_192
+    others = Readers(store)
+    others.verdicts.put(others.queue, Words(), 0, LENGTH, [])
+    for position in range(0, 2_000, 100):
+        others.read(position, position + 100)
+        assert others.ahead.next() is None
+
+
+def test_whoever_has_least_ahead_comes_first(store: MessageStore) -> None:
+    readers = Readers(store)
+    one, other = Words("a = 1"), Words("a = 2")
+    for wanted in (one, other):
+        readers.read(0, 1, wanted=wanted)
+    first = readers.asked()
+    second = readers.asked()
+    assert {first.reader.wanted, second.reader.wanted} == {one, other}
+    readers.ahead.answered(first, [])
+    readers.read(1, 2, wanted=first.reader.wanted)
+    readers.ahead.answered(second, [])
+    readers.read(1, 1_500, wanted=second.reader.wanted)
+    assert readers.asked().reader is second.reader
+
+
+def test_a_jump_begins_anew(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(20_000, 20_001)
+    readers.ahead.answered(readers.asked(), [])
+    assert not readers.ahead.read_on(readers.queue, Words(), 0, 32)
+    assert readers.ahead.read_on(readers.queue, Words(), 32, 64)
+    assert readers.asked().offset < 4_000
+
+
+def test_a_short_rest_of_a_queue_and_long_expressions_are_left(store: MessageStore) -> None:
+    readers = Readers(store, "short")
+    length = readers.queue.max_offset
+    assert not readers.read(length - 700, length - 600)
+    assert not readers.read(0, 32, wanted=Words("a" * (MAX_EXPRESSION + 1)))
+    assert readers.ahead.next() is None
+
+
+def test_an_answer_counts_once(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    asked = readers.asked()
+    assert readers.verdicts.find(readers.queue, Words(), asked.offset) is None
+    assert readers.ahead.answered(asked, [0, 255, 256])
+    found = readers.verdicts.find(readers.queue, Words(), asked.offset)
+    assert found == (PAGE_ENTRIES, [0, 255])
+    assert readers.verdicts.find(readers.queue, Words(), asked.offset + 256) == (256, [0])
+
+
+def test_an_answer_about_what_is_no_more_does_not(tmp_path: Path) -> None:
+    made = opened(
+        tmp_path, mapped_file_size_commit_log=FILE_BYTES, mapped_file_size_consume_queue=600_000
+    )
+    for _ in range(12_000):
+        put(made, "t", 0, b"")
+    made.commit()
+    readers = Readers(made)
+
+    def asked_anew(position: int) -> Asked:
+        readers.read(position, position + 1)
+        return readers.asked()
+
+    unseen = asked_anew(0)
+    assert not readers.ahead.answered(unseen, None)
+    begun_again = asked_anew(1)
+    readers.queue.restart_at(11_000)
+    assert not readers.ahead.answered(begun_again, [0])
+    dropped = asked_anew(2)
+    dropped.file.closed = True
+    assert not readers.ahead.answered(dropped, [0])
+    dropped.file.closed = False
+    readers.ahead.forget()
+    readers.read(3, 4)
+    asked_anew(4)
+    assert readers.verdicts.find(readers.queue, Words(), begun_again.offset) is None
+    made.close()
+
+
+def test_bytes_that_are_not_proven_and_far_ones_are_left(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    file = store.log.segments.files[0]
+    file.unproven = bytearray(b"\1" * 100)
+    assert readers.ahead.next() is None
+    file.unproven = None
+    readers.read(32, 64)
+    hot_bytes, store.log.hot_bytes = store.log.hot_bytes, 0
+    assert readers.ahead.next() is None
+    store.log.hot_bytes = hot_bytes
+    readers.read(64, 96)
+    assert readers.ahead.next() is not None
