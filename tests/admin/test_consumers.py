@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cometmq.admin.api import Admin
-from cometmq.admin.consumers import held
+from cometmq.admin.consumers import held, read_running_info
 from cometmq.client.client import Client
 from cometmq.core.errors import BrokerRefused
+from cometmq.protocol.frame import Response
 from cometmq.testing.cluster import Cluster
 from tests.client.remembering import Consumer
 from tests.client.shared_broker import fresh_topic
@@ -69,6 +70,13 @@ async def test_what_members_say_of_themselves(client: Client, admin: Admin) -> N
         assert f"handler {consumer.group}" in info.jstack
         with pytest.raises(BrokerRefused, match="not online"):
             await admin.consumers.running_info(consumer.group, "nobody")
+
+
+def test_a_member_that_has_nothing_to_say_is_quoted() -> None:
+    remark = "json marshal error: json: unsupported value: NaN"
+    with pytest.raises(BrokerRefused, match="go@1 refused request 307 with code 0: json marshal"):
+        read_running_info(Response(0, 1, remark, {}, b""), "go@1")
+    assert read_running_info(Response(0, 1, "", {}, b"{}"), "go@1").mq_table == {}
 
 
 async def test_a_message_is_consumed_directly(client: Client, admin: Admin) -> None:

@@ -24,7 +24,12 @@ ONE, TWO = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [(0, ""), (-1, ""), (1_700_000_000_123, "2023-11-14 22:13:20.123+00:00")],
+    [
+        (0, ""),
+        (-1, ""),
+        (1_700_000_000_123, "2023-11-14 22:13:20.123+00:00"),
+        (4_837_492_869_153_907_061, "4837492869153907061"),
+    ],
 )
 def test_moments(ms: int, text: str) -> None:
     assert views.moment(ms) == text

@@ -91,7 +91,7 @@ class ConsumerAdmin:
         (_, address), *_ = await self._masters(RETRY_PREFIX + group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         response = await self._call(address, code, header, _RELAY_TIMEOUT_MS)
-        return parse_json(response.body, RunningInfoRead)
+        return read_running_info(response, client_id)
 
     async def consume_directly(self, group: str, client_id: str, offset_id: str) -> DirectResult:
         """Have one member of a group consume a stored message now, whatever its offset; tells what
@@ -154,6 +154,15 @@ class ConsumerAdmin:
         return await self._session.remoting.call(
             address, code, header, timeout_ms=timeout_ms or self._timeout_ms
         )
+
+
+def read_running_info(response: Response, client_id: str) -> RunningInfoRead:
+    """What a member answered. Raises BrokerRefused with what it says where it had nothing: Go's
+    client answers so while it has no rates yet, and calls that a success."""
+    if not response.body and response.remark:
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        raise BrokerRefused(client_id, code, response.code, response.remark)
+    return parse_json(response.body, RunningInfoRead)
 
 
 def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:

@@ -127,10 +127,15 @@ class MessageRow:
 
 
 def moment(ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC; empty for none."""
+    """Milliseconds since the epoch as ISO 8601 in UTC; empty for none, and the number where it is
+    no moment: some clients tell of memory that they never set."""
     if ms <= 0:
         return ""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    try:
+        when = datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError):
+        return str(ms)
+    return when.isoformat(sep=" ", timespec="milliseconds")
 
 
 def broker_row(broker: Broker, runtime: Mapping[str, str]) -> BrokerRow:
