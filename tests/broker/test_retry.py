@@ -10,7 +10,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import BadRequest, StoreFull
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id
+from cometmq.message.ids import encode_offset_id, pack_host
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.codes import ResponseCode
@@ -191,15 +191,30 @@ async def test_a_full_store_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_known"),
-    [("0A0B", True), ("0a0b", True), ("", True), ("place", True), ("0A0C", False)],
+    [
+        ("0A0B", True),
+        ("0a0b", True),
+        ("", True),
+        ("place", True),
+        ("place by another address", True),
+        ("place by an IPv6 address", True),
+        ("another place", False),
+        ("0A0C", False),
+    ],
 )
 async def test_a_message_in_the_place_of_the_one_that_is_meant_is_not_sent_back(
     tmp_path: Path, name: str, is_known: bool
 ) -> None:
     async with open_parts(tmp_path) as parts:
         first = await parts.put("t", UNIQ_KEY="0A0B")
-        if name == "place":
-            name = encode_offset_id(STORE_HOST, first.physical_offset)
+        places = {
+            "place": (STORE_HOST, first.physical_offset),
+            "place by another address": (pack_host("192.0.2.7", 40_000), first.physical_offset),
+            "place by an IPv6 address": (pack_host("2001:db8::7", 40_000), first.physical_offset),
+            "another place": (STORE_HOST, first.physical_offset + 1),
+        }
+        if name in places:
+            name = encode_offset_id(*places[name])
         header = ConsumerSendMsgBack(first.physical_offset, "g", 0, origin_msg_id=name)
         if is_known:
             reply = await parts.ask(Code.CONSUMER_SEND_MSG_BACK, header, version=407)

@@ -1,4 +1,4 @@
-"""Whole sessions in the dialects of clients that are not Java's: C++, Node (ali-ons), Go.
+"""Whole sessions in the dialects of clients that are not Java's: C++, Node (ali-ons), Go, .NET.
 
 Frames are written by hand as these clients write them, with their oddities; the same
 sessions run on both brokers.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from cometmq.message.record import iter_decode
+from cometmq.protocol.clientbodies import ENUMERATIONS
 from tests.client.shared_broker import fresh_name
 from tests.compat.anchor import wait_until
 from tests.compat.conftest import Target
@@ -42,6 +43,10 @@ class Dialect:
     send_code: int
     code_set: Callable[[str], Value]
     body_end: bytes = b""
+    #: How it writes the names and values of a body.
+    spelt: Callable[[Any], Any] = lambda body: body
+    #: It makes a message's id of the producer's address, not of the broker's.
+    ids_of_born_host: bool = False
 
 
 def cpp_frame(code: int, opaque: int, ext: Mapping[str, Value], body: bytes, flag: int) -> bytes:
@@ -60,15 +65,42 @@ def go_frame(code: int, opaque: int, ext: Mapping[str, Value], body: bytes, flag
     return frame if not flag else with_flag(frame, flag)
 
 
+def dotnet_frame(code: int, opaque: int, ext: Mapping[str, Value], body: bytes, flag: int) -> bytes:
+    frame = handmade.dotnet(code, opaque, ext, body)
+    return frame if not flag else with_flag(frame, flag)
+
+
+def with_numbers(body: Any) -> Any:
+    """A body with numbers for the names of enumerations."""
+    if isinstance(body, list):
+        return [with_numbers(item) for item in body]
+    if not isinstance(body, dict):
+        return body
+    return {
+        key: ENUMERATIONS[key].index(value) if key in ENUMERATIONS else with_numbers(value)
+        for key, value in body.items()
+    }
+
+
+def with_capitals(body: Any) -> Any:
+    """A body whose names begin with a capital."""
+    if isinstance(body, list):
+        return [with_capitals(item) for item in body]
+    if not isinstance(body, dict):
+        return body
+    return {key[:1].upper() + key[1:]: with_capitals(value) for key, value in body.items()}
+
+
 def with_flag(frame: bytes, flag: int) -> bytes:
     """The same frame with another flag of one digit."""
     return frame.replace(b'"flag":0', b'"flag":%d' % flag, 1)
 
 
 DIALECTS: Final = (
-    Dialect("cpp", cpp_frame, dict, 310, str, b"\n"),
+    Dialect("cpp", cpp_frame, dict, 310, str, b"\n", with_numbers),
     Dialect("ali-ons", ali_ons_frame, handmade.numbers, 310, int),
     Dialect("go", go_frame, dict, 10, int),
+    Dialect("dotnet", dotnet_frame, dict, 310, str, spelt=with_capitals, ids_of_born_host=True),
 )
 
 
@@ -101,6 +133,17 @@ class Odd:
     client_id: str
     asked: list[dict[str, Any]] = field(default_factory=list)
     opaque: int = 0
+
+    def body(self, data: dict[str, Any]) -> bytes:
+        """A body as the client writes it."""
+        spelt = self.dialect.spelt(data)
+        return json.dumps(spelt, separators=(",", ":")).encode() + self.dialect.body_end
+
+    def id_of(self, offset_id: str) -> str:
+        """What the client calls a message that it sent itself."""
+        if not self.dialect.ids_of_born_host:
+            return offset_id
+        return f"7F000001{self.connection.getsockname()[1]:08X}{offset_id[16:]}"
 
     def ask(self, code: int, texts: Texts | None = None, body: bytes = b"", **odd: Value) -> Answer:
         """One request and its answer; `odd` are fields that are no text."""
@@ -178,8 +221,7 @@ class Session:
             **{"clientID": client.client_id, "consumerDataSet": [member]},
             "producerDataSet": [{"groupName": "odd-producers"}],
         }
-        body = json.dumps(data, separators=(",", ":")).encode() + client.dialect.body_end
-        return client.ask(34, body=body)
+        return client.ask(34, body=client.body(data))
 
     def send(self, body: bytes, tag: str, **odd: Value) -> Answer:
         """A message to queue 0."""
@@ -211,8 +253,7 @@ class Session:
         """Locks (41) or unlocks (42) queue 0; gives the queues that are locked."""
         queue = {"topic": self.topic, "brokerName": self.target.broker_name, "queueId": 0}
         data = {"consumerGroup": self.group, "clientId": client.client_id, "mqSet": [queue]}
-        body = json.dumps(data, separators=(",", ":")).encode() + client.dialect.body_end
-        answer = client.ask(code, body=body)
+        answer = client.ask(code, body=client.body(data))
         assert answer.code == 0
         found: list[dict[str, Any]] = json.loads(answer.body)["lockOKMQSet"] if answer.body else []
         return found
@@ -241,7 +282,12 @@ def session(request: pytest.FixtureRequest, target: Target) -> Iterator[Session]
 
 def test_what_is_sent_is_pulled(session: Session) -> None:
     # The C++ client marks each send as a batch, with a 1: which is not true.
-    oddities: dict[str, dict[str, Value]] = {"cpp": {"m": "1"}, "ali-ons": {"k": False}, "go": {}}
+    oddities: dict[str, dict[str, Value]] = {
+        "cpp": {"m": "1"},
+        "ali-ons": {"k": False},
+        "go": {},
+        "dotnet": {},
+    }
     odd = oddities[session.first.dialect.name]
     bodies = [b"one", b"two", b"three"]
     for number, (body, tag) in enumerate(zip(bodies, "aba", strict=True)):
@@ -297,7 +343,11 @@ def test_offsets_and_send_back(session: Session) -> None:
     assert client.ask(29, place | {"timestamp": "0"}).ext["offset"] == "0"
     back = {
         **{"offset": str(int(sent.ext["msgId"][16:], 16)), "group": session.group},
-        **{"delayLevel": "1", "originMsgId": sent.ext["msgId"], "originTopic": session.topic},
+        **{
+            "delayLevel": "1",
+            "originMsgId": client.id_of(sent.ext["msgId"]),
+            "originTopic": session.topic,
+        },
         **{"unitMode": "false", "maxReconsumeTimes": "16"},
     }
     assert client.ask(36, back).code == 0

@@ -81,6 +81,14 @@ def go(code: int, opaque: int, ext: Fields, body: bytes = b"") -> bytes:
     return framed(json.dumps(head, separators=(",", ":")).encode(), body)
 
 
+def dotnet(code: int, opaque: int, ext: Fields, body: bytes = b"") -> bytes:
+    """As NewLife.RocketMQ (.NET) does: it calls itself CPP, version 373, and leaves out what is
+    null."""
+    head: dict[str, object] = {"code": code, "extFields": ext, "flag": 0, "language": "CPP"}
+    head |= {"opaque": opaque, "serializeTypeCurrentRPC": "JSON", "version": 373}
+    return framed(json.dumps(head, separators=(",", ":")).encode(), body)
+
+
 def unique_key(number: int) -> str:
     """A message id as a producer makes them."""
     return f"7F000001{number:024X}"

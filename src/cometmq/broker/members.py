@@ -21,8 +21,9 @@ from cometmq.protocol.bodies import (
     ConsumerIds,
     Heartbeat,
 )
+from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import Language, RequestCode, ResponseCode
-from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
+from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.headers import ConsumerGroup
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Members:
                 f"heartbeat of {len(request.body)} bytes is over the limit of "
                 f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
             )
-        body = parse_json(request.body, Heartbeat, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+        body = parse_client_body(request.body, Heartbeat)
         names = [data.group_name for data in body.consumer_data_set]
         names += [data.group_name for data in body.producer_data_set]
         if len(names) > MAX_GROUPS:

@@ -23,8 +23,9 @@ from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
+from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
+from cometmq.protocol.fastjson import encode_json
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -244,7 +245,7 @@ class QueueLockHandler:
 
 
 def _parse(request: Request[Any]) -> QueueLockRequest:
-    return parse_json(request.body, QueueLockRequest, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+    return parse_client_body(request.body, QueueLockRequest)
 
 
 def _saved(found: dict[str, Any]) -> _Saved:

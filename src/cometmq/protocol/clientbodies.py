@@ -1,0 +1,97 @@
+"""Heartbeats and lock requests as clients of any language write them.
+
+Java's and Go's are read as they are. The C++ client writes an enumeration by its number, .NET's
+writes names with a capital, and others write null, or an empty text, for what they do not have. A
+Java broker reads all of that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from cometmq.core.errors import BadRequest
+from cometmq.protocol.bodies import (
+    Body,
+    ConsumerData,
+    Heartbeat,
+    ProducerData,
+    QueueKey,
+    QueueLockRequest,
+    Subscription,
+)
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+
+B = TypeVar("B", bound=Body)
+
+#: The names of enumerations, in the order in which Java and C++ declare them.
+ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
+    "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY"),
+    "messageModel": ("BROADCASTING", "CLUSTERING"),
+    "consumeFromWhere": (
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+        "CONSUME_FROM_MIN_OFFSET",
+        "CONSUME_FROM_MAX_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ),
+}
+#: What each body is made of.
+_PARTS: Final[dict[type[Body], tuple[type[Body], ...]]] = {
+    Heartbeat: (Heartbeat, ConsumerData, ProducerData, Subscription),
+    QueueLockRequest: (QueueLockRequest, QueueKey),
+}
+#: Where an empty text is a value; elsewhere it says that there is none.
+_TEXTS: Final = {"clientID", "clientId", "groupName", "consumerGroup", "topic", "subString"}
+
+
+def parse_client_body(data: bytes, cls: type[B]) -> B:
+    """Read a body, in whichever way it says things. Raises BadRequest (code 1)."""
+    try:
+        return parse_json(data, cls, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+    except BadRequest:
+        plain = parse_json(data, dict[str, Any], dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
+    try:
+        return msgspec.convert(_tidied(plain, _NAMES[cls]), cls, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(ResponseCode.SYSTEM_ERROR, f"JSON body: {error}") from None
+
+
+def _tidied(value: Any, names: dict[str, str]) -> Any:
+    """The same under the names that are meant, without what says nothing."""
+    if isinstance(value, list):
+        return [_tidied(item, names) for item in value if item is not None]
+    if not isinstance(value, dict):
+        return value
+    tidy: dict[str, Any] = {}
+    written: str
+    for written, item in value.items():
+        name = names.get(_folded(written), written)
+        if item is not None and (item != "" or name in _TEXTS):
+            known = name in ENUMERATIONS
+            tidy[name] = _enumerated(name, item) if known else _tidied(item, names)
+    return tidy
+
+
+def _enumerated(name: str, value: Any) -> Any:
+    """The name of an enumeration's number; what is no such number stays, to be refused."""
+    values = ENUMERATIONS[name]
+    return values[value] if type(value) is int and 0 <= value < len(values) else value
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+_NAMES: Final[dict[type[Body], dict[str, str]]] = {
+    body: {
+        _folded(info.encode_name): info.encode_name
+        for part in parts
+        for info in structs.fields(part)
+    }
+    for body, parts in _PARTS.items()
+}
