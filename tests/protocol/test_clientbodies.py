@@ -1,5 +1,4 @@
-"""Heartbeats and lock requests of clients of all languages; a Java 4.9.7 broker was asked what each
-means."""
+"""Bodies of clients of all languages; a Java 4.9.7 broker was asked what each heartbeat means."""
 
 from __future__ import annotations
 
@@ -24,6 +23,7 @@ from cometmq.protocol.bodies import (
     Subscription,
 )
 from cometmq.protocol.clientbodies import ENUMERATIONS, parse_client_body
+from cometmq.protocol.consumerbodies import DirectResult
 
 WANTED: Final = Subscription("t", "a||b", 5, ("a", "b"), (97, 98))
 MEMBER: Final = ConsumerData(
@@ -104,6 +104,16 @@ def test_an_enumeration_may_be_a_number(name: str, field: str) -> None:
     for wrong in (-1, len(ENUMERATIONS[name]), True, 1.5, []):
         with pytest.raises(BadRequest, match=f"JSON body.*{name}"):
             read(written({name: wrong}))
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(ENUMERATIONS["consumeResult"])))
+def test_go_s_result_of_a_message_consumed_directly(number: int, name: str) -> None:
+    data = (
+        b'{"order":false,"autoCommit":true,"consumeResult":%d,"remark":"","spentTimeMills":3}'
+        % number
+    )
+    expected = DirectResult(False, True, name, "", 3)
+    assert parse_client_body(data, DirectResult) == expected
 
 
 @pytest.mark.parametrize(

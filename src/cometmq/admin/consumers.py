@@ -10,6 +10,7 @@ from cometmq.core.errors import BrokerRefused, RouteNotFound
 from cometmq.message.ids import decode_offset_id
 from cometmq.message.names import RETRY_PREFIX
 from cometmq.protocol import headers as h
+from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import (
     ConsumerStatusRead,
@@ -101,7 +102,7 @@ class ConsumerAdmin:
         header = h.ConsumeMessageDirectly(group, client_id, offset_id)
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         response = await self._call(f"{host}:{place.port}", code, header, _RELAY_TIMEOUT_MS)
-        return parse_json(response.body, DirectResult)
+        return parse_client_body(response.body, DirectResult)
 
     async def clone(self, source: str, target: str, topic: str = "") -> None:
         """Give the group ``target`` the progress of ``source``, in one topic or in all. Nobody of

@@ -1,8 +1,9 @@
-"""Heartbeats and lock requests as clients of any language write them.
+"""Heartbeats, lock requests, and what came of a message that was consumed directly, as clients of
+any language write them.
 
-Java's and Go's are read as they are. The C++ client writes an enumeration by its number, .NET's
-writes names with a capital, and others write null, or an empty text, for what they do not have. A
-Java broker reads all of that.
+Java's are read as they are. The C++ client writes an enumeration by its number, and Go's does so in
+a result; .NET's writes names with a capital, and others write null, or an empty text, for what they
+do not have. Java reads all of that.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from cometmq.protocol.bodies import (
     Subscription,
 )
 from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.consumerbodies import DirectResult
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 
 B = TypeVar("B", bound=Body)
 
-#: The names of enumerations, in the order in which Java and C++ declare them.
+#: The names of enumerations, in the order in which Java, C++ and Go declare them.
 ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY"),
     "messageModel": ("BROADCASTING", "CLUSTERING"),
@@ -39,14 +41,31 @@ ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
         "CONSUME_FROM_FIRST_OFFSET",
         "CONSUME_FROM_TIMESTAMP",
     ),
+    "consumeResult": (
+        "CR_SUCCESS",
+        "CR_LATER",
+        "CR_ROLLBACK",
+        "CR_COMMIT",
+        "CR_THROW_EXCEPTION",
+        "CR_RETURN_NULL",
+    ),
 }
 #: What each body is made of.
 _PARTS: Final[dict[type[Body], tuple[type[Body], ...]]] = {
     Heartbeat: (Heartbeat, ConsumerData, ProducerData, Subscription),
     QueueLockRequest: (QueueLockRequest, QueueKey),
+    DirectResult: (DirectResult,),
 }
 #: Where an empty text is a value; elsewhere it says that there is none.
-_TEXTS: Final = {"clientID", "clientId", "groupName", "consumerGroup", "topic", "subString"}
+_TEXTS: Final = {
+    "clientID",
+    "clientId",
+    "groupName",
+    "consumerGroup",
+    "topic",
+    "subString",
+    "remark",
+}
 
 
 def parse_client_body(data: bytes, cls: type[B]) -> B:
