@@ -47,6 +47,16 @@ async def test_found_messages_come_with_the_queue_s_bounds(tmp_path: Path) -> No
         assert [record.queue_offset for record in records] == [1, 2, 3]
 
 
+async def test_a_group_of_the_system_gets_as_many_as_it_asks_for(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 80)
+        for group, count in (("CID_RMQ_SYS_COMETMQ_SPARK", 70), ("g", 32)):
+            head, records = await client.pull(5, maxMsgNums="70", consumerGroup=group)
+            assert head.ext["nextBeginOffset"] == str(5 + count)
+            assert [record.queue_offset for record in records] == list(range(5, 5 + count))
+
+
 @pytest.mark.parametrize(
     ("offset", "code", "remark", "next_offset"),
     [(3, 19, "OFFSET_OVERFLOW_ONE", "3"), (4, 21, "OFFSET_OVERFLOW_BADLY", "3"),

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cometmq.filter.tags import parse, tag_code
 from cometmq.message.record import iter_decode
 from cometmq.store.engine import MessageStore
-from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus
+from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus, read
 from tests.store.stores import fill, opened, put
 
 
@@ -61,6 +62,26 @@ def test_limits(store: MessageStore) -> None:
     assert store.read("t", 0, 0, 32, max_bytes=1).count == 1
     result = store.read("t", 0, 0, 32)
     assert result.size_bytes == sum(map(len, result.chunks))
+    store.close()
+
+
+def test_many_at_once(store: MessageStore) -> None:
+    limits = structs.replace(store.limits, hot_max_count=1_000)
+    size = store.read("t", 0, 0, 1).size_bytes
+
+    def many(count: int, bytes_max: int, codes: frozenset[int] | None = None) -> ReadResult:
+        found = store.find_queue("t", 0)
+        assert found is not None
+        return read(Query(found, 0, count, bytes_max, codes), store.log, limits)
+
+    assert offsets(many(1_000, 1 << 18)) == list(range(100))
+    assert offsets(many(70, 1 << 18)) == list(range(70))
+    some = many(1_000, size * 50)
+    assert (offsets(some), some.next_offset) == (list(range(50)), 50)
+    assert some.size_bytes == sum(map(len, some.chunks))
+    assert offsets(many(1_000, 1)) == [0]
+    every = frozenset(tag_code(f"g{n}") for n in range(10)) | {0}
+    assert offsets(many(1_000, 1 << 18, every)) == list(range(100))
     store.close()
 
 

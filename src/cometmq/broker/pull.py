@@ -11,17 +11,20 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from cometmq.broker.farreads import FarReads
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.broker.looker import Looker, is_useful
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
+from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.net.router import Reply, begin_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
 from cometmq.protocol.route import readable
-from cometmq.store.reader import Query, ReadStatus, is_far
+from cometmq.store.reader import Query, ReadStatus, is_far, read
 from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ SUSPEND: Final = 2
 #: What one answer holds at the most (upstream: maxTransferBytesOnMessageInMemory and -Count).
 MAX_BYTES: Final = 262_144
 MAX_MESSAGES: Final = 32
+#: The same for a group of the system that asks for more, as the Spark source does: it reads all
+#: there is, and a pull costs a broker as much as thirty messages.
+MAX_BULK_MESSAGES: Final = 1_024
 #: Cold reads under way at once: each holds its bytes in memory.
 MAX_COLD_READS: Final = 16
 
@@ -115,6 +121,7 @@ class PullHandler:
         self.relieved: Callable[[], bool] = lambda: False
         self.serves: Callable[[], bool] = lambda: True
         self.is_alone: Callable[[], bool] = lambda: False
+        self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
         self._far = FarReads(
             clock=clock,
@@ -181,10 +188,14 @@ class PullHandler:
         pull.peer.reply(pull.request, Reply(code, remark=str(error)))
 
     def _find(self, pull: HeldPull) -> ReadResult:
-        wanted = pull.wanted
-        count = max(1, min(pull.request.header.max_msg_nums, MAX_MESSAGES))
+        wanted, header = pull.wanted, pull.request.header
+        count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
         topic, queue_id = pull.queue
         if wanted.sql is None:
+            if _is_bulk(header) and (queue := self._store.find_queue(topic, queue_id)) is not None:
+                count = min(header.max_msg_nums, MAX_BULK_MESSAGES)
+                query = Query(queue, pull.offset, count, MAX_BYTES, wanted.codes)
+                return read(query, self._store.log, self._bulk_limits)
             return self._store.read(topic, queue_id, pull.offset, count, MAX_BYTES, wanted.codes)
         sql = wanted.sql
         queue = self._store.find_queue(topic, queue_id)
@@ -193,8 +204,8 @@ class PullHandler:
             found = self._sifter.read(query, self._store.log, self._store.limits, sql)
             if found is not None:
                 return found
-        read = partial(self._store.read, topic, queue_id)
-        return read_matching(read, pull.offset, count, MAX_BYTES, sql)
+        read_some = partial(self._store.read, topic, queue_id)
+        return read_matching(read_some, pull.offset, count, MAX_BYTES, sql)
 
     def _is_far(self, pull: HeldPull) -> bool:
         queue = self._store.find_queue(*pull.queue)
@@ -366,3 +377,9 @@ class PullHandler:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
+
+
+def _is_bulk(header: PullMessage) -> bool:
+    return header.max_msg_nums > MAX_MESSAGES and header.consumer_group.startswith(
+        SYSTEM_GROUP_PREFIX
+    )

@@ -8,7 +8,9 @@ thread. Far behind the end an answer is smaller (upstream: DefaultMessageStore.g
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from enum import Enum
+from itertools import accumulate
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -196,10 +198,16 @@ def _plain(
     and only the first and the last place are checked, for a queue's records go up.
     """
     count = len(entries) // QUEUE_ENTRY_BYTES
-    if not 0 < count <= min(limits.hot_max_count, len(_UNPACK) - 1):
+    if not 0 < count <= limits.hot_max_count:
         return None
-    fields = _UNPACK[count](entries)
-    places, sizes = fields[::3], fields[1::3]
+    if count < len(_UNPACK):
+        fields = _UNPACK[count](entries)
+        places, sizes = fields[::3], fields[1::3]
+    else:
+        places, sizes = _first_within(entries, max_bytes)
+        count = len(places)
+        if not count:
+            return None
     first, stop, total = places[0], places[-1] + sizes[-1], sum(sizes)
     if total > max_bytes or first < log.segments.start:
         return None
@@ -228,6 +236,15 @@ def _plain(
         total,
         False,
     )
+
+
+def _first_within(
+    entries: bytes | bytearray, max_bytes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Places and sizes of the first of many entries, as many as have ``max_bytes`` together."""
+    places, sizes, _ = zip(*_iter_entries(entries), strict=True)
+    count = bisect_right(list(accumulate(sizes)), max_bytes)
+    return places[:count], sizes[:count]
 
 
 def _plain_from_windows(
