@@ -55,6 +55,44 @@ def test_another_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         assert peer.connections == 2
 
 
+def test_requests_ahead_of_their_answers() -> None:
+    with ScriptedPeer(echo) as peer:
+        with wire.held(peer.address, ACCESS) as held:
+            held.ask([(CODE, queue(at)) for at in range(3)], 5_000)
+            held.ask([(CODE, queue(3))], 5_000)
+            assert held.in_flight == 4
+            offsets = [held.answer(5_000).ext["offset"] for _ in range(4)]
+            assert offsets == ["0", "1", "2", "3"]
+        wire.call(peer.address, CODE, queue(0), ACCESS)
+        assert peer.connections == 1
+
+
+def test_a_connection_with_answers_to_come_is_not_kept() -> None:
+    with ScriptedPeer(echo) as peer:
+        with wire.held(peer.address, ACCESS) as held:
+            held.ask([(CODE, queue(5))], 5_000)
+        assert wire.call(peer.address, CODE, queue(7), ACCESS).ext == {"offset": "7"}
+        assert peer.connections == 2
+
+
+def test_a_connection_that_another_took_the_place_of_is_not_kept() -> None:
+    with ScriptedPeer(echo) as peer:
+        with wire.held(peer.address, ACCESS) as held:
+            wire.call(peer.address, CODE, queue(0), ACCESS)
+        assert held.broken
+        wire.call(peer.address, CODE, queue(0), ACCESS)
+        assert peer.connections == 2
+
+
+def test_a_connection_that_is_dead_when_it_is_held() -> None:
+    with ScriptedPeer(echo) as peer:
+        wire.call(peer.address, CODE, queue(0), ACCESS)
+        peer.drop_connections()
+        with wire.held(peer.address, ACCESS) as held, pytest.raises(NotConnected):
+            held.exchange([(CODE, queue(1))], 5_000)
+        assert wire.call(peer.address, CODE, queue(7), ACCESS).ext == {"offset": "7"}
+
+
 def test_a_dead_connection_is_replaced() -> None:
     with ScriptedPeer(echo) as peer:
         wire.call(peer.address, CODE, queue(0), ACCESS)

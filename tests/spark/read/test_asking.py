@@ -203,7 +203,12 @@ def test_places_asked_for_together() -> None:
 
     with ScriptedCluster("T", dies) as cluster:
         one = asker(cluster)
-        seen = [one.knows_whom, onward(one.ask(0, 1)), one.knows_whom]
-        assert seen == [False, 1, True]
-        assert [onward(answer) for answer in one.ask_ahead([(1, 2), (3, 2)])] == [3, 5]
-        assert one.ask_ahead([(5, 1)]) == []
+        assert not one.knows_whom(set())
+        assert onward(one.ask(0, 1)) == 1
+        assert one.knows_whom(set())
+        with one.ahead() as pulls:
+            pulls.ask([(1, 2), (3, 2)])
+            assert [onward(pulls.answer()) for _ in range(2)] == [3, 5]
+            pulls.ask([(5, 1)])
+            with pytest.raises(NotConnected):
+                pulls.answer()

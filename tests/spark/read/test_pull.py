@@ -10,8 +10,9 @@ from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.frame import Request
 from cometmq.spark.read import asking, pull
+from cometmq.spark.read.ahead import Span
 from cometmq.spark.read.planning import Range
-from cometmq.spark.read.pull import QueuePuller, Span
+from cometmq.spark.read.pull import QueuePuller
 from tests.spark.records import plain_record
 from tests.spark.scripted import Answer, Script, ScriptedCluster, holder, pull_answer
 from tests.spark.topics import options

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.clock import SystemClock
@@ -50,6 +51,10 @@ class Wire:
         self.broken = False
         self._account = access.account
         self._connection: Connection[int] = Connection()
+        self._asked = 0
+        self._taken = 0
+        self._answers: dict[int, Response] = {}
+        self._last_code = 0
         self._socket = _connect(address, access)
 
     def close(self) -> None:
@@ -57,25 +62,65 @@ class Wire:
         self.broken = True
         self._socket.close()
 
+    @property
+    def in_flight(self) -> int:
+        """Answers that were not taken yet."""
+        return self._asked - self._taken
+
     def exchange(self, calls: Sequence[Call], timeout_ms: int) -> list[Response]:
         """Send all requests, then give their answers in the order of the requests.
 
         Raises NotConnected and RequestTimedOut; after either the connection is of no more use.
         """
         deadline_ms = _clock.monotonic_ms() + timeout_ms
-        answers: dict[int, Response] = {}
-        try:
+        found: list[Response] = []
+        with self._failing(calls[0][0], timeout_ms):
             for start in range(0, len(calls), IN_FLIGHT_MAX):
-                self._send(calls[start : start + IN_FLIGHT_MAX], start, deadline_ms)
-                while self._connection.in_flight:
-                    self._receive(answers, deadline_ms)
+                some = calls[start : start + IN_FLIGHT_MAX]
+                self._post(some, deadline_ms)
+                found += [self._take(deadline_ms) for _ in some]
+        return found
+
+    def ask(self, calls: Sequence[Call], timeout_ms: int) -> None:
+        """Send requests whose answers are taken later. The caller bounds how many are in flight.
+
+        Raises as :meth:`exchange`.
+        """
+        with self._failing(calls[0][0], timeout_ms):
+            self._post(calls, _clock.monotonic_ms() + timeout_ms)
+
+    def answer(self, timeout_ms: int) -> Response:
+        """The answer to the oldest request that has none yet, waiting so long from now on.
+
+        Raises as :meth:`exchange`.
+        """
+        if self._taken in self._answers:
+            self._taken += 1
+            return self._answers.pop(self._taken - 1)
+        with self._failing(self._last_code, timeout_ms):
+            return self._take(_clock.monotonic_ms() + timeout_ms)
+
+    @contextmanager
+    def _failing(self, code: int, timeout_ms: int) -> Iterator[None]:
+        try:
+            yield
         except TimeoutError:
             self.close()
-            raise RequestTimedOut(self.address, calls[0][0], timeout_ms) from None
+            raise RequestTimedOut(self.address, code, timeout_ms) from None
         except (OSError, ProtocolError) as error:
             self.close()
             raise NotConnected(self.address, str(error)) from None
-        return [answers[at] for at in range(len(calls))]
+
+    def _post(self, calls: Sequence[Call], deadline_ms: int) -> None:
+        first, self._asked = self._asked, self._asked + len(calls)
+        self._last_code = calls[-1][0]
+        self._send(calls, first, deadline_ms)
+
+    def _take(self, deadline_ms: int) -> Response:
+        while self._taken not in self._answers:
+            self._receive(self._answers, deadline_ms)
+        self._taken += 1
+        return self._answers.pop(self._taken - 1)
 
     def _send(self, calls: Sequence[Call], first: int, deadline_ms: int) -> None:
         self._wait_until(deadline_ms)
@@ -141,7 +186,7 @@ def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Respo
     """
     if not calls:
         return []
-    key = (address, os.getpid(), access.account, access.tls)
+    key = _key(address, access)
     kept = _wires.pop(key, None)
     if kept is not None:
         try:
@@ -149,6 +194,22 @@ def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Respo
         except NotConnected:
             pass  # the server went away since the last call: it may be back
     return _exchange(key, Wire(address, access), calls, access.request_timeout_ms)
+
+
+@contextmanager
+def held(address: str, access: Access) -> Iterator[Wire]:
+    """A connection for requests ahead of their answers: the kept one, which may turn out to be
+    dead, or a new one. It is kept on when no answer is left out. Raises NotConnected."""
+    key = _key(address, access)
+    kept = _wires.pop(key, None)
+    wire = Wire(address, access) if kept is None else kept
+    try:
+        yield wire
+    finally:
+        if wire.broken or wire.in_flight or key in _wires:
+            wire.close()
+        else:
+            _wires[key] = wire
 
 
 def call(address: str, code: int, header: Header | None, access: Access) -> Response:
@@ -178,6 +239,10 @@ def close_all() -> None:
     """Close the connections of this process."""
     for key in [key for key in _wires if key[1] == os.getpid()]:
         _wires.pop(key).close()
+
+
+def _key(address: str, access: Access) -> Key:
+    return address, os.getpid(), access.account, access.tls
 
 
 def _exchange(key: Key, wire: Wire, calls: Sequence[Call], timeout_ms: int) -> list[Response]:

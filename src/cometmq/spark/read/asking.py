@@ -13,7 +13,8 @@ out of their lists of consumers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING, Final
@@ -25,12 +26,13 @@ from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark.brokers import cluster
 from cometmq.spark.brokers.access import ReadFrom
-from cometmq.spark.brokers.wire import GROUP, call, call_many, refusal
+from cometmq.spark.brokers.wire import GROUP, call, held, refusal
 from cometmq.spark.read.filters import TAG
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
+    from cometmq.spark.brokers.wire import Wire
     from cometmq.spark.read.filters import RowFilter
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,28 @@ def holders(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list
     return [*slaves[first:], *slaves[:first], *(holder for holder in found if holder.is_master)]
 
 
+class Ahead:
+    """Pulls sent ahead of their answers, over one connection. Nothing is asked twice."""
+
+    def __init__(
+        self, wire: Wire, header: Callable[[int, int], PullMessage], timeout_ms: int
+    ) -> None:
+        self._wire = wire
+        self._header = header
+        self._timeout_ms = timeout_ms
+
+    def ask(self, places: Iterable[tuple[int, int]]) -> None:
+        """Send pulls, each of an offset and a number of messages. Raises NotConnected,
+        RequestTimedOut."""
+        calls = [(_PULL, self._header(*place)) for place in places]
+        if calls:
+            self._wire.ask(calls, self._timeout_ms)
+
+    def answer(self) -> Response:
+        """The answer to the oldest pull. Raises NotConnected, RequestTimedOut."""
+        return self._wire.answer(self._timeout_ms)
+
+
 class Asker:
     """Asks for the messages of one queue, staying with the copy that answered last.
 
@@ -93,8 +117,19 @@ class Asker:
         self.filters = not row_filter.matches_all and queue.topic != SCHEDULE_TOPIC
 
     @property
-    def knows_whom(self) -> bool:
-        """Whether some copy has answered."""
+    def address(self) -> str:
+        """The copy that answered last; empty before any did."""
+        return "" if self._last is None else self._last.address
+
+    def knows_whom(self, answered: Collection[str]) -> bool:
+        """Whether some copy has answered, or the one to ask first is among those that ``answered``
+        for other queues."""
+        if self._last is None and answered:
+            try:
+                first = holders(self._queue, self._access)[0]
+            except (NotConnected, RouteNotFound):
+                return False
+            self._last = first if first.address in answered else None
         return self._last is not None
 
     def ask(self, at: int, rows: int) -> Response:
@@ -104,15 +139,13 @@ class Asker:
         """
         return self._ask(self._header(at, rows))
 
-    def ask_ahead(self, places: Sequence[tuple[int, int]]) -> list[Response]:
-        """The answers of the last copy about several offsets and numbers of messages at once;
-        empty when it is away."""
+    @contextmanager
+    def ahead(self) -> Iterator[Ahead]:
+        """For pulls in flight with the copy that answered last. Raises NotConnected, as what it
+        gives does."""
         assert self._last is not None
-        calls = [(_PULL, self._header(*place)) for place in places]
-        try:
-            return call_many(self._last.address, calls, self._access)
-        except (NotConnected, RequestTimedOut):
-            return []
+        with held(self._last.address, self._access) as wire:
+            yield Ahead(wire, self._header, self._access.request_timeout_ms)
 
     def _header(self, at: int, rows: int) -> PullMessage:
         wanted = self._row_filter

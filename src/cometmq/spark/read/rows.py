@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cometmq.message.record import BadRecord
+from cometmq.spark.read.ahead import Pace
 from cometmq.spark.read.dirty import DirtyRow, clean, read_block
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.pull import QueuePuller
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.spark.decode.records import Block
+    from cometmq.spark.read.ahead import Span
     from cometmq.spark.read.options import ReadOptions
     from cometmq.spark.read.planning import Range
-    from cometmq.spark.read.pull import Span
     from cometmq.spark.read.quarantine import Quarantine
 
 
@@ -31,8 +32,9 @@ def batches(
     Raises DataLoss, DirtyRow, and what the wire raises.
     """
     with quarantine(options.dirty.path, file_name(parts)) as aside:
+        pace = Pace()
         for part in parts:
-            for span in QueuePuller(part.queue, options).spans(part):
+            for span in QueuePuller(part.queue, options, pace).spans(part):
                 yield from _rows(part, span, options, names, aside)
 
 
