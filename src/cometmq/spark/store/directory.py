@@ -18,7 +18,9 @@ from cometmq.message.record import FIXED_BYTES, BadRecord, decode_one
 from cometmq.message.walk import find_places, next_record, problem_at
 from cometmq.store.layout import file_offset
 
-_PIECE_BYTES: Final = 4 << 20
+_PIECE_BYTES: Final = 256 << 10
+_ZEROS: Final = bytes(_PIECE_BYTES)
+_FURTHER_BYTES: Final = 4 << 20
 _RECORD_BYTES_MAX: Final = 1 << 27
 _POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
 
@@ -130,7 +132,7 @@ def log_end(files: list[LogFile], hint: int = -1) -> int:
     """
     for file in reversed(files):
         start = hint if file.base <= hint <= file.stop else file.base
-        end = _end_of_file(file, start, file.size_bytes if hint < 0 else _PIECE_BYTES)
+        end = _end_of_file(file, start, file.size_bytes if hint < 0 else _FURTHER_BYTES)
         if end > file.base or file is files[0]:
             return end
     return 0
@@ -184,7 +186,8 @@ def find_record(handle: FileIO, file: LogFile, start: int, stop: int) -> int:
         # Behind a hole, a record's first bytes may be zeros: sizes begin with some.
         position = max(position, data_at - FIXED_BYTES)
         data = read_at(handle, _PIECE_BYTES, position - file.base)
-        found = next_record(data, position, 0, len(data))
+        # Most of a new file is zeros, which are compared ten times faster than searched.
+        found = -1 if _ZEROS.startswith(data) else next_record(data, position, 0, len(data))
         if found >= 0:
             return position + found if position + found < stop else -1
         position += max(1, len(data) - FIXED_BYTES + 1)
