@@ -5,8 +5,9 @@ import pickle
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.message.model import MessageQueue
-from cometmq.spark.read.partition import QueueRanges, ranges_of
-from cometmq.spark.read.planning import Range
+from cometmq.spark.read.partition import QueueRanges, planned, ranges_of
+from cometmq.spark.read.planning import TASK_ROWS_MAX, Range
+from tests.spark.topics import options
 
 
 def test_ranges_survive_the_journey() -> None:
@@ -16,3 +17,12 @@ def test_ranges_survive_the_journey() -> None:
 
 def test_a_plan_without_tasks_reads_nothing() -> None:
     assert ranges_of(InputPartition(None)) == ()
+
+
+def test_a_batch_read_has_larger_tasks_than_a_micro_batch() -> None:
+    todo = [Range(MessageQueue("T", "broker-a", at), 0, 25_000) for at in range(8)]
+    given = options("127.0.0.1:9876", "T")
+    assert len(planned(todo, given)) == 4
+    assert len(planned(todo, given, rows_min=TASK_ROWS_MAX)) == 1
+    asked = options("127.0.0.1:9876", "T", minPartitions="6")
+    assert len(planned(todo, asked, rows_min=TASK_ROWS_MAX)) == 8

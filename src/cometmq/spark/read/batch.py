@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.brokers import cluster
+from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read import topics
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.partition import planned, ranges_of
-from cometmq.spark.read.planning import backward, ranges
+from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
 from cometmq.spark.read.points import AtGroup, Edge, Named
 from cometmq.spark.read.positions import at_moments, check_order, resolve
 from cometmq.spark.read.pushdown import Push, Pushed, split
@@ -66,10 +67,12 @@ class TopicReader(DataSourceReader):
         def at_time(moment_ms: int, asked: Sequence[MessageQueue]) -> Mapping[MessageQueue, int]:
             return at_moments(dict.fromkeys(asked, moment_ms), end, options.access)
 
-        return planned(ranges(*self._pushed.cut(start, end, at_time)), options)
+        todo = ranges(*self._pushed.cut(start, end, at_time))
+        return planned(todo, options, rows_min=TASK_ROWS_MAX)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Raises DataLoss and what the wire raises."""
+        keep_loaded()
         parts = ranges_of(partition)
         cluster.prefetch((part.queue.topic for part in parts), self._options.access)
         return batches(parts, self._options, self._names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from cometmq.spark.read.planning import tasks
+from cometmq.spark.read.planning import TASK_ROWS_MIN, tasks
 
 if TYPE_CHECKING:
     from cometmq.spark.read.options import ReadOptions
@@ -26,7 +26,14 @@ def ranges_of(partition: InputPartition) -> tuple[Range, ...]:
     return partition.value if isinstance(partition, QueueRanges) else ()
 
 
-def planned(todo: Iterable[Range], options: ReadOptions) -> list[InputPartition]:
-    """Ranges shared among tasks as the options want it."""
-    parts = tasks(todo, tasks_min=options.min_partitions, rows_max=options.max_rows_per_partition)
+def planned(
+    todo: Iterable[Range], options: ReadOptions, *, rows_min: int = TASK_ROWS_MIN
+) -> list[InputPartition]:
+    """Ranges shared among tasks as the options want it, put together up to ``rows_min``."""
+    parts = tasks(
+        todo,
+        tasks_min=options.min_partitions,
+        rows_max=options.max_rows_per_partition,
+        rows_min=rows_min,
+    )
     return [QueueRanges(part) for part in parts]

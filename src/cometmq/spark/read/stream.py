@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from cometmq.core.clock import SystemClock
 from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.read import limits, sizes, topics
 from cometmq.spark.read.discovery import AWAY, Discovery
 from cometmq.spark.read.lag import LagReport
@@ -128,6 +129,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Raises DataLoss and what the wire raises."""
+        keep_loaded()
         parts = ranges_of(partition)
         cluster.prefetch((part.queue.topic for part in parts), self._options.access)
         return batches(parts, self._options, self._names)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.store.rows import batches
 from cometmq.spark.store.survey import plan
 
@@ -37,6 +38,7 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Raises what rows.batches raises."""
+        keep_loaded()
         # Spark sends a partition of nothing where a plan gave no task.
         parts = partition.value if isinstance(partition, StoreParts) else ()
         return batches(parts, self._options, self._names)
