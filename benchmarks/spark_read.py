@@ -2,7 +2,7 @@
 
 Fills a topic of our broker with messages of 256 B (random bodies, four properties and a key each),
 writes the same rows as Parquet (snappy) by Spark, and reads both into a sink that drops all, in
-alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and over the
+alternating rounds of one Spark session, ``local[1]``: all columns, ten columns, and both over the
 network from the running broker. Then streams: the topic into Parquet, and Spark's own stream from
 Parquet files of the same rows into Parquet, both in four micro-batches, each into one file;
 ``files`` is the topic into Parquet as it comes, a file for each task of up to 50 000 messages. And
@@ -47,7 +47,7 @@ QUEUES: Final = 8
 BATCH: Final = 100
 STREAM_BATCHES: Final = 4
 SMALL_BATCHES: Final = 15
-CASES: Final = ("all", "ten", "wire", "stream", "overhead")
+CASES: Final = ("all", "ten", "wire", "wire-ten", "stream", "overhead")
 
 
 def fill(namesrv: str, messages: int, body_bytes: int) -> None:
@@ -236,9 +236,10 @@ def measure(bench: Bench, case: str, rounds: int) -> dict[str, object]:
         return {**times, "ratio": times["store"] / times["parquet"],
                 "processor_ratio": times["store_cpu"] / times["parquet_cpu"],
                 "messages_per_s": bench.messages / times["store"]}  # fmt: skip
-    if case == "wire":
+    if case in ("wire", "wire-ten"):
+        names = NAMES if case == "wire" else TEN
         times = alternating(
-            {"store": lambda: drop(bench.store(NAMES)), "wire": lambda: drop(bench.wire(NAMES))},
+            {"store": lambda: drop(bench.store(names)), "wire": lambda: drop(bench.wire(names))},
             rounds,
         )
         return {**times, "ratio": times["store"] / times["wire"],
