@@ -99,8 +99,10 @@ class Eyes:
 def requests(source: int, eyes: Eyes) -> Iterator[Look]:
     """What is asked, until the input ends; who waits long for it lets go of all files."""
     frames = Frames(Look)
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
     while True:
-        if not select.select([source], [], [], MAP_AGE_MS / 1_000)[0]:
+        if not poll.poll(MAP_AGE_MS):
             eyes.rest()
             continue
         data = os.read(source, _READ_BYTES)
