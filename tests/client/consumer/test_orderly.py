@@ -165,6 +165,18 @@ async def test_a_lock_that_expired_is_asked_for_until_it_is_back(
         assert await bodies(consumer, 1) == [b"1"]
 
 
+async def test_a_renewal_that_failed_is_tried_again_soon(
+    cluster: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.client.consumer.push._RENEW_AGAIN_MS", 10)
+    async with joined(cluster, {"lock_renewal_interval_ms": 1_000}, ordered=True) as consumer:
+        await eventually(lambda: consumer.assigned("t"))
+        broker.peer.on(LOCK, Answer(1, remark="no"))
+        before = len(broker.peer.received(LOCK))
+        # One a second would take longer than anybody waits here.
+        await eventually(lambda: len(broker.peer.received(LOCK)) >= before + 20)
+
+
 async def test_a_dropped_queue_is_unlocked_when_its_message_is_done(
     cluster: FakeCluster, broker: FakeBroker
 ) -> None:

@@ -29,9 +29,11 @@ async def test_locks(cluster: FakeCluster, broker: FakeBroker) -> None:
         script = broker.peer.scripts[LOCK]
         broker.peer.on(LOCK, Answer(1, remark="no"))
         assert await locks.acquire([QUEUE]) == {QUEUE}  # believed until its time is up
+        assert not await locks.renew([QUEUE])
         await eventually(lambda: not locks.held(QUEUE))
         broker.peer.on(LOCK, script)
         assert await locks.acquire([QUEUE]) == {QUEUE}
+        assert await locks.renew([QUEUE])
         assert locks.epoch(QUEUE) == 2
         await locks.release(QUEUE)
         await locks.release(QUEUE)

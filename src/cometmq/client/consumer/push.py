@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 _DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
+_RENEW_AGAIN_MS: Final = 3_000
 #: No offset: of a queue that is given up, or whose lock was lost and that is read on where its
 #: broker says when the lock is back.
 _NOWHERE: Final = -1
@@ -257,13 +258,17 @@ class PushConsumer:
             await self.persist_offsets()
 
     async def _renew_locks(self) -> None:
-        assert self._locks is not None
+        locks = self._locks
+        assert locks is not None
+        interval_ms = pause_ms = self._config.lock_renewal_interval_ms
         while True:
-            await self._clock.sleep_ms(self._config.lock_renewal_interval_ms)
+            await self._clock.sleep_ms(pause_ms)
             # Those that are given up stay locked while a message of theirs is in work.
-            held = await self._locks.acquire({*self._reader.queues(), *self._releasing})
+            renewed = await locks.renew({*self._reader.queues(), *self._releasing})
+            # A lock would run out before the next time.
+            pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
             for inflight in self._reader.inflights():
-                if inflight.queue in held:
+                if locks.held(inflight.queue):
                     self._dispatch.offer(inflight)
                 else:
                     log.warning("lock_lost queue=%s", inflight.queue)

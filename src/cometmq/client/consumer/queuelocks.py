@@ -44,11 +44,15 @@ class QueueLocks:
         """Get or renew locks; gives the queues whose lock is held now. A broker that cannot be
         reached leaves its queues as they are until their time is up."""
         wanted = set(queues)
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in sorted(wanted):
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        await asyncio.gather(*(self._lock(own) for own in by_broker.values()))
+        await self.renew(wanted)
         return {queue for queue in wanted if self.held(queue)}
+
+    async def renew(self, queues: Iterable[MessageQueue]) -> bool:
+        """As :meth:`acquire`; False when a broker could not be reached."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(queues):
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        return all(await asyncio.gather(*(self._lock(own) for own in by_broker.values())))
 
     async def release(self, queue: MessageQueue) -> None:
         """Let another member have the queue; a failure is logged, for the lock expires anyway."""
@@ -59,7 +63,7 @@ class QueueLocks:
         except ClientError as error:
             log.warning("unlock_failed queue=%s error=%s", queue, error)
 
-    async def _lock(self, queues: list[MessageQueue]) -> None:
+    async def _lock(self, queues: list[MessageQueue]) -> bool:
         try:
             body = await self._call(RequestCode.LOCK_BATCH_MQ, queues)
             granted = {
@@ -68,7 +72,7 @@ class QueueLocks:
             }
         except ClientError as error:
             log.warning("lock_failed broker=%s error=%s", queues[0].broker_name, error)
-            return
+            return False
         until_ms = self._session.clock.monotonic_ms() + self._session.config.lock_expiry_ms
         for queue in queues:
             if queue not in granted:
@@ -77,6 +81,7 @@ class QueueLocks:
             if not self.held(queue):
                 self._epochs[queue] = self.epoch(queue) + 1
             self._until_ms[queue] = until_ms
+        return True
 
     async def _call(self, code: RequestCode, queues: list[MessageQueue]) -> bytes:
         keys = [

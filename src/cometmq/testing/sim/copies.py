@@ -69,8 +69,9 @@ class Stored:
         return self.topic, self.queue_id, self.queue_offset
 
 
-def stored(machine: BrokerMachine) -> list[Stored]:
-    """All records in the log of a broker that runs, or ran; up to the first that is not whole."""
+def stored(machine: BrokerMachine, start: int = 0) -> list[Stored]:
+    """All records from ``start`` on in the log of a broker that runs, or ran; up to the first that
+    is not whole."""
     end = machine.log_end
     found: list[Stored] = []
     for base, file in log_files(machine):
@@ -79,6 +80,9 @@ def stored(machine: BrokerMachine) -> list[Stored]:
             size, magic = PREFIX.unpack_from(file.data, at)
             if magic == MAGIC_BLANK:
                 break
+            if base + at < start:
+                at += size
+                continue
             try:
                 record = decode_one(bytes(file.data[at : min(at + max(size, 0), stop)]))
             except BadRecord:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from cometmq.broker.app import Broker
     from cometmq.testing.sim.history import Group
 
-#: What a run comes to before faults end, with a crash after a message was acknowledged; most come
+#: What a run comes to before faults end, with a crash after a message was acknowledged; half come
 #: to 200 and more until all of it is consumed.
-OPERATIONS: Final = 180
+OPERATIONS: Final = 130
 #: How long slaves wait for the first messages at most.
 _TOPICS_MS: Final = 2_000
 #: How long faults go on at most.
@@ -162,11 +162,13 @@ class Run:
         master = cluster.broker.broker
         assert master is not None
         deadline_ms = cluster.clock.monotonic_ms() + _SETTLE_MS
+        looked_at = 0
         while cluster.clock.monotonic_ms() < deadline_ms:
             await cluster.clock.sleep_ms(_LOOK_MS)
             self.cluster.losses.compare_all()
             if watch.has_losses:
-                watch.passed_over(stored(cluster.broker))
+                watch.passed_over(stored(cluster.broker, looked_at))
+                looked_at = cluster.broker.log_end
             if any(self.history.owed()) or open_transactions(master) or behind(master, self.groups):
                 continue
             if not (await self._dead_letters_missing(master) or await self._unlike(master)):

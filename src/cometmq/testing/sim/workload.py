@@ -18,7 +18,7 @@ _FAILING: Final = 0.15
 _POISONOUS: Final = 0.03
 _DELAYED: Final = 0.06
 _TRANSACTIONAL: Final = 0.12
-_PAUSES_MS: Final = ((50, 100), (20, 50, 200), (100, 200))
+_PAUSES_MS: Final = ((20, 50), (10, 20, 100), (50, 100))
 _ORDER_KEYS: Final = ("a", "b", "c")
 
 
