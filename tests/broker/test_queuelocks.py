@@ -188,6 +188,31 @@ async def test_the_time_since_a_stop_counts() -> None:
     await machine.kill()
 
 
+async def test_a_wall_clock_that_is_set_ends_no_lease() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await locks.close()
+    await machine.kill()
+    machine.clock.jump_wall(3_700_000)
+    assert await machine.ask(await machine.start(), "b") == []
+    await machine.kill()
+
+
+async def test_how_long_a_machine_was_off_is_not_known() -> None:
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await locks.close()
+    await machine.kill()
+    machine.disk.lose_power(Random(0))
+    machine.clock.advance(RESUMED_LEASE_MS - 1)
+    locks = await machine.start()
+    machine.clock.advance(RESUMED_LEASE_MS - 1)
+    assert await machine.ask(locks, "b") == []
+    await machine.kill()
+
+
 async def test_queues_that_were_given_back_are_free_after_a_restart() -> None:
     machine = Machine()
     locks = await machine.start()

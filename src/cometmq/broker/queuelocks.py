@@ -7,7 +7,10 @@ kept in config/queueLocks.json, a file of ours that a Java broker passes by, and
 once it is there. After a start the leases of before hold for as long as their clients may believe
 in them:
 
-    {"groups":{group:[{"clientId","topic","brokerName","queueId"},...]},"stoppedMs":0}
+    {"groups":{group:[{"clientId","topic","brokerName","queueId"},...]},"stoppedMs":0,"boot":""}
+
+The time since a stop in order counts, by the monotonic clock, for the wall clock may be set; not
+once the machine was started again.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockRespons
 from cometmq.protocol.clientbodies import parse_client_body
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.fastjson import encode_json
+from cometmq.store.files import PosixFiles
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -130,10 +134,12 @@ class _Lease(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _Saved(msgspec.Struct, rename="camel", frozen=True):
-    """What the file says; ``stopped_ms`` is the wall clock at a stop in order, 0 while running."""
+    """What the file says; ``stopped_ms`` is the monotonic clock at a stop in order, 0 while
+    running, of the machine since it was started as ``boot`` says."""
 
     groups: Mapping[str, list[_Lease]]
     stopped_ms: int = 0
+    boot: str = ""
 
 
 class QueueLockHandler:
@@ -154,6 +160,7 @@ class QueueLockHandler:
         self._locks = locks if locks is not None else QueueLocks()
         self._noted_changes = 0
         self._stopped_ms = 0
+        self._boot = (files if files is not None else PosixFiles()).boot_id()
         self._file: TableFile | None = None
         if tasks is not None:
             path = os.path.join(config_directory, "queueLocks.json")
@@ -176,8 +183,10 @@ class QueueLockHandler:
             return
         if saved is None:
             return
-        away_ms = max(self._clock.wall_ms() - saved.stopped_ms, 0) if saved.stopped_ms else 0
-        until_ms = self._clock.monotonic_ms() + RESUMED_LEASE_MS - away_ms
+        now_ms = self._clock.monotonic_ms()
+        is_known = saved.stopped_ms and saved.boot and saved.boot == self._boot
+        since_ms = min(saved.stopped_ms, now_ms) if is_known else now_ms
+        until_ms = since_ms + RESUMED_LEASE_MS
         for group, leases in saved.groups.items():
             for lease in leases:
                 queue = QueueKey(lease.topic, lease.broker_name, lease.queue_id)
@@ -193,7 +202,7 @@ class QueueLockHandler:
     async def close(self) -> None:
         """Write the leases, and since when nobody renews them. Raises StoreError."""
         if self._file is not None and (len(self._locks) or not self._file.is_missing):
-            self._stopped_ms = self._clock.wall_ms()
+            self._stopped_ms = self._clock.monotonic_ms()
             await self._file.write()
 
     def _encode(self) -> Iterator[bytes]:
@@ -201,7 +210,7 @@ class QueueLockHandler:
         for group, client_id, queue in self._locks.held(self._clock.monotonic_ms()):
             lease = _Lease(client_id, queue.topic, queue.broker_name, queue.queue_id)
             groups.setdefault(group, []).append(lease)
-        yield msgspec.json.encode(_Saved(groups, self._stopped_ms))
+        yield msgspec.json.encode(_Saved(groups, self._stopped_ms, self._boot))
 
     # ------------------------------------------------------------------------------------ requests
 
