@@ -137,6 +137,16 @@ class Machine:
         return parse_json(found.body, QueueLockResponse).lock_ok_mq_set
 
 
+async def stopped_while_held() -> Machine:
+    """A machine whose broker stopped in order while "a" held all queues."""
+    machine = Machine()
+    locks = await machine.start()
+    assert await machine.ask(locks, "a") == QUEUES
+    await locks.close()
+    await machine.kill()
+    return machine
+
+
 async def test_a_killed_broker_gives_a_queue_to_nobody_else() -> None:
     machine = Machine()
     locks = await machine.start()
@@ -167,11 +177,7 @@ async def test_who_was_told_that_it_holds_a_queue_holds_it_after_a_power_cut() -
 
 
 async def test_the_time_since_a_stop_counts() -> None:
-    machine = Machine()
-    locks = await machine.start()
-    assert await machine.ask(locks, "a") == QUEUES
-    await locks.close()
-    await machine.kill()
+    machine = await stopped_while_held()
     machine.clock.advance(RESUMED_LEASE_MS - 1)
     locks = await machine.start()
     assert await machine.ask(locks, "b") == []
@@ -189,22 +195,14 @@ async def test_the_time_since_a_stop_counts() -> None:
 
 
 async def test_a_wall_clock_that_is_set_ends_no_lease() -> None:
-    machine = Machine()
-    locks = await machine.start()
-    assert await machine.ask(locks, "a") == QUEUES
-    await locks.close()
-    await machine.kill()
+    machine = await stopped_while_held()
     machine.clock.jump_wall(3_700_000)
     assert await machine.ask(await machine.start(), "b") == []
     await machine.kill()
 
 
 async def test_how_long_a_machine_was_off_is_not_known() -> None:
-    machine = Machine()
-    locks = await machine.start()
-    assert await machine.ask(locks, "a") == QUEUES
-    await locks.close()
-    await machine.kill()
+    machine = await stopped_while_held()
     machine.disk.lose_power(Random(0))
     machine.clock.advance(RESUMED_LEASE_MS - 1)
     locks = await machine.start()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
+from cometmq.net.runtime import KEPT_BYTES
 from cometmq.store.lookahead import LookAhead
 from cometmq.store.looking import BadFrame, Frames, Look, Seen, frame
 from cometmq.store.verdicts import Verdicts
@@ -42,8 +43,8 @@ _SOUND_MS: Final = 60_000
 COMMAND: Final = (sys.executable, "-m", "cometmq.store.tools.look")
 #: Memory that is free stays at hand, as in the broker (net/runtime.py); one thread is enough.
 _ENVIRONMENT: Final = {
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
+    "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
     "OPENBLAS_NUM_THREADS": "1",
 }
 

@@ -18,7 +18,7 @@ from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import drop_wishes
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id
+from cometmq.message.ids import decode_offset_id, encode_offset_id
 from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 
 #: The first retry waits as long as delay level 3 says (10 s).
 FIRST_LEVEL: Final = 3
-#: How long an id is that names a place by an IPv4 or an IPv6 address.
-PLACE_DIGITS: Final = (32, 56)
 
 
 class SendBackHandler:
@@ -203,7 +201,10 @@ def _may_be(record: Record, name: str) -> bool:
     called = name.upper()
     if called in (key.upper(), found.get(props.ORIGIN_MESSAGE_ID, "").upper()):
         return True
-    return len(called) in PLACE_DIGITS and called.endswith(f"{record.physical_offset:016X}")
+    try:
+        return decode_offset_id(name).physical_offset == record.physical_offset
+    except ValueError:
+        return False
 
 
 def _copy_of(record: Record, properties: dict[str, str]) -> OutgoingRecord:

@@ -16,7 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from cometmq.message.record import FIXED_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, PREFIX
+from cometmq.message.record import (
+    FIXED_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    PREFIX,
+)
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -24,7 +31,6 @@ Bytes = npt.NDArray[np.uint8]
 #: What the magic numbers of both versions begin with; the size before it takes four bytes.
 _MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
 _SIZE_BYTES = 4
-_PHYS_AT = 28
 _SEED_TRIES = 4
 _SEED_BYTES_MIN = 1 << 12
 #: A step of all walks costs as much as finding ten seeds, at 512 bytes a record: what makes both
@@ -110,7 +116,8 @@ def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | Non
         return f"size is {size}"
     if base is None:
         return ""
-    offset = int.from_bytes(data[place + _PHYS_AT : place + _PHYS_AT + 8], "big", signed=True)
+    at = place + PHYSICAL_OFFSET_POSITION
+    offset = int.from_bytes(data[at : at + 8], "big", signed=True)
     if offset != base + place:
         return f"it carries physical offset {offset}"
     return ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cometmq.message.record import PREFIX
+from cometmq.message.record import PREFIX, QUEUE_OFFSET_POSITION
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
 from cometmq.store.resident import is_recent, ranges_at_once
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from cometmq.store.mapped import LogFile
 
 MAX_SCANNED_ENTRIES = 800
-_QUEUE_OFFSET_AT = 20
 _iter_entries = QUEUE_ENTRY.iter_unpack
 #: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
 _UNPACK = [Struct(">" + "qiq" * count).unpack for count in range(33)]
@@ -320,7 +319,7 @@ def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
     *_, (last, _) = _records(chunks[-1])
     result.count = sum(1 for chunk in chunks for _ in _records(chunk))
     result.size_bytes = sum(map(len, chunks))
-    at = last + _QUEUE_OFFSET_AT
+    at = last + QUEUE_OFFSET_POSITION
     result.next_offset = int.from_bytes(chunks[-1][at : at + 8], "big") + 1
 
 

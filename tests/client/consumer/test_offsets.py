@@ -14,6 +14,7 @@ from cometmq.core.errors import BrokerRefused
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.route import TopicRoute
 from tests.client.fake_broker import FakeBroker, FakeCluster
 from tests.client.scripted import Answer, eventually, scripted_peer
 
@@ -28,6 +29,17 @@ GET_ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 def offsets(cluster: FakeCluster, session: Session) -> RemoteOffsets:
     cluster.create("t", 2)
     return RemoteOffsets(session, "g")
+
+
+def announce(cluster: FakeCluster, route: TopicRoute) -> None:
+    """Name servers tell of the topic so from now on."""
+    cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+
+
+async def persist_twice(offsets: RemoteOffsets) -> None:
+    """What is told the first time need not be the second time."""
+    await offsets.persist()
+    await offsets.persist()
 
 
 async def test_only_what_changed_is_stored(broker: FakeBroker, offsets: RemoteOffsets) -> None:
@@ -90,8 +102,7 @@ async def test_a_broker_that_was_away_is_told_again(
     broker.offsets["g", "t", 0] = 3  # as it was when the broker wrote its table last
     broker.peer.break_off()
     await eventually(lambda: offsets._session.remoting.losses)
-    await offsets.persist()
-    await offsets.persist()
+    await persist_twice(offsets)
     assert broker.offset("g", "t") == 5
     assert len(broker.peer.received(UPDATE)) == 1
 
@@ -105,7 +116,7 @@ async def test_what_a_slave_was_told_is_told_again_until_the_master_hears_it(
         master = addresses.copy()
         addresses.clear()
         addresses["1"] = slave.address
-        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        announce(cluster, route)
         slave.on(QUERY, Answer(header=h.QueueOffsetResponse(3)))
         slave.on(UPDATE, Answer())
         await offsets._session.subscribe_queues("t")
@@ -113,14 +124,12 @@ async def test_what_a_slave_was_told_is_told_again_until_the_master_hears_it(
         assert await offsets.load(ONE) == 3
         await offsets.persist()
         offsets.update(ONE, 5)
-        await offsets.persist()
-        await offsets.persist()
+        await persist_twice(offsets)
         assert [r.header.commit_offset for r in slave.received(UPDATE)] == [3, 5, 5]
         addresses.update(master)
-        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        announce(cluster, route)
         await offsets._session.refresh("t")
-        await offsets.persist()
-        await offsets.persist()
+        await persist_twice(offsets)
     assert broker.offset("g", "t") == 5
     assert len(broker.peer.received(UPDATE)) == 1
 
@@ -133,19 +142,17 @@ async def test_what_the_master_before_was_told_is_told_the_one_that_took_its_pla
         addresses = route.broker_datas[0].broker_addrs
         promoted = addresses["0"]
         addresses["0"] = before.address
-        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        announce(cluster, route)
         before.on(UPDATE, Answer())
         await offsets._session.subscribe_queues("t")
         offsets.update(ONE, 5)
-        await offsets.persist()
-        await offsets.persist()
+        await persist_twice(offsets)
         assert len(before.received(UPDATE)) == 1
         # It has come back as a slave, and takes offsets that it will not keep.
         addresses.update({"0": promoted, "1": before.address})
-        cluster.namesrv.on(GET_ROUTE, Answer(body=msgspec.json.encode(route)))
+        announce(cluster, route)
         await offsets._session.refresh("t")
-        await offsets.persist()
-        await offsets.persist()
+        await persist_twice(offsets)
     assert broker.offset("g", "t") == 5
     assert len(broker.peer.received(UPDATE)) == 1
 

@@ -200,15 +200,21 @@ def test_who_is_cut_off_connects_once_that_is_over(world: World) -> None:
     world.run(main())
 
 
+async def ended_behind_a_cut(world: World) -> Recorder:
+    """A client whose server said farewell, was not heard, and ended."""
+    made = await world.connect()
+    world.network.cut(THERE, HERE)
+    world.served[0].end.write(b"farewell")
+    await world.clock.sleep_ms(2_000)
+    world.server.end()
+    return made
+
+
 def test_last_words_of_an_ended_process_pass_a_cut_that_heals(world: World) -> None:
     world.serve()
 
     async def main() -> None:
-        made = await world.connect()
-        world.network.cut(THERE, HERE)
-        world.served[0].end.write(b"farewell")
-        await world.clock.sleep_ms(2_000)
-        world.server.end()
+        made = await ended_behind_a_cut(world)
         await world.clock.sleep_ms(2_000)
         assert made.lost == []
         world.network.heal()
@@ -222,11 +228,7 @@ def test_last_words_of_an_ended_process_are_lost_with_the_power(world: World) ->
     world.serve()
 
     async def main() -> None:
-        made = await world.connect()
-        world.network.cut(THERE, HERE)
-        world.served[0].end.write(b"farewell")
-        await world.clock.sleep_ms(2_000)
-        world.server.end()
+        made = await ended_behind_a_cut(world)
         world.network.power_off(THERE)
         world.network.heal()
         await world.clock.sleep_ms(5_000)

@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from cometmq.filter.columns import join, texts_of
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
-from cometmq.message.record import FIXED_BYTES, MAGIC_V1, BadRecord, decode_one, verify
+from cometmq.message.record import (
+    FIXED_BYTES,
+    MAGIC_POSITION,
+    MAGIC_V1,
+    SYS_FLAG_POSITION,
+    BadRecord,
+    decode_one,
+    verify,
+)
 from cometmq.spark.decode.gather import slices
 from cometmq.spark.schema import CORRUPT, arrow_schema
 
@@ -27,8 +35,6 @@ if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.spark.decode.records import Block
 
-_MAGIC_AT: Final = 4
-_SYS_FLAG_AT: Final = 36
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _V6_EXTRA: Final = 12
 _INT: Final = Struct(">I")
@@ -68,12 +74,12 @@ def mended(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
 
 def _mend(data: bytearray, start: int) -> None:
     size = _INT.unpack_from(data, start)[0]
-    flags = _INT.unpack_from(data, start + _SYS_FLAG_AT)[0]
+    flags = _INT.unpack_from(data, start + SYS_FLAG_POSITION)[0]
     longer = _V6_EXTRA * (bool(flags & BORN_HOST_V6) + bool(flags & STORE_HOST_V6))
     if size < FIXED_BYTES + longer:
-        _INT.pack_into(data, start + _SYS_FLAG_AT, flags & ~_HOST_BITS)
+        _INT.pack_into(data, start + SYS_FLAG_POSITION, flags & ~_HOST_BITS)
         longer = 0
-    _INT.pack_into(data, start + _MAGIC_AT, MAGIC_V1)
+    _INT.pack_into(data, start + MAGIC_POSITION, MAGIC_V1)
     body_bytes = size - FIXED_BYTES - longer
     body_at = start + FIXED_BYTES - len(_TAIL) + longer
     _INT.pack_into(data, body_at - _INT.size, body_bytes)

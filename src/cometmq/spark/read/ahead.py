@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.core.errors import NotConnected, RequestTimedOut
-from cometmq.message.record import FIXED_BYTES
+from cometmq.message.record import FIXED_BYTES, QUEUE_OFFSET_POSITION
 from cometmq.protocol.codes import ResponseCode
 from cometmq.spark.read.asking import onward
 
@@ -43,7 +43,6 @@ _FEW: Final = 32
 """While answers hold fewer, one of so many pulls asks for more, to see whether they hold more
 again: a broker gives little of what it has to fetch from the disk, and of large messages."""
 
-_QUEUE_OFFSET_AT: Final = 20
 LOOKED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
 """With a filter, the second says that nothing matched so far."""
 
@@ -189,10 +188,8 @@ def before(records: bytes, stop: int) -> bytes:
     """The records in front of the queue offset ``stop``."""
     at = 0
     while at + FIXED_BYTES <= len(records):
-        if (
-            int.from_bytes(records[at + _QUEUE_OFFSET_AT : at + _QUEUE_OFFSET_AT + 8], "big")
-            >= stop
-        ):
+        offset_at = at + QUEUE_OFFSET_POSITION
+        if int.from_bytes(records[offset_at : offset_at + 8], "big") >= stop:
             return records[:at]
         at += max(FIXED_BYTES, int.from_bytes(records[at : at + 4], "big"))
     return records

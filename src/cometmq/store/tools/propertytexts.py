@@ -16,12 +16,18 @@ import numpy as np
 from cometmq.filter.columns import CODEC, texts_of
 from cometmq.filter.stored import stored_properties
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
-from cometmq.message.record import FIXED_BYTES, HEAD, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
+from cometmq.message.record import (
+    FIXED_BYTES,
+    HEAD,
+    MAGIC_POSITION,
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    SYS_FLAG_POSITION,
+)
 from cometmq.message.walk import Bytes, Ints, numbers, window
 
 _ENTRY: Final = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_MAGIC_AT: Final = 4
-_OFFSET_AT: Final = 28
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 #: Of a record with IPv4 hosts. Behind the body stand the topic, with its length in one byte, and
 #: the properties, with theirs in two.
@@ -81,14 +87,14 @@ class RecordMap:
         words = self._words
         return (
             np.array_equal(words[starts], sizes)
-            and np.array_equal(self._offsets[starts + _OFFSET_AT], offsets)
-            and bool(np.isin(words[starts + _MAGIC_AT], (MAGIC_V1, MAGIC_V2)).all())
+            and np.array_equal(self._offsets[starts + PHYSICAL_OFFSET_POSITION], offsets)
+            and bool(np.isin(words[starts + MAGIC_POSITION], (MAGIC_V1, MAGIC_V2)).all())
         )
 
     def _plain(self, starts: Ints, sizes: Ints) -> _Places | None:
         """None when one is not of the layout that nearly all have: IPv4 hosts, a short topic."""
         words, ends = self._words, starts + sizes
-        if (words[starts + _MAGIC_AT] != MAGIC_V1).any():
+        if (words[starts + MAGIC_POSITION] != MAGIC_V1).any():
             return None
         if (numbers(words[starts + SYS_FLAG_POSITION]) & _HOST_BITS).any():
             return None
