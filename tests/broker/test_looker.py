@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -98,6 +98,15 @@ async def looking(
         await tasks.close()
 
 
+def open_files() -> set[str]:
+    """What this process has open, by its names."""
+    found = set()
+    for handle in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{handle}"))
+    return found
+
+
 def running_tasks() -> set[str]:
     return {task.get_name() for task in asyncio.all_tasks()}
 
@@ -108,6 +117,10 @@ def pid_of(looker: Looker) -> int:
 
 def looked_at(looker: Looker) -> int:
     return int(looker.facts()["lookerLookedAt"])
+
+
+def held(looker: Looker) -> int:
+    return int(looker.facts()["lookerHeldBytes"])
 
 
 def read_on(looker: Looker, store: MessageStore, wanted: SqlFilter, *positions: int) -> None:
@@ -154,6 +167,12 @@ _expressions = st.recursive(
 )
 
 
+def stored(store: MessageStore, offset: int) -> Record:
+    (chunk,) = store.read("t", 1, offset, 1, 1 << 18, None).chunks
+    (record,) = iter_decode(chunk)
+    return record
+
+
 async def read_all(
     looker: Looker, store: MessageStore, wanted: SqlFilter, pauses: Random
 ) -> list[int]:
@@ -165,7 +184,9 @@ async def read_all(
         result = sifter.read(query, store.log, store.limits, wanted)
         assert result is not None
         for chunk in result.chunks:
-            found += [record.queue_offset for record in iter_decode(chunk)]
+            for record in iter_decode(chunk):
+                found.append(record.queue_offset)
+                assert record == stored(store, record.queue_offset)
         position = result.next_offset
         if pauses.random() < 0.3:
             await until(lambda: looker.under_way == 0, "the looker")
@@ -177,7 +198,7 @@ def test_with_it_the_same_is_found_as_without(
 ) -> None:
     store, messages = filled
     encoded = [properties.encode(each) for each in messages]
-    helped = 0
+    helped = gathered = 0
     with asyncio.Runner() as runner:
 
         async def begin() -> tuple[Tasks, Looker]:
@@ -191,15 +212,16 @@ def test_with_it_the_same_is_found_as_without(
         @settings(max_examples=40, deadline=None)
         @given(_expressions, st.integers(0, 1_000))
         def check(expression: str, seed: int) -> None:
-            nonlocal helped
+            nonlocal helped, gathered
             wanted, before = SqlFilter(expression), looked_at(looker)
             found = runner.run(read_all(looker, store, wanted, Random(seed)))
             assert found == [at for at, hit in enumerate(wanted.matches(encoded)) if hit]
             helped += looked_at(looker) > before
+            gathered += held(looker) > 0
 
         check()
         runner.run(tasks.close())
-    assert helped > 5
+    assert min(helped, gathered) > 5
 
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()])
@@ -271,6 +293,33 @@ async def test_one_that_cannot_be_started_is_let_be_for_a_while(
             await asyncio.sleep(0)
         await until(lambda: bool(caplog.messages), "a line about it")
     assert [line.partition("=")[0] for line in caplog.messages] == ["looker_not_started error"]
+
+
+async def test_without_memory_for_both_it_says_what_matches(
+    filled: tuple[MessageStore, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, messages = filled
+    monkeypatch.delattr(os, "memfd_create")
+    async with looking(store) as looker:
+        await started(looker, store, SqlFilter("a = 'nothing'"))
+        found = await read_all(looker, store, SqlFilter("a = 'eu'"), Random(1))
+        assert found == [at for at, each in enumerate(messages) if each.get("a") == "eu"]
+        assert held(looker) == 0
+
+
+async def test_its_memory_goes_with_it(
+    filled: tuple[MessageStore, list[dict[str, str]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    store, _ = filled
+    before = open_files()
+    async with looking(store) as looker:
+        pid = await started(looker, store, SqlFilter("n >= 0"))
+        assert held(looker) > 0
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: "looker" not in running_tasks(), "the end of its task")
+        assert held(looker) == 0
+        assert "looker" not in " ".join(open_files() - before)
+    assert caplog.messages == ["looker_ended code=-9"]
 
 
 async def test_one_that_answers_nonsense_is_killed(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store import gathered
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.engine import MessageStore
+from cometmq.store.gathered import Gathered, Piece
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.store.lookahead import (
     MAX_ASKED,
@@ -60,7 +62,8 @@ class Readers:
     def __init__(self, store: MessageStore, topic: str = "t") -> None:
         self.verdicts = Verdicts()
         self.known: set[tuple[ConsumeQueue, Wanted]] = set()
-        self.ahead = LookAhead(store.log, self.verdicts)
+        self.gathered = Gathered()
+        self.ahead = LookAhead(store.log, self.verdicts, self.gathered)
         self.queue: ConsumeQueue = store.queue(topic, 0)
 
     def read(self, *positions: int, wanted: Wanted = WORDS) -> bool:
@@ -77,6 +80,15 @@ class Readers:
         found = self.ahead.next()
         assert found is not None
         return found
+
+    def answered(
+        self,
+        asked: Asked,
+        numbers: list[int] | None,
+        ends: list[int] | None = None,
+        records: bytes = b"",
+    ) -> bool:
+        return self.ahead.answered(asked, numbers, ends or [], records)
 
 
 def test_only_who_reads_on_is_looked_ahead_for(store: MessageStore) -> None:
@@ -104,7 +116,7 @@ def test_a_request_names_whole_pages_in_one_file(store: MessageStore) -> None:
         last = int.from_bytes(asked.entries[-QUEUE_ENTRY_BYTES : 8 - QUEUE_ENTRY_BYTES], "big")
         assert asked.file.base <= first < last < asked.file.end
         assert readers.ahead.next() is None  # one request a consumer
-        readers.ahead.answered(asked, [])
+        readers.answered(asked, [])
         position += 100
         readers.read(position, asked.offset)
         position = asked.offset
@@ -117,11 +129,11 @@ def test_it_begins_where_the_consumer_will_be_when_the_answer_comes(store: Messa
     readers.read(0, 32)
     first = readers.asked()
     readers.read(32, 3_032)
-    assert readers.ahead.answered(first, [])
+    assert readers.answered(first, [])
     second = readers.asked()
     assert 3_032 + 3_000 < second.offset < 3_032 + 3_000 * 1.5
     readers.read(3_032, 3_132)
-    readers.ahead.answered(second, [])
+    readers.answered(second, [])
     assert readers.asked().offset == second.offset + second.size
 
 
@@ -131,7 +143,7 @@ def test_no_further_than_the_window_and_not_for_who_stands_still(store: MessageS
     while readers.read(position, position + 1):
         position += 1
         asked = readers.asked()
-        readers.ahead.answered(asked, [])
+        readers.answered(asked, [])
         assert readers.ahead.next() is None
     assert WINDOW <= asked.offset + asked.size < WINDOW + MAX_ASKED + PAGE_ENTRIES
 
@@ -156,9 +168,9 @@ def test_whoever_has_least_ahead_comes_first(store: MessageStore) -> None:
     first = readers.asked()
     second = readers.asked()
     assert {first.reader.wanted, second.reader.wanted} == {one, other}
-    readers.ahead.answered(first, [])
+    readers.answered(first, [])
     readers.read(1, 2, wanted=first.reader.wanted)
-    readers.ahead.answered(second, [])
+    readers.answered(second, [])
     readers.read(1, 1_500, wanted=second.reader.wanted)
     assert readers.asked().reader is second.reader
 
@@ -166,7 +178,7 @@ def test_whoever_has_least_ahead_comes_first(store: MessageStore) -> None:
 def test_a_jump_begins_anew(store: MessageStore) -> None:
     readers = Readers(store)
     readers.read(20_000, 20_001)
-    readers.ahead.answered(readers.asked(), [])
+    readers.answered(readers.asked(), [])
     assert not readers.ahead.read_on(readers.queue, Words(), 0, 32)
     assert readers.ahead.read_on(readers.queue, Words(), 32, 64)
     assert readers.asked().offset < 4_000
@@ -185,7 +197,7 @@ def test_an_answer_counts_once(store: MessageStore) -> None:
     readers.read(0, 32)
     asked = readers.asked()
     assert readers.verdicts.find(readers.queue, Words(), asked.offset) is None
-    assert readers.ahead.answered(asked, [0, 255, 256])
+    assert readers.answered(asked, [0, 255, 256])
     found = readers.verdicts.find(readers.queue, Words(), asked.offset)
     assert found == (PAGE_ENTRIES, [0, 255])
     assert readers.verdicts.find(readers.queue, Words(), asked.offset + 256) == (256, [0])
@@ -205,19 +217,81 @@ def test_an_answer_about_what_is_no_more_does_not(tmp_path: Path) -> None:
         return readers.asked()
 
     unseen = asked_anew(0)
-    assert not readers.ahead.answered(unseen, None)
+    assert not readers.answered(unseen, None)
     begun_again = asked_anew(1)
     readers.queue.restart_at(11_000)
-    assert not readers.ahead.answered(begun_again, [0])
+    assert not readers.answered(begun_again, [0])
     dropped = asked_anew(2)
     dropped.file.closed = True
-    assert not readers.ahead.answered(dropped, [0])
+    assert not readers.answered(dropped, [0])
     dropped.file.closed = False
     readers.ahead.forget()
     readers.read(3, 4)
     asked_anew(4)
     assert readers.verdicts.find(readers.queue, Words(), begun_again.offset) is None
     made.close()
+
+
+def test_records_that_came_along_are_held(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    asked = readers.asked()
+    assert asked.gathers
+    assert readers.answered(asked, [5, 7, 300], [2, 5], b"aabbb")
+    start = asked.offset
+    run = readers.gathered.find(readers.queue, WORDS, start)
+    assert run is not None
+    # The third one was not gathered: it is only known to match.
+    assert run.piece(start, 32, 100) == Piece(memoryview(b"aabbb"), 2, start + 300)
+    assert readers.gathered.find(readers.queue, WORDS, start + 300) is None
+    assert readers.verdicts.find(readers.queue, WORDS, start + 256) == (256, [44])
+
+
+def test_all_that_match_came_along(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    asked = readers.asked()
+    assert readers.answered(asked, [5], [2], b"aa")
+    run = readers.gathered.find(readers.queue, WORDS, asked.offset)
+    assert run is not None
+    stop = asked.offset + asked.size
+    assert run.piece(asked.offset, 32, 100) == Piece(memoryview(b"aa"), 1, stop)
+
+
+def test_who_has_much_before_it_gets_verdicts_alone(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered, "MAX_HELD_BYTES_EACH", 2)
+    readers = Readers(store)
+    readers.read(0, 32)
+    first = readers.asked()
+    assert readers.answered(first, [5], [2], b"aa")
+    readers.read(32, 64)
+    second = readers.asked()
+    assert (first.gathers, second.gathers) == (True, False)
+
+
+def test_records_are_held_for_who_reads_on(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    assert readers.answered(readers.asked(), [5], [2], b"aa")
+    assert readers.gathered.held_bytes == 2
+    readers.ahead.read_on(readers.queue, WORDS, 20_000, 20_032)
+    assert readers.gathered.held_bytes == 0
+    readers.read(20_032, 20_064)
+    asked = readers.asked()
+    readers.ahead.forget()
+    assert readers.answered(asked, [5], [2], b"aa")
+    assert readers.gathered.held_bytes == 0
+
+
+def test_who_did_not_come_for_long_is_forgotten(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(0, 32)
+    assert readers.answered(readers.asked(), [5], [2], b"aa")
+    for number in range(64):
+        readers.read(0, 1, wanted=Words(f"b = {number}"))
+    assert readers.gathered.held_bytes == 0
 
 
 def test_bytes_that_are_not_proven_and_far_ones_are_left(store: MessageStore) -> None:

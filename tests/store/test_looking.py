@@ -8,7 +8,7 @@ from cometmq.store.looking import MAX_FRAME_BYTES, BadFrame, Frames, Look, Seen,
 
 LOOKS = [
     Look("a = 'ä'", "/store/commitlog/00000000000000000000", 0, b""),
-    Look("a > 1", "/store/commitlog/00000000001073741824", 1 << 30, bytes(range(200))),
+    Look("a > 1", "/store/commitlog/00000000001073741824", 1 << 30, bytes(range(200)), 3),
 ]
 
 
@@ -22,7 +22,7 @@ def test_a_stream_comes_in_any_pieces(step: int) -> None:
     assert found == LOOKS
 
 
-@pytest.mark.parametrize("seen", [Seen([]), Seen([0, 2_047]), Seen(None)])
+@pytest.mark.parametrize("seen", [Seen([]), Seen([0, 2_047]), Seen([3, 5], [300, 700]), Seen(None)])
 def test_answers(seen: Seen) -> None:
     assert [*Frames(Seen).take(frame(seen))] == [seen]
 

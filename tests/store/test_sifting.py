@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from cometmq.message.record import Record, iter_decode
 from cometmq.store import resident, sifting
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.engine import MessageStore
+from cometmq.store.gathered import Gathered, Run
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
 from cometmq.store.sifting import Matcher, Sifter
 from cometmq.store.verdicts import Verdicts
@@ -181,20 +183,32 @@ def test_what_somebody_looked_at_is_known_to_others_who_want_the_same(store: Mes
 
 
 class Seer:
-    """Has looked at the second page of a queue already; hears who reads on."""
+    """Has looked at the second page of a queue already, and maybe gathered a part of it; hears who
+    reads on."""
 
-    def __init__(self, queue: ConsumeQueue, wanted: Tagged) -> None:
+    def __init__(self, store: MessageStore, wanted: Tagged, gathers: bool) -> None:
         self.verdicts = Verdicts()
+        self.gathered = Gathered()
+        queue = store.queue("t", 0)
         seen = [number - 256 for number in range(256, 512) if number % 3 == 0]
         self.verdicts.put(queue, wanted, 256, 256, seen)
+        if gathers:
+            reads = [store.read("t", 0, 256 + each, 1, 1 << 20, None) for each in seen[:60]]
+            records = [chunk for each in reads for chunk in each.chunks]
+            bounds = [*accumulate(map(len, records), initial=0)]
+            run = Run(queue.restarts, 256, 256 + seen[60], seen[:60], bounds, b"".join(records))
+            self.gathered.put(queue, wanted, run)
         self.heard: list[tuple[int, int]] = []
 
     def read_on(self, queue: ConsumeQueue, wanted: Matcher, start: int, position: int) -> None:
         self.heard.append((start, position))
 
 
-@pytest.mark.parametrize("max_count", [32, 3, 1])
-def test_what_another_has_seen_ahead_is_not_looked_at(tmp_path: Path, max_count: int) -> None:
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize(("max_count", "max_bytes"), [(32, 4_000), (32, 600), (3, 4_000), (1, 0)])
+def test_what_another_has_seen_ahead_is_not_looked_at(
+    tmp_path: Path, max_count: int, max_bytes: int, gathers: bool
+) -> None:
     store = opened(
         tmp_path,
         mapped_file_size_commit_log=FILE_BYTES,
@@ -204,17 +218,20 @@ def test_what_another_has_seen_ahead_is_not_looked_at(tmp_path: Path, max_count:
         put(store, "t", 0, b"", tag=str(number))
     store.commit()
     every_third = Tagged(lambda number: number % 3 == 0)
-    seer = Seer(store.queue("t", 0), every_third)
+    seer = Seer(store, every_third, gathers)
     sifter, position = Sifter(seer), 0
     seen: list[int] = []
     while position < 700:
-        result = look(store, every_third, position, max_count, sifter=sifter)
+        result = look(store, every_third, position, max_count, max_bytes, sifter=sifter)
         assert result is not None
+        assert result.count <= max_count
+        assert result.size_bytes <= max_bytes or result.count == 1
         assert seer.heard.pop() == (position, result.next_offset)
         seen += offsets(result)
         position = result.next_offset
     assert seen == list(range(0, 700, 3))
     assert every_third.looked_at == [*range(256), *range(512, 700)]
+    assert seer.gathered.held_bytes == 0
     store.close()
 
 

@@ -16,12 +16,14 @@ import resource
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final, cast
 
 from cometmq.net.runtime import KEPT_BYTES
+from cometmq.store.files import PosixFiles
+from cometmq.store.gathered import Gathered
 from cometmq.store.lookahead import LookAhead
-from cometmq.store.looking import BadFrame, Frames, Look, Seen, frame
+from cometmq.store.looking import NO_TRAY, TRAY_BYTES, BadFrame, Frames, Look, Seen, frame
 from cometmq.store.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -47,10 +49,12 @@ _ENVIRONMENT: Final = {
     "MALLOC_MMAP_THRESHOLD_": str(KEPT_BYTES),
     "OPENBLAS_NUM_THREADS": "1",
 }
+_files: Final = PosixFiles()
 
 
 class Looker:
-    """Has messages looked at ahead of consumers; ``verdicts`` is what was found out."""
+    """Has messages looked at ahead of consumers; ``verdicts`` is what was found out, ``gathered``
+    what of it a consumer will soon want."""
 
     def __init__(
         self,
@@ -61,11 +65,13 @@ class Looker:
         command: Sequence[str] = COMMAND,
     ) -> None:
         self.verdicts = Verdicts()
+        self.gathered = Gathered()
         self._clock = clock
         self._tasks = tasks
         self._command = command
-        self._ahead = LookAhead(log, self.verdicts)
-        self._under_way: deque[Asked] = deque()
+        self._ahead = LookAhead(log, self.verdicts, self.gathered)
+        self._under_way: deque[tuple[Asked, int]] = deque()
+        self._trays: _Trays | None = None
         self._pipe: _Pipe | None = None
         self._life: asyncio.Task[None] | None = None
         self._rest_ms = 0
@@ -94,6 +100,7 @@ class Looker:
             "lookerPid": str(pid),
             "lookerMemoryBytes": str(memory_bytes(pid) if pid else 0),
             "lookerLookedAt": str(self._looked_at),
+            "lookerHeldBytes": str(self.gathered.held_bytes),
         }
 
     def _ask(self, pipe: _Pipe) -> None:
@@ -101,14 +108,20 @@ class Looker:
             asked = self._ahead.next()
             if asked is None:
                 return
-            self._under_way.append(asked)
+            tray = NO_TRAY
+            if asked.gathers and self._trays is not None:
+                tray = self._trays.take()
+            self._under_way.append((asked, tray))
             self._asked_ms = self._clock.monotonic_ms()
-            file = asked.file
-            pipe.send(Look(asked.reader.wanted.expression, file.path, file.base, asked.entries))
+            file, wanted = asked.file, asked.reader.wanted
+            pipe.send(Look(wanted.expression, file.path, file.base, asked.entries, tray))
 
     def _seen(self, pipe: _Pipe, seen: Seen) -> None:
-        asked = self._under_way.popleft()
-        if self._ahead.answered(asked, seen.numbers):
+        asked, tray = self._under_way.popleft()
+        records = b""
+        if tray != NO_TRAY and self._trays is not None:
+            records = self._trays.clear(tray, seen.ends[-1] if seen.ends else 0)
+        if self._ahead.answered(asked, seen.numbers, seen.ends, records):
             self._looked_at += asked.size
         self._ask(pipe)
 
@@ -128,7 +141,7 @@ class Looker:
                 logger.warning("looker_ended code=%d", code)
                 self._rest(begun_ms)
         finally:
-            self._life = self._pipe = None
+            self._life = self._pipe = self._trays = None
             self._under_way.clear()
             self._ahead.forget()
 
@@ -136,12 +149,19 @@ class Looker:
         """Its exit code if it ended by itself; None when it was not needed any more. Raises
         OSError when it cannot be started."""
         loop = asyncio.get_running_loop()
-        transport, pipe = await loop.subprocess_exec(
-            lambda: _Pipe(self._seen), *self._command,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=None,
-            env=os.environ | _ENVIRONMENT,
-        )  # fmt: skip
+        with closing(_Trays()) as trays:
+            transport, pipe = await loop.subprocess_exec(
+                lambda: _Pipe(self._seen), *self._command, *map(str, trays.handles),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=None,
+                env=os.environ | _ENVIRONMENT, pass_fds=trays.handles,
+            )  # fmt: skip
+            return await self._serve(transport, pipe, trays)
+
+    async def _serve(
+        self, transport: asyncio.SubprocessTransport, pipe: _Pipe, trays: _Trays
+    ) -> int | None:
         idle = self._tasks.spawn(self._until_idle(), name="looker is idle")
+        self._trays = trays
         try:
             self._pipe = pipe
             await asyncio.wait((pipe.ended, idle), return_when=asyncio.FIRST_COMPLETED)
@@ -164,6 +184,30 @@ class Looker:
             FIRST_REST_MS if is_sound else min(max(2 * self._rest_ms, FIRST_REST_MS), MAX_REST_MS)
         )
         self._rests_until_ms = now_ms + self._rest_ms
+
+
+class _Trays:
+    """Memory into which a looker lays records, and from which the broker takes them: a tray for
+    each request under way. Where there is no such memory, none is ever free."""
+
+    def __init__(self) -> None:
+        create = getattr(os, "memfd_create", None)
+        self.handles: tuple[int, ...] = () if create is None else (create("looker"),)
+        self._free = [*range(MAX_UNDER_WAY)] if self.handles else []
+
+    def take(self) -> int:
+        """One that is free."""
+        return self._free.pop() if self._free else NO_TRAY
+
+    def clear(self, tray: int, size_bytes: int) -> bytes:
+        """What is in it; it is free then."""
+        self._free.append(tray)
+        return _files.pread(self.handles[0], size_bytes, tray * TRAY_BYTES)
+
+    def close(self) -> None:
+        """Give it back."""
+        for handle in self.handles:
+            _files.close(handle)
 
 
 class _Pipe(asyncio.SubprocessProtocol):

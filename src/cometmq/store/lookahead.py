@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from cometmq.store.gathered import Gathered, Run
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.verdicts import PAGE_ENTRIES
 
@@ -76,7 +77,8 @@ class _Reader:
 
 class Asked(NamedTuple):
     """A request: ``size`` messages of a reader's queue from ``offset`` on, in one log file, by
-    their ``entries``; of the queue as it is since ``restarts``."""
+    their ``entries``; of the queue as it is since ``restarts``. With ``gathers`` the records that
+    match are wanted too."""
 
     reader: _Reader
     restarts: int
@@ -84,16 +86,18 @@ class Asked(NamedTuple):
     size: int
     file: LogFile
     entries: bytes
+    gathers: bool
 
 
 class LookAhead:
     """Of all consumers of a store: at most one request each is under way."""
 
-    __slots__ = ("_log", "_readers", "_verdicts")
+    __slots__ = ("_gathered", "_log", "_readers", "_verdicts")
 
-    def __init__(self, log: CommitLog, verdicts: Verdicts) -> None:
+    def __init__(self, log: CommitLog, verdicts: Verdicts, gathered: Gathered) -> None:
         self._log = log
         self._verdicts = verdicts
+        self._gathered = gathered
         self._readers: OrderedDict[tuple[ConsumeQueue, Wanted], _Reader] = OrderedDict()
 
     def read_on(self, queue: ConsumeQueue, wanted: Wanted, start: int, position: int) -> bool:
@@ -106,9 +110,11 @@ class LookAhead:
                 return False
             self._readers[key] = _Reader(queue, wanted, position, position, position)
             if len(self._readers) > _MAX_READERS:
-                self._readers.popitem(last=False)
+                stale, _ = self._readers.popitem(last=False)
+                self._gathered.drop(*stale)
             return False
         if start != reader.position:
+            self._gathered.drop(*key)
             reader.position = reader.reach = reader.last_at = position
             return False
         reader.position = position
@@ -118,6 +124,7 @@ class LookAhead:
     def forget(self) -> None:
         """There is nobody to ask any more: what is under way will not be answered."""
         self._readers.clear()
+        self._gathered.clear()
 
     def next(self) -> Asked | None:
         """What to look at now: for whoever has the least ahead that is known."""
@@ -162,11 +169,15 @@ class LookAhead:
         if file.unproven is not None and not file.is_proven(first, place + size):
             return None
         count = len(entries) // QUEUE_ENTRY_BYTES
-        return Asked(reader, queue.restarts, start, count, file, bytes(entries))
+        gathers = self._gathered.has_room(queue, reader.wanted)
+        return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers)
 
-    def answered(self, asked: Asked, numbers: list[int] | None) -> bool:
-        """Take note of which of the messages match; None says that it could not be found out.
-        False when they are no more what was asked about."""
+    def answered(
+        self, asked: Asked, numbers: list[int] | None, ends: list[int], records: bytes
+    ) -> bool:
+        """Take note of which of the messages match; None says that it could not be found out. The
+        first of them, which end at ``ends``, are in ``records``. False when they are no more what
+        was asked about."""
         reader = asked.reader
         moved = reader.position - reader.asked_at
         if moved >= 0:
@@ -175,6 +186,11 @@ class LookAhead:
         if numbers is None or asked.restarts != reader.queue.restarts or asked.file.closed:
             return False
         self._verdicts.put(reader.queue, reader.wanted, asked.offset, asked.size, numbers)
+        if ends and self._readers.get((reader.queue, reader.wanted)) is reader:
+            size = asked.size if len(ends) == len(numbers) else numbers[len(ends)]
+            start, stop = asked.offset, asked.offset + size
+            run = Run(asked.restarts, start, stop, numbers[: len(ends)], [0, *ends], records)
+            self._gathered.put(reader.queue, reader.wanted, run)
         return True
 
 

@@ -12,6 +12,9 @@ T = TypeVar("T")
 
 _LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 1 << 20
+#: Records that match are laid into memory that both sides have: trays of this size.
+TRAY_BYTES: Final = 1 << 20
+NO_TRAY: Final = -1
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -21,18 +24,22 @@ class BadFrame(Exception):
 
 class Look(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Which of these messages match? Their queue entries (layout.py) are of records in the log
-    file at ``path``, which begins at the physical offset ``base``."""
+    file at ``path``, which begins at the physical offset ``base``. The records of those that do are
+    to be laid into the tray of this number."""
 
     expression: str
     path: str
     base: int
     entries: bytes
+    tray: int = NO_TRAY
 
 
 class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The numbers of those that match, from 0 and upwards; None when the file has other records."""
+    """The numbers of those that match, from 0 and upwards; None when the file has other records.
+    The first of them lie in the tray, one behind the other: ``ends`` says where each ends."""
 
     numbers: list[int] | None
+    ends: list[int] = []
 
 
 def frame(value: Look | Seen) -> bytes:

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cometmq.filter.stored import texts_at
+from cometmq.store.gathered import Gathered
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
@@ -24,6 +25,7 @@ from cometmq.store.verdicts import PAGE_ENTRIES, Verdicts
 if TYPE_CHECKING:
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.gathered import Run
     from cometmq.store.reader import Query, ReadLimits
 
 _BLOCK_STEP = 32
@@ -57,11 +59,16 @@ class Matcher(Protocol):
 
 
 class Ahead(Protocol):
-    """Who looks at messages before they are asked for, and says in ``verdicts`` what it saw."""
+    """Who looks at messages before they are asked for."""
 
     @property
     def verdicts(self) -> Verdicts:
         """What is known."""
+        ...
+
+    @property
+    def gathered(self) -> Gathered:
+        """Records that match."""
         ...
 
     def read_on(self, queue: ConsumeQueue, wanted: Matcher, start: int, position: int) -> None:
@@ -93,6 +100,18 @@ class _Answer:
     def room(self) -> int:
         """How many messages more."""
         return self.max_count - self.count
+
+    def take_gathered(self, run: Run, at: int) -> int:
+        """Add what a run has from a queue offset on; gives where to go on."""
+        max_bytes = self.max_bytes - self.size_bytes
+        records, count, onward = run.piece(at, self.room, max_bytes)
+        if not count and not self.count:
+            records, count, onward = run.piece(at, 1, HOLE_SIZE)
+        if count:
+            self.chunks.append(records)
+            self.count += count
+            self.size_bytes += len(records)
+        return onward
 
     def take(self, look: _Look) -> None:
         """Add what matches, as far as there is room; at least one message comes always."""
@@ -145,6 +164,7 @@ class Sifter:
         self._looks: OrderedDict[tuple[ConsumeQueue, Matcher], _Look] = OrderedDict()
         self._ahead = ahead
         self._verdicts = Verdicts() if ahead is None else ahead.verdicts
+        self._gathered = Gathered() if ahead is None else ahead.gathered
 
     def read(
         self, query: Query, log: CommitLog, limits: ReadLimits, matcher: Matcher
@@ -171,14 +191,10 @@ class Sifter:
             at = look.next_offset
             if look.matching or not answer.room or at >= stop:
                 break
-            known_numbers = self._verdicts.find(queue, matcher, at)
-            if known_numbers is not None:
-                found = _known_look(query, log, at, stop, known_numbers, answer.room)
-            else:
-                size = _size_of_block(at - start, answer)
-                if goes_on:
-                    size = max(size, min(2 * look.size, _MAX_BLOCK))
-                found = self._look(query, log, at, stop, size, matcher)
+            size = _size_of_block(at - start, answer)
+            if goes_on:
+                size = max(size, min(2 * look.size, _MAX_BLOCK))
+            found = self._onward(query, log, answer, stop, size, matcher, at)
             if found is None:
                 break
             look = found
@@ -191,6 +207,26 @@ class Sifter:
             return empty(ReadStatus.NO_MATCHED_MESSAGE, at, low, high)
         chunks, count, size_bytes = answer.chunks, answer.count, answer.size_bytes
         return ReadResult(ReadStatus.FOUND, at, low, high, chunks, count, size_bytes, False, [])
+
+    def _onward(
+        self,
+        query: Query,
+        log: CommitLog,
+        answer: _Answer,
+        stop: int,
+        size: int,
+        matcher: Matcher,
+        at: int,
+    ) -> _Look | None:
+        """What comes next, the cheapest way; None when nothing can be said or added."""
+        run = self._gathered.find(query.queue, matcher, at)
+        if run is not None:
+            onward = answer.take_gathered(run, at)
+            return _Look(None, at, onward, []) if onward > at else None
+        known = self._verdicts.find(query.queue, matcher, at)
+        if known is not None:
+            return _known_look(query, log, at, stop, known, answer.room)
+        return self._look(query, log, at, stop, size, matcher)
 
     def _look(
         self, query: Query, log: CommitLog, offset: int, stop: int, size: int, matcher: Matcher

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.engine import MessageStore
-from cometmq.store.looking import Frames, Look, Seen, frame
+from cometmq.store.looking import NO_TRAY, TRAY_BYTES, Frames, Look, Seen, frame
+from cometmq.store.tools import look
 from cometmq.store.tools.look import MAP_AGE_MS, Eyes, requests
 from tests.store.stores import opened, put
 
@@ -34,10 +36,25 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     made.close()
 
 
-def request(store: MessageStore, expression: str = EXPRESSION, start: int = 0) -> Look:
+def request(
+    store: MessageStore, expression: str = EXPRESSION, start: int = 0, tray: int = NO_TRAY
+) -> Look:
     (file,) = store.log.segments.files
     entries = bytes(store.queue("t", 0).read(start, MESSAGES))
-    return Look(expression, file.path, file.base, entries)
+    return Look(expression, file.path, file.base, entries, tray)
+
+
+@pytest.fixture
+def trays() -> Iterator[int]:
+    made = os.memfd_create("trays")
+    yield made
+    os.close(made)
+
+
+def records_of(store: MessageStore, *numbers: int) -> list[bytes]:
+    """As they are stored."""
+    found = [store.read("t", 0, number, 1, 1 << 20, None) for number in numbers]
+    return [b"".join(each.chunks) for each in found]
 
 
 def test_it_says_which_match(store: MessageStore) -> None:
@@ -46,6 +63,30 @@ def test_it_says_which_match(store: MessageStore) -> None:
     assert seen.numbers == list(range(100, 1_200))
     assert eyes.look(request(store, start=1_000)).numbers == list(range(200))
     assert eyes.look(request(store, "number < 0")).numbers == []
+
+
+def test_it_lays_the_records_that_match_into_the_tray(store: MessageStore, trays: int) -> None:
+    eyes = Eyes(VirtualClock(), trays)
+    for tray, first in ((2, 100), (0, 700), (2, 1_197)):
+        seen = eyes.look(request(store, f"number >= {first} AND number < 1200", tray=tray))
+        wanted = records_of(store, *range(first, 1_200))
+        assert seen.numbers == list(range(first, 1_200))
+        assert seen.ends == [*accumulate(map(len, wanted))]
+        assert os.pread(trays, seen.ends[-1], tray * TRAY_BYTES) == b"".join(wanted)
+    assert eyes.look(request(store, "number < 0", tray=1)) == Seen([], [])
+    assert eyes.look(request(store, "number < 9")).ends == []
+
+
+def test_what_the_tray_has_no_room_for(
+    store: MessageStore, trays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = records_of(store, 100, 101, 102)
+    size_bytes = sum(map(len, wanted))
+    monkeypatch.setattr(look, "TRAY_BYTES", size_bytes)
+    seen = Eyes(VirtualClock(), trays).look(request(store, tray=0))
+    assert seen.numbers == list(range(100, 1_200))
+    assert seen.ends == [*accumulate(map(len, wanted))]
+    assert os.fstat(trays).st_size == size_bytes
 
 
 def test_many_expressions(store: MessageStore) -> None:
@@ -113,11 +154,12 @@ def test_other_bytes_than_records(store: MessageStore) -> None:
     assert maps_of(str(zeros)) == 0
 
 
-def process() -> subprocess.Popen[bytes]:
+def process(*handles: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "cometmq.store.tools.look"],
+        [sys.executable, "-m", "cometmq.store.tools.look", *map(str, handles)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        pass_fds=handles,
     )
 
 
@@ -131,6 +173,14 @@ def test_a_process_answers_until_its_input_ends(store: MessageStore) -> None:
         found = [*Frames(Seen).take(answers)]
         assert [seen.numbers for seen in found] == [list(range(number)) for number in range(20)]
         assert looker.returncode == 0
+
+
+def test_a_process_and_its_trays(store: MessageStore, trays: int) -> None:
+    with process(trays) as looker:
+        answers, _ = looker.communicate(frame(request(store, tray=3)), timeout=END_S)
+        (seen,) = Frames(Seen).take(answers)
+        wanted = b"".join(records_of(store, *range(100, 1_200)))
+        assert os.pread(trays, seen.ends[-1], 3 * TRAY_BYTES) == wanted
 
 
 def test_a_process_ends_when_nobody_takes_its_answers(store: MessageStore) -> None:

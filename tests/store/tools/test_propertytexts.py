@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pytest
 
@@ -115,3 +116,17 @@ def test_lengths_that_lead_out_of_the_file_are_refused(magic: int, number: int) 
     log.data[at + 4 : at + 8] = magic.to_bytes(4, "big")
     log.data[at + 84 : at + 88] = (1 << 20).to_bytes(4, "big")
     assert log.texts() is None
+
+
+def test_records_side_by_side() -> None:
+    log = made()
+    mapped, entries = RecordMap(memoryview(log.data), BASE), b"".join(log.entries)
+    places = [QUEUE_ENTRY.unpack(each)[:2] for each in log.entries]
+    records = [bytes(log.data[place - BASE :][:size]) for place, size in places]
+    found = mapped.gather(entries, [0, 2, 3], 1 << 20)
+    assert found.records == records[0] + records[2] + records[3]
+    assert found.ends == [*accumulate(map(len, (records[0], records[2], records[3])))]
+    room = len(records[0]) + len(records[2])
+    assert mapped.gather(entries, [0, 2, 3], room) == (records[0] + records[2], found.ends[:2])
+    assert mapped.gather(entries, [0, 2, 3], room - 1) == (records[0], found.ends[:1])
+    assert mapped.gather(entries, [0, 2, 3], 1) == (b"", [])

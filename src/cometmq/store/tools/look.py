@@ -1,9 +1,10 @@
 """A process of its own that looks at messages: a broker's looker (broker/looker.py).
 
-    python -m cometmq.store.tools.look
+    python -m cometmq.store.tools.look [TRAYS]
 
-takes requests from its input and gives answers to its output (store/looking.py). It may wait for
-the disk, as a broker may not. Its input ends with the broker, however that ended, and so does it.
+takes requests from its input and gives answers to its output (store/looking.py), and lays records
+into the file with the descriptor TRAYS. It may wait for the disk, as a broker may not. Its input
+ends with the broker, however that ended, and so does it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
-from cometmq.store.looking import Frames, Look, Seen, frame
+from cometmq.store.looking import NO_TRAY, TRAY_BYTES, Frames, Look, Seen, frame
 from cometmq.store.tools.propertytexts import RecordMap
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ _files: Final = ReadOnlyFiles()
 class Eyes:
     """Answers requests: with the log files that it has mapped, and the expressions it has read."""
 
-    __slots__ = ("_clock", "_filters", "_mapped_ms", "_maps")
+    __slots__ = ("_clock", "_filters", "_mapped_ms", "_maps", "_trays")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, trays: int | None = None) -> None:
         self._clock = clock
+        self._trays = trays
         self._maps: OrderedDict[str, RecordMap] = OrderedDict()
         self._filters: OrderedDict[str, SqlFilter] = OrderedDict()
         self._mapped_ms = 0
@@ -64,7 +66,15 @@ class Eyes:
                 return Seen(None)
             first = at // QUEUE_ENTRY_BYTES
             found += [first + number for number in wanted.select(texts)]
-        return Seen(found)
+        return Seen(found, self._gather(request, mapped, found))
+
+    def _gather(self, request: Look, mapped: RecordMap, matching: list[int]) -> list[int]:
+        """Lay records into a tray; gives where each ends in it."""
+        if request.tray == NO_TRAY or self._trays is None or not matching:
+            return []
+        records, ends = mapped.gather(request.entries, matching, TRAY_BYTES)
+        _files.pwrite(self._trays, records, request.tray * TRAY_BYTES)
+        return ends
 
     def rest(self) -> None:
         """Let go of all files."""
@@ -115,7 +125,7 @@ def main() -> int:
     """Answer until the input ends."""
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is meant for the broker
-    eyes = Eyes(SystemClock())
+    eyes = Eyes(SystemClock(), int(sys.argv[1]) if sys.argv[1:] else None)
     source, target = sys.stdin.fileno(), sys.stdout.fileno()
     for request in requests(source, eyes):
         answer = memoryview(frame(eyes.look(request)))

@@ -45,6 +45,13 @@ class _Places(NamedTuple):
     ends: list[int]
 
 
+class Gathering(NamedTuple):
+    """Records one behind the other, and where each ends."""
+
+    records: bytes
+    ends: list[int]
+
+
 class RecordMap:
     """A log file in memory: ``view`` is of its bytes, the first of them at physical offset
     ``base``."""
@@ -76,6 +83,16 @@ class RecordMap:
         texts = _PARTING.join(pieces).decode(CODEC).split(_PARTING.decode(CODEC))
         return texts if len(texts) == len(pieces) else texts_of(pieces)
 
+    def gather(self, entries: bytes, matching: list[int], max_bytes: int) -> Gathering:
+        """The records of those queue entries that have these numbers, the first ones that fit."""
+        found = np.frombuffer(entries, _ENTRY)[matching]
+        sizes, starts = numbers(found["size"]), numbers(found["place"]) - self._base
+        ends = sizes.cumsum()
+        fitting = int(ends.searchsorted(max_bytes, side="right"))
+        view, stops = self._view, (starts + sizes)[:fitting].tolist()
+        pieces = [view[start:stop] for start, stop in zip(starts.tolist(), stops, strict=False)]
+        return Gathering(b"".join(pieces), ends[:fitting].tolist())
+
     def _one_by_one(self, starts: Ints, sizes: Ints) -> list[str] | None:
         places = zip(starts.tolist(), sizes.tolist(), strict=True)
         try:
@@ -85,10 +102,11 @@ class RecordMap:
 
     def _are_there(self, starts: Ints, sizes: Ints, offsets: Ints) -> bool:
         words = self._words
+        magics = words[starts + MAGIC_POSITION]
         return (
-            np.array_equal(words[starts], sizes)
-            and np.array_equal(self._offsets[starts + PHYSICAL_OFFSET_POSITION], offsets)
-            and bool(np.isin(words[starts + MAGIC_POSITION], (MAGIC_V1, MAGIC_V2)).all())
+            bool((words[starts] == sizes).all())
+            and bool((self._offsets[starts + PHYSICAL_OFFSET_POSITION] == offsets).all())
+            and bool(((magics == MAGIC_V1) | (magics == MAGIC_V2)).all())
         )
 
     def _plain(self, starts: Ints, sizes: Ints) -> _Places | None:

@@ -1,0 +1,104 @@
+"""Records ahead of consumers that filter, as the looker (broker/looker.py) gathered them.
+
+The looker has every record before it that matches. So that the broker need not go for each of them
+again, it lays copies of them side by side, and a pull gives a piece of that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from cometmq.store.consumequeue import ConsumeQueue
+
+#: Held for all consumers together, and for one.
+MAX_HELD_BYTES: Final = 32 << 20
+MAX_HELD_BYTES_EACH: Final = 4 << 20
+
+
+class Piece(NamedTuple):
+    """``messages`` records of a run: up to ``next_offset`` of the queue no other one matches."""
+
+    records: memoryview
+    messages: int
+    next_offset: int
+
+
+class Run(NamedTuple):
+    """The records that match of a queue from ``offset`` up to ``stop``, as it is since
+    ``restarts``. ``numbers`` counts them from ``offset`` on; in ``records`` one begins at each of
+    ``bounds``, and ends at the next."""
+
+    restarts: int
+    offset: int
+    stop: int
+    numbers: list[int]
+    bounds: list[int]
+    records: bytes
+
+    def piece(self, at: int, max_count: int, max_bytes: int) -> Piece:
+        """Records from a queue offset within the run on."""
+        numbers, bounds = self.numbers, self.bounds
+        first = bisect_left(numbers, at - self.offset)
+        last = min(first + max_count, len(numbers))
+        begin = bounds[first]
+        if bounds[last] - begin > max_bytes:
+            last = bisect_right(bounds, begin + max_bytes, first, last) - 1
+        onward = self.offset + numbers[last] if last < len(numbers) else self.stop
+        return Piece(memoryview(self.records)[begin : bounds[last]], last - first, onward)
+
+
+class Gathered:
+    """Of all consumers: what each one has before it, and what it passed no more."""
+
+    __slots__ = ("_held_bytes", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[tuple[ConsumeQueue, object], deque[Run]] = OrderedDict()
+        self._held_bytes: dict[tuple[ConsumeQueue, object], int] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Records of all consumers."""
+        return sum(self._held_bytes.values())
+
+    def has_room(self, queue: ConsumeQueue, wanted: object) -> bool:
+        """Whether more is to be gathered for a consumer."""
+        return self._held_bytes.get((queue, wanted), 0) < MAX_HELD_BYTES_EACH
+
+    def put(self, queue: ConsumeQueue, wanted: object, run: Run) -> None:
+        """Hold a run that lies behind those that are held for the consumer. If that is too much,
+        nothing is held any more for whom nothing was gathered for the longest time."""
+        key = queue, wanted
+        self._runs.setdefault(key, deque()).append(run)
+        self._runs.move_to_end(key)
+        self._held_bytes[key] = self._held_bytes.get(key, 0) + len(run.records)
+        while self.held_bytes > MAX_HELD_BYTES:
+            self.drop(*next(iter(self._runs)))
+
+    def find(self, queue: ConsumeQueue, wanted: object, at: int) -> Run | None:
+        """The run that a queue offset is in. What is before it goes."""
+        key = queue, wanted
+        runs = self._runs.get(key)
+        if runs is None:
+            return None
+        while runs:
+            run = runs[0]
+            if run.restarts == queue.restarts and at < run.stop:
+                return run if at >= run.offset else None
+            runs.popleft()
+            self._held_bytes[key] -= len(run.records)
+        self.drop(*key)
+        return None
+
+    def drop(self, queue: ConsumeQueue, wanted: object) -> None:
+        """A consumer reads on somewhere else."""
+        self._runs.pop((queue, wanted), None)
+        self._held_bytes.pop((queue, wanted), None)
+
+    def clear(self) -> None:
+        """Nobody reads any more."""
+        self._runs.clear()
+        self._held_bytes.clear()
