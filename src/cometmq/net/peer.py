@@ -4,11 +4,11 @@ Turns. A pipelining client may have hundreds of requests in one read. At most FR
 them, or TURN_NS of work, are served before the other connections get theirs; the rest waits in the
 protocol object, and reading pauses when that grows.
 
-Writes. Answers are collected and leave in one write at the end of the turn that made them. When the
-peer does not read, its answers pile up to the transport's limit and it is not read either, for at
-most STALL_LIMIT_MS: clients share one connection for sends and heartbeats, and a stalled one would
-expire whole groups. After that it is read again as ``congested`` (sends are refused, what is urgent
-is served), and at WRITE_BOUND_BYTES it is closed.
+Writes. Answers are collected and leave in one write, after the round of the loop that made them
+(departures.py). When the peer does not read, its answers pile up to the transport's limit and it is
+not read either, for at most STALL_LIMIT_MS: clients share one connection for sends and heartbeats,
+and a stalled one would expire whole groups. After that it is read again as ``congested`` (sends are
+refused, what is urgent is served), and at WRITE_BOUND_BYTES it is closed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
+from cometmq.net.departures import Departures
 from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
 from cometmq.protocol.frame import JSON, decode_head
 from cometmq.protocol.framer import FrameTooLarge
@@ -68,6 +69,7 @@ class Peer(asyncio.Protocol):
         peers: dict[Peer, None],
         max_peers: int = MAX_PEERS,
         lookout: Lookout | None = None,
+        departures: Departures | None = None,
     ) -> None:
         self.router = router
         self._clock = clock
@@ -76,11 +78,11 @@ class Peer(asyncio.Protocol):
         self._max_peers = max_peers
         self._lookout = lookout
         self._loop = asyncio.get_running_loop()
+        self._departures = departures or Departures(watchdog)
         self._connection: Connection[Waiter] = Connection()
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
         self._out: list[bytes | memoryview] = []
-        self._in_turn = False
         self._turn_due = False
         self._flush_due = False
         self._reading = True
@@ -175,18 +177,12 @@ class Peer(asyncio.Protocol):
         handle = self.router.handle
         backlog = self._backlog
         event: Event[Waiter] | None = None
-        self._in_turn = True
-        try:
-            self._fill(backlog)
-            while backlog:
-                event = backlog.popleft()
-                handle(self, event)
-                if now_ns() > stop_ns:
-                    break
-        finally:
-            self._in_turn = False
-        if self._out:
-            self.flush()
+        self._fill(backlog)
+        while backlog:
+            event = backlog.popleft()
+            handle(self, event)
+            if now_ns() > stop_ns:
+                break
         if backlog or self._connection.has_more:
             self._continue()
         elif not self._reading and (self._writable or self.congested):
@@ -228,23 +224,18 @@ class Peer(asyncio.Protocol):
     # ------------------------------------------------------------------------------------ writing
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes; they leave at the end of this turn, or soon when no turn is on."""
+        """Queue bytes; they leave soon."""
         self._out.append(data)
-        if not self._in_turn and not self._flush_due:
+        if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush_alone)
+            self._departures.add(self.flush)
 
     def write_all(self, data: Iterable[bytes | memoryview]) -> None:
         """Queue several pieces as :meth:`write` does one."""
         self._out += data
-        if not self._in_turn and not self._flush_due:
+        if not self._flush_due:
             self._flush_due = True
-            self._loop.call_soon(self._flush_alone)
-
-    def _flush_alone(self) -> None:
-        begin_ns = self._clock.monotonic_ns()
-        self.flush()
-        self._watchdog.turn("flush", self._clock.monotonic_ns() - begin_ns)
+            self._departures.add(self.flush)
 
     def push(self, data: bytes) -> None:
         """Queue bytes for a :meth:`flush` that the caller will do itself."""

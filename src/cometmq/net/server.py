@@ -14,6 +14,7 @@ import socket
 from collections.abc import Set
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cometmq.net.departures import Departures
 from cometmq.net.peer import IDLE_LIMIT_MS, MAX_PEERS, Peer
 from cometmq.net.watchdog import Watchdog
 
@@ -69,6 +70,7 @@ class Server:
         self._scanning = False
         self._max_peers = max_connections()
         self.watchdog = watchdog or Watchdog(clock)
+        self._departures = Departures(self.watchdog)
         # In the order of their coming, as all that is done to each of them should be.
         self._peers: dict[Peer, None] = {}
 
@@ -121,6 +123,7 @@ class Server:
             peers=self._peers,
             max_peers=self._max_peers,
             lookout=self._lookout,
+            departures=self._departures,
         )
 
     async def _accept(self, listener: socket.socket) -> None:
