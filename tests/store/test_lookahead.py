@@ -148,7 +148,33 @@ def test_no_further_than_the_window_and_not_for_who_stands_still(store: MessageS
     assert WINDOW <= asked.offset + asked.size < WINDOW + MAX_ASKED + PAGE_ENTRIES
 
 
-def test_what_is_known_is_not_asked_for(store: MessageStore) -> None:
+def test_of_what_is_known_the_records_are_asked_for(store: MessageStore) -> None:
+    readers = Readers(store)
+    third = [*range(0, 5_000, 3)]
+    readers.verdicts.put(readers.queue, WORDS, 0, 5_000, third)
+    readers.read(0, 1)
+    first = readers.asked()
+    inside = range(first.offset, first.offset + first.size)
+    assert first.known == [each - first.offset for each in third if each in inside]
+    assert readers.answered(first, first.known, [2], b"aa")
+    assert readers.gathered.find(readers.queue, WORDS, first.offset) is not None
+    readers.read(1, 2)
+    second = readers.asked()
+    assert second.offset == first.offset + first.size
+    assert second.known is None  # not of all of them
+    short = Readers(store, "short")
+    short.verdicts.put(short.queue, WORDS, 0, short.queue.max_offset, third)
+    short.read(0, 1_000)
+    rest = short.asked()
+    assert rest.size % PAGE_ENTRIES
+    inside = range(rest.offset, rest.offset + rest.size)
+    assert rest.known == [each - rest.offset for each in third if each in inside]
+
+
+def test_what_is_known_is_not_asked_for_again(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathered, "MAX_HELD_BYTES_EACH", 0)
     readers = Readers(store)
     readers.verdicts.put(readers.queue, Words(), 0, 8_192, [])
     readers.read(0, 1)

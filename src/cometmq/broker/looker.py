@@ -113,8 +113,8 @@ class Looker:
                 tray = self._trays.take()
             self._under_way.append((asked, tray))
             self._asked_ms = self._clock.monotonic_ms()
-            file, wanted = asked.file, asked.reader.wanted
-            pipe.send(Look(wanted.expression, file.path, file.base, asked.entries, tray))
+            file, expression = asked.file, asked.reader.wanted.expression
+            pipe.send(Look(expression, file.path, file.base, asked.entries, tray, asked.known))
 
     def _seen(self, pipe: _Pipe, seen: Seen) -> None:
         asked, tray = self._under_way.popleft()
@@ -122,7 +122,7 @@ class Looker:
         if tray != NO_TRAY and self._trays is not None:
             records = self._trays.clear(tray, seen.ends[-1] if seen.ends else 0)
         if self._ahead.answered(asked, seen.numbers, seen.ends, records):
-            self._looked_at += asked.size
+            self._looked_at += asked.size if asked.known is None else 0
         self._ask(pipe)
 
     # ------------------------------------------------------------------------------- the process

@@ -78,7 +78,7 @@ class _Reader:
 class Asked(NamedTuple):
     """A request: ``size`` messages of a reader's queue from ``offset`` on, in one log file, by
     their ``entries``; of the queue as it is since ``restarts``. With ``gathers`` the records that
-    match are wanted too."""
+    match are wanted too; they are all that is wanted where it is ``known`` which match."""
 
     reader: _Reader
     restarts: int
@@ -87,6 +87,7 @@ class Asked(NamedTuple):
     file: LogFile
     entries: bytes
     gathers: bool
+    known: list[int] | None
 
 
 class LookAhead:
@@ -139,7 +140,10 @@ class LookAhead:
         return None
 
     def _skip_known(self, reader: _Reader) -> bool:
-        """Go on to what is not known; False when all of the window is."""
+        """Go on to where something is to be done; False when all of the window is known, and
+        enough is gathered."""
+        if self._gathered.has_room(reader.queue, reader.wanted):
+            return True
         start, stop = reader.next_start, reader.position + WINDOW
         find = self._verdicts.find
         while start < stop:
@@ -170,7 +174,19 @@ class LookAhead:
             return None
         count = len(entries) // QUEUE_ENTRY_BYTES
         gathers = self._gathered.has_room(queue, reader.wanted)
-        return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers)
+        known = self._known(reader, start, count) if gathers else None
+        return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers, known)
+
+    def _known(self, reader: _Reader, start: int, count: int) -> list[int] | None:
+        """Which of so many messages match, counted from the first; None when it is not known of
+        all of them."""
+        numbers: list[int] = []
+        for at in range(start, start + count, PAGE_ENTRIES):
+            found = self._verdicts.find(reader.queue, reader.wanted, at)
+            if found is None or at + found[0] < min(at + PAGE_ENTRIES, start + count):
+                return None
+            numbers += [at - start + number for number in found[1]]
+        return [number for number in numbers if number < count] if count % PAGE_ENTRIES else numbers
 
     def answered(
         self, asked: Asked, numbers: list[int] | None, ends: list[int], records: bytes
@@ -185,7 +201,8 @@ class LookAhead:
         reader.asked_at = -1
         if numbers is None or asked.restarts != reader.queue.restarts or asked.file.closed:
             return False
-        self._verdicts.put(reader.queue, reader.wanted, asked.offset, asked.size, numbers)
+        if asked.known is None:
+            self._verdicts.put(reader.queue, reader.wanted, asked.offset, asked.size, numbers)
         if ends and self._readers.get((reader.queue, reader.wanted)) is reader:
             size = asked.size if len(ends) == len(numbers) else numbers[len(ends)]
             start, stop = asked.offset, asked.offset + size

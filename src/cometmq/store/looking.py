@@ -25,13 +25,14 @@ class BadFrame(Exception):
 class Look(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Which of these messages match? Their queue entries (layout.py) are of records in the log
     file at ``path``, which begins at the physical offset ``base``. The records of those that do are
-    to be laid into the tray of this number."""
+    to be laid into the tray of this number; that is all when it is ``known`` which match."""
 
     expression: str
     path: str
     base: int
     entries: bytes
     tray: int = NO_TRAY
+    known: list[int] | None = None
 
 
 class Seen(msgspec.Struct, array_like=True, frozen=True, gc=False):

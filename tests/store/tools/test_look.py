@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.engine import MessageStore
@@ -75,6 +76,20 @@ def test_it_lays_the_records_that_match_into_the_tray(store: MessageStore, trays
         assert os.pread(trays, seen.ends[-1], tray * TRAY_BYTES) == b"".join(wanted)
     assert eyes.look(request(store, "number < 0", tray=1)) == Seen([], [])
     assert eyes.look(request(store, "number < 9")).ends == []
+
+
+def test_where_it_is_known_what_matches_the_records_are_laid_out(
+    store: MessageStore, trays: int
+) -> None:
+    asked = request(store, "no expression", tray=0)
+    known = [1, 5, 1_400]
+    seen = Eyes(VirtualClock(), trays).look(structs.replace(asked, known=known))
+    assert seen.numbers == known
+    assert os.pread(trays, seen.ends[-1], 0) == b"".join(records_of(store, *known))
+    zeros = Path(asked.path + ".zeros")
+    zeros.write_bytes(bytes(1 << 20))
+    gone = structs.replace(asked, known=known, path=str(zeros))
+    assert Eyes(VirtualClock(), trays).look(gone) == Seen(None)
 
 
 def test_what_the_tray_has_no_room_for(

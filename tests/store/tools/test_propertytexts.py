@@ -124,9 +124,13 @@ def test_records_side_by_side() -> None:
     places = [QUEUE_ENTRY.unpack(each)[:2] for each in log.entries]
     records = [bytes(log.data[place - BASE :][:size]) for place, size in places]
     found = mapped.gather(entries, [0, 2, 3], 1 << 20)
+    assert found is not None
     assert found.records == records[0] + records[2] + records[3]
     assert found.ends == [*accumulate(map(len, (records[0], records[2], records[3])))]
     room = len(records[0]) + len(records[2])
     assert mapped.gather(entries, [0, 2, 3], room) == (records[0] + records[2], found.ends[:2])
     assert mapped.gather(entries, [0, 2, 3], room - 1) == (records[0], found.ends[:1])
     assert mapped.gather(entries, [0, 2, 3], 1) == (b"", [])
+    log.data[places[2][0] - BASE] ^= 1
+    assert mapped.gather(entries, [0, 2, 3], 1 << 20) is None
+    assert mapped.gather(entries, [0, 1, 3], 1 << 20) is not None

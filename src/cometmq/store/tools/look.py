@@ -57,24 +57,36 @@ class Eyes:
             mapped = self._map(request.path, request.base)
         except (OSError, ValueError):  # the broker dropped the file
             return Seen(None)
+        found = request.known
+        if found is None:
+            found = self._select(request, mapped)
+        ends = None if found is None else self._gather(request, mapped, found)
+        if found is None or ends is None:
+            self.rest()
+            return Seen(None)
+        return Seen(found, ends)
+
+    def _select(self, request: Look, mapped: RecordMap) -> list[int] | None:
+        """The numbers of those that match; None when the file has other records."""
         wanted = self._filter(request.expression)
         found: list[int] = []
         for at in range(0, len(request.entries), _BLOCK_BYTES):
             texts = mapped.texts(request.entries[at : at + _BLOCK_BYTES])
             if texts is None:
-                self.rest()
-                return Seen(None)
+                return None
             first = at // QUEUE_ENTRY_BYTES
             found += [first + number for number in wanted.select(texts)]
-        return Seen(found, self._gather(request, mapped, found))
+        return found
 
-    def _gather(self, request: Look, mapped: RecordMap, matching: list[int]) -> list[int]:
-        """Lay records into a tray; gives where each ends in it."""
+    def _gather(self, request: Look, mapped: RecordMap, matching: list[int]) -> list[int] | None:
+        """Lay records into a tray; gives where each ends in it, None when the file has others."""
         if request.tray == NO_TRAY or self._trays is None or not matching:
             return []
-        records, ends = mapped.gather(request.entries, matching, TRAY_BYTES)
-        _files.pwrite(self._trays, records, request.tray * TRAY_BYTES)
-        return ends
+        found = mapped.gather(request.entries, matching, TRAY_BYTES)
+        if found is None:
+            return None
+        _files.pwrite(self._trays, found.records, request.tray * TRAY_BYTES)
+        return found.ends
 
     def rest(self) -> None:
         """Let go of all files."""

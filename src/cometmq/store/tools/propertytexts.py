@@ -12,6 +12,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from cometmq.filter.columns import CODEC, texts_of
 from cometmq.filter.stored import stored_properties
@@ -45,6 +46,13 @@ class _Places(NamedTuple):
     ends: list[int]
 
 
+class _Records(NamedTuple):
+    """Where records begin in a map, and their sizes."""
+
+    starts: Ints
+    sizes: Ints
+
+
 class Gathering(NamedTuple):
     """Records one behind the other, and where each ends."""
 
@@ -68,13 +76,10 @@ class RecordMap:
     def texts(self, entries: bytes) -> list[str] | None:
         """The property texts (filter/columns.py) of the records that queue entries are of; None
         when the file has not all of these records."""
-        found = np.frombuffer(entries, _ENTRY)
-        sizes, offsets = numbers(found["size"]), numbers(found["place"])
-        starts = offsets - self._base
-        if starts.min() < 0 or sizes.min() < FIXED_BYTES:
+        found = self._records(np.frombuffer(entries, _ENTRY))
+        if found is None:
             return None
-        if (starts + sizes).max() > len(self._raw) or not self._are_there(starts, sizes, offsets):
-            return None
+        starts, sizes = found
         places = self._plain(starts, sizes)
         view = self._view
         if places is None:
@@ -83,15 +88,28 @@ class RecordMap:
         texts = _PARTING.join(pieces).decode(CODEC).split(_PARTING.decode(CODEC))
         return texts if len(texts) == len(pieces) else texts_of(pieces)
 
-    def gather(self, entries: bytes, matching: list[int], max_bytes: int) -> Gathering:
-        """The records of those queue entries that have these numbers, the first ones that fit."""
-        found = np.frombuffer(entries, _ENTRY)[matching]
-        sizes, starts = numbers(found["size"]), numbers(found["place"]) - self._base
+    def gather(self, entries: bytes, matching: list[int], max_bytes: int) -> Gathering | None:
+        """The records of those queue entries that have these numbers, the first ones that fit; None
+        when the file has not all of them."""
+        found = self._records(np.frombuffer(entries, _ENTRY)[matching])
+        if found is None:
+            return None
+        starts, sizes = found
         ends = sizes.cumsum()
         fitting = int(ends.searchsorted(max_bytes, side="right"))
         view, stops = self._view, (starts + sizes)[:fitting].tolist()
         pieces = [view[start:stop] for start, stop in zip(starts.tolist(), stops, strict=False)]
         return Gathering(b"".join(pieces), ends[:fitting].tolist())
+
+    def _records(self, entries: npt.NDArray[np.void]) -> _Records | None:
+        """Where the records of queue entries are; None when the file has not all of them."""
+        sizes, offsets = numbers(entries["size"]), numbers(entries["place"])
+        starts = offsets - self._base
+        if starts.min() < 0 or sizes.min() < FIXED_BYTES:
+            return None
+        if (starts + sizes).max() > len(self._raw) or not self._are_there(starts, sizes, offsets):
+            return None
+        return _Records(starts, sizes)
 
     def _one_by_one(self, starts: Ints, sizes: Ints) -> list[str] | None:
         places = zip(starts.tolist(), sizes.tolist(), strict=True)
