@@ -35,6 +35,18 @@ async def test_a_topic_is_asked_for_once_at_a_time(cluster: FakeCluster) -> None
     assert isinstance(await servers.route("t"), NotConnected)
 
 
+async def test_who_gives_up_leaves_its_question_to_others(cluster: FakeCluster) -> None:
+    async with open_session(cluster, route_poll_interval_ms=60_000) as session:
+        servers = session.name_servers
+        waits = [asyncio.create_task(servers.route("t")) for _ in range(3)]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        routes = await asyncio.gather(*waits[1:])
+        assert all(isinstance(route, TopicRoute) for route in routes)
+        assert waits[0].cancelled()
+        assert len(cluster.namesrv.received(ROUTE)) <= 2
+
+
 async def test_the_next_name_server_is_asked_when_one_is_away(cluster: FakeCluster) -> None:
     async with scripted_peer() as gone:
         away = gone.address

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq.client.session import Session
+from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.bodies import ConsumerData, Subscription
@@ -59,7 +60,8 @@ async def test_a_route_is_asked_for_once(cluster: FakeCluster) -> None:
 async def test_brokers_of_a_topic_that_nobody_knows_are_found_by_another(
     cluster: FakeCluster,
 ) -> None:
-    async with open_session(cluster, route_poll_interval_ms=60_000) as session:
+    clock = VirtualClock()
+    async with Session(quick_config(cluster), clock=clock) as session:
         queues = await session.publish_queues("t")
         before, after = (broker.peer.address for broker in cluster.brokers)
         cluster.topics.pop("t")
@@ -69,9 +71,18 @@ async def test_brokers_of_a_topic_that_nobody_knows_are_found_by_another(
         assert session.master_address("broker-0") == before
         # With topics made by sends, there is one that all brokers have.
         cluster.create("TBW102", 8)
+        asked = len(cluster.namesrv.received(ROUTE))
+        await session.refresh("t")
+        # It was unknown a moment ago.
+        assert len(cluster.namesrv.received(ROUTE)) == asked + 1
+        clock.advance(1_000)
         await session.refresh("t")
         assert session.master_address("broker-0") == after
         assert session.known_publish_queues("t") == queues
+        # Of one without known brokers there is nothing to find.
+        asked = len(cluster.namesrv.received(ROUTE))
+        await session.refresh("missing")
+        assert len(cluster.namesrv.received(ROUTE)) == asked + 1
 
 
 async def test_a_topic_that_does_not_exist(cluster: FakeCluster) -> None:

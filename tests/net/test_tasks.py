@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from cometmq.core.clock import VirtualClock
-from cometmq.net.tasks import RESTART_MS, Tasks
+from cometmq.net.tasks import RESTART_MS, Tasks, ended, together
 from cometmq.net.watchdog import Watchdog
 
 
@@ -107,3 +107,38 @@ async def test_a_task_of_a_closed_owner_never_starts(tasks: Tasks) -> None:
     task = tasks.spawn(work(), name="late")
     await asyncio.wait([task])
     assert task.cancelled()
+
+
+async def test_who_waits_for_the_end_of_a_task_neither_stops_it_nor_hears_its_error() -> None:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        await done
+        raise ValueError("broken")
+
+    task = asyncio.create_task(work())
+    waits = [asyncio.create_task(ended(task)) for _ in range(2)]
+    await asyncio.sleep(0)
+    waits[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits[0]
+    assert not task.done()
+    done.set_result(None)
+    await waits[1]
+    assert isinstance(task.exception(), ValueError)
+    await ended(task)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_together_several_calls_give_all_their_results(count: int) -> None:
+    caller = asyncio.current_task()
+    tasks: list[asyncio.Task[object] | None] = []
+
+    async def call(number: int) -> int:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        return number
+
+    assert await together([call(number) for number in range(count)]) == list(range(count))
+    # One alone is no task of its own.
+    assert (caller in tasks) == (count == 1)

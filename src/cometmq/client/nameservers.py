@@ -6,7 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import BrokerRefused, ClientError, CometError, NotConnected, RouteNotFound
+from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
+from cometmq.net.tasks import ended
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
@@ -15,7 +16,6 @@ from cometmq.protocol.route import TopicRoute
 if TYPE_CHECKING:
     from cometmq.client.config import ClientConfig
     from cometmq.net.client import Remoting
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Response
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,11 @@ log = logging.getLogger(__name__)
 class NameServers:
     """Those of one client; all its requests go to the same one, as long as it answers."""
 
-    def __init__(self, config: ClientConfig, remoting: Remoting, tasks: Tasks) -> None:
+    def __init__(self, config: ClientConfig, remoting: Remoting) -> None:
         self._config = config
         self._remoting = remoting
-        self._tasks = tasks
         self._used = 0
-        self._asking: dict[str, asyncio.Task[TopicRoute | CometError]] = {}
+        self._asking: dict[str, asyncio.Future[TopicRoute | CometError]] = {}
 
     async def ask(
         self, code: int, header: h.Header | None, body: bytes = b"", *, timeout_ms: int = 0
@@ -60,15 +59,21 @@ class NameServers:
     async def route(self, topic: str) -> TopicRoute | CometError:
         """The route of ``topic``, or why there is none: RouteNotFound when nobody knows it. One
         question at a time for each topic, however many wait for it."""
-        task = self._asking.get(topic)
-        if task is None:
-            task = self._tasks.spawn(self._fetch_route(topic), name=f"route of {topic}")
-            self._asking[topic] = task
-            task.add_done_callback(lambda _: self._asking.pop(topic, None))
-        await asyncio.wait((task,))
-        if task.cancelled():
-            return NotConnected("name server", "this client is closed")
-        return task.result()
+        while (asking := self._asking.get(topic)) is not None:
+            await ended(asking)
+            if not asking.cancelled():
+                return asking.result()
+            # Who asked gave up: one of those who wait asks in its place.
+        asking = self._asking[topic] = asyncio.get_running_loop().create_future()
+        try:
+            result = await self._fetch_route(topic)
+        except BaseException:
+            asking.cancel()
+            raise
+        finally:
+            del self._asking[topic]
+        asking.set_result(result)
+        return result
 
     async def _fetch_route(self, topic: str) -> TopicRoute | CometError:
         try:

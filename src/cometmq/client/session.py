@@ -29,7 +29,7 @@ from cometmq.core.errors import ClientError, NotConnected, RouteNotFound
 from cometmq.message.ids import UniqueKeys
 from cometmq.message.names import AUTO_CREATE_TOPIC
 from cometmq.net.client import Remoting
-from cometmq.net.tasks import Tasks
+from cometmq.net.tasks import Tasks, together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
 from cometmq.protocol.codes import RequestCode
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT_MS: Final = 1_000
+#: Without brokers every topic is unknown: nobody asks for the default one each time.
+_DEFAULT_AGAIN_MS: Final = 1_000
 
 
 class Member(Protocol):
@@ -91,13 +93,14 @@ class Session:
             connect_timeout_ms=config.connect_timeout_ms,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
         )
-        self.name_servers = NameServers(config, self.remoting, self.tasks)
+        self.name_servers = NameServers(config, self.remoting)
         self.replicas = Replicas(self)
         self.members: dict[str, Member] = {}
         self._routes = RouteTable(config.route_expiry_ms)
         self._producer_groups: set[str] = set()
         self._introduced: set[str] = set()
         self._held_topics: set[str] = set()
+        self._default_due_ms = 0
         self._heartbeat_wanted = asyncio.Event()
         self._greeted: set[str] = set()
         self._started = False
@@ -190,7 +193,11 @@ class Session:
 
     async def _find_brokers(self, topic: str) -> None:
         # A slave that was promoted may lack a young topic, and makes it when it is sent to.
+        if self._routes.peek(topic) is None or self.clock.monotonic_ms() < self._default_due_ms:
+            return
         default = await self.name_servers.route(AUTO_CREATE_TOPIC)
+        if isinstance(default, RouteNotFound):
+            self._default_due_ms = self.clock.monotonic_ms() + _DEFAULT_AGAIN_MS
         known = self._routes.peek(topic)
         if known is not None and isinstance(default, TopicRoute):
             fresh = auto_create_route(default, self.config.default_topic_queues)
@@ -280,7 +287,7 @@ class Session:
         if not beat.producer_data_set and not beat.consumer_data_set:
             return
         body = encode_json(beat)
-        await asyncio.gather(*(self._beat(address, body) for address in self._addresses()))
+        await together([self._beat(address, body) for address in self._addresses()])
 
     async def _beat(self, address: str, body: bytes) -> None:
         try:

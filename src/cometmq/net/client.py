@@ -22,6 +22,7 @@ from cometmq.core.errors import (
     RemoteProtocolError,
     RequestTimedOut,
 )
+from cometmq.net.tasks import ended
 from cometmq.protocol.codes import Language, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
 from cometmq.protocol.frame import JSON, Request, Response
@@ -202,7 +203,7 @@ class Remoting:
             self._opening[address] = task
             task.add_done_callback(lambda _: self._opening.pop(address, None))
         # Several callers may wait for one attempt: none of them may cancel it for the others.
-        await asyncio.wait((task,))
+        await ended(task)
         if task.cancelled():
             raise NotConnected(address, "this client is closed")
         result = task.result()
@@ -329,9 +330,7 @@ class _Link(asyncio.Protocol):
         connection = self.connection
         connection.receive_data(data)
         try:
-            before = -1
-            while before != connection.buffered_bytes:
-                before = connection.buffered_bytes
+            while connection.has_more:
                 for event in connection.next_events(_EVENTS_A_TURN):
                     if isinstance(event, Answered):
                         if not event.token.done():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Tasks:
         """
         if self._watchdog is not None:
             coro = _Watched(coro, name, self._watchdog)
-        task = asyncio.create_task(coro, name=name)
+        task = asyncio.get_running_loop().create_task(coro, name=name)
         if self._closed:
             task.cancel()
         self._running[task] = None
@@ -71,6 +71,29 @@ class Tasks:
         self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task failed name=%s error=%r", task.get_name(), error, exc_info=error)
+
+
+async def ended(task: asyncio.Future[Any]) -> None:
+    """Return once a task has ended, however it did; who is cancelled here leaves it alone. This is
+    ``asyncio.wait`` for one of them, at half its price."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(tell)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(tell)
+
+
+async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them give, as ``asyncio.gather`` does; a single one needs no task."""
+    if len(calls) > 1:
+        return list(await asyncio.gather(*calls))
+    return [await call for call in calls]
 
 
 class _Watched(Coroutine[Any, Any, T]):

@@ -11,7 +11,7 @@ from cometmq.client.consumer import dispatch as module
 from cometmq.client.consumer.dispatch import Dispatch
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.core.clock import VirtualClock
-from cometmq.message.model import MessageQueue
+from cometmq.message.model import MessageQueue, StoredMessage
 from tests.client.consumer.test_inflight import message
 
 
@@ -160,3 +160,32 @@ async def test_a_queue_that_is_read_anew_waits_for_the_message_that_is_out() -> 
     given.release(inflight)
     assert not given.is_out(inflight)
     assert await take(given) == (0, 0)
+
+
+class Counting(Dispatch):
+    looks = 0
+
+    def take_now(self) -> tuple[InFlight, StoredMessage] | None:
+        self.looks += 1
+        return super().take_now()
+
+
+@pytest.mark.parametrize("per_queue", [1, 100])
+async def test_nobody_is_woken_for_nothing(per_queue: int) -> None:
+    given = Counting(VirtualClock(), concurrency=100, per_queue=per_queue)
+    waiting = [asyncio.create_task(given.take()) for _ in range(3)]
+    await asyncio.sleep(0)
+    given.looks = 0
+    inflight = queue(0, 1)
+    given.offer(inflight)
+    given.offer(queue(1, 0))
+    (done,), waiting_still = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    taken = done.result()
+    assert taken is not None
+    inflight.settle(taken[1])
+    given.release(inflight)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert given.looks == 1
+    given.close()
+    await asyncio.wait(waiting_still)

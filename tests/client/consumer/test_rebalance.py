@@ -177,3 +177,15 @@ async def test_a_strategy_that_fails_leaves_everything_as_it_is(
             assert not await (await rebalancer(session, reading, allocation=fail)).round()
         assert reading.plans == 0
         assert "the allocation strategy failed: ZeroDivisionError('t')" in caplog.text
+
+
+async def test_a_round_asks_a_broker_once_for_the_members(cluster: FakeCluster) -> None:
+    async with open_session(cluster) as session:
+        reading = Reading()
+        rounds = await rebalancer(session, reading)
+        ids = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        for count in (1, 2):
+            assert await rounds.round()
+            asked = [request for broker in cluster.brokers for request in broker.peer.received(ids)]
+            assert len(asked) == count
+        assert {queue.topic for queue in reading.queues} == {"t", "%RETRY%g"}

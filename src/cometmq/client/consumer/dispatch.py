@@ -58,11 +58,8 @@ class Dispatch:
 
     def offer(self, inflight: InFlight) -> None:
         """A queue may have something to give."""
-        if inflight not in self._in_turn and inflight.ready_count:
-            self._turns.append(inflight)
-            self._in_turn.add(inflight)
-        if self._waiters:
-            self._wake()
+        if self._line_up(inflight):
+            self._wake_next()
 
     def take_now(self) -> tuple[InFlight, StoredMessage] | None:
         """The next message and its queue; None when there is none yet, too many are out, or it is
@@ -77,10 +74,13 @@ class Dispatch:
                 turns.popleft()
                 self._in_turn.discard(inflight)
                 continue
-            turns.rotate(-1)
             self._handed_out += 1
-            if self._waiters:
-                self._wake()
+            if inflight.ready_count and not self.is_out(inflight):
+                turns.rotate(-1)
+            else:
+                turns.popleft()
+                self._in_turn.discard(inflight)
+            self._wake_next()
             return inflight, message
         return None
 
@@ -97,7 +97,8 @@ class Dispatch:
         """A message of a queue, taken before, is settled or given back."""
         self._handed_out -= 1
         self._busy.discard(inflight)
-        self.offer(inflight)
+        self._line_up(inflight)
+        self._wake_next()
 
     def close(self) -> None:
         """Nothing is handed out any more; everybody who waits is told."""
@@ -106,6 +107,14 @@ class Dispatch:
         self._in_turn.clear()
         while self._waiters:
             self._wake()
+
+    def _line_up(self, inflight: InFlight) -> bool:
+        """Give a queue its turn, if it has something; False when it has one already."""
+        if inflight in self._in_turn or not inflight.ready_count:
+            return False
+        self._turns.append(inflight)
+        self._in_turn.add(inflight)
+        return True
 
     def _take_from(self, inflight: InFlight) -> StoredMessage | None:
         """A message of a queue; with None it is offered again when one of its messages is
@@ -122,10 +131,11 @@ class Dispatch:
     async def _wait(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        is_full = self._handed_out >= self._concurrency
         try:
-            # With free places this waits for messages, which may take any time.
-            async with asyncio.timeout(_HINT_AFTER_S if is_full else None):
+            if self._handed_out < self._concurrency:
+                await waiter  # for messages, which may take any time
+                return
+            async with asyncio.timeout(_HINT_AFTER_S):
                 await waiter
         except TimeoutError:
             log.warning(
@@ -134,8 +144,13 @@ class Dispatch:
                 "leave message.processing() or call message.ack() to get further ones",
             )
         except asyncio.CancelledError:
-            self._wake()  # whoever woke this waiter meant to wake somebody
+            self._wake_next()  # whoever woke this waiter meant to wake somebody
             raise
+
+    def _wake_next(self) -> None:
+        """Wake one who waits, if there may be something for it."""
+        if self._waiters and self._turns and self._handed_out < self._concurrency:
+            self._wake()
 
     def _wake(self) -> None:
         while self._waiters:

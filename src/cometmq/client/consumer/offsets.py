@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.core.errors import BrokerRefused, ClientError
 from cometmq.message.model import MessageQueue
+from cometmq.net.tasks import together
 from cometmq.protocol import headers as h
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -135,11 +136,11 @@ class RemoteOffsets:
             if queue in self._current
             if unchanged_too or not self._knows(queue)
         ]
-        await asyncio.gather(*(self._try_to_put(queue, offset) for queue, offset in due))
+        await together([self._try_to_put(queue, offset) for queue, offset in due])
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._current.update(offsets)
-        await asyncio.gather(*(self._put(queue, offset) for queue, offset in offsets.items()))
+        await together([self._put(queue, offset) for queue, offset in offsets.items()])
 
     async def _try_to_put(self, queue: MessageQueue, offset: int) -> None:
         try:

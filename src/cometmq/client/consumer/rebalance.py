@@ -99,15 +99,16 @@ class Rebalancer:
 
     async def round(self) -> bool:
         """Go over all topics once; False when one could not be completed."""
-        results = [await self._topic(topic) for topic in sorted(self._options.topics)]
+        told: dict[str, list[str]] = {}
+        results = [await self._topic(topic, told) for topic in sorted(self._options.topics)]
         return all(results)
 
-    async def _topic(self, topic: str) -> bool:
+    async def _topic(self, topic: str, told: dict[str, list[str]]) -> bool:
         try:
             queues = await self._session.subscribe_queues(topic)
             mine = list(queues)
             if not self._options.broadcasting:
-                mine = await self._share(topic, queues)
+                mine = await self._share(topic, queues, told)
         except CometError as error:
             # The retry topic comes into being with the group's first heartbeat.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
@@ -127,18 +128,26 @@ class Rebalancer:
         )
         return await self._assignee.apply(change)
 
-    async def _share(self, topic: str, queues: tuple[MessageQueue, ...]) -> list[MessageQueue]:
+    async def _share(
+        self, topic: str, queues: tuple[MessageQueue, ...], told: dict[str, list[str]]
+    ) -> list[MessageQueue]:
         options, me = self._options, self._session.client_id
-        members = await self._members(queues)
+        members = await self._members(queues, told)
         try:
             return share(options.allocation, options.group, topic, queues, members, me)
         except Exception as error:  # a strategy may be anybody's
             raise ClientError(f"the allocation strategy failed: {error!r}") from error
 
-    async def _members(self, queues: tuple[MessageQueue, ...]) -> list[str]:
-        """The group's client ids, as one of the topic's brokers knows them."""
+    async def _members(
+        self, queues: tuple[MessageQueue, ...], told: dict[str, list[str]]
+    ) -> list[str]:
+        """The group's client ids, as one of the topic's brokers knows them, or ``told`` of another
+        topic in this round: what changes after that begins another one."""
         if not queues:
             return []
+        for queue in queues:
+            if (ids := told.get(queue.broker_name)) is not None:
+                return ids
         queue = random.choice(queues)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
         group = ConsumerGroup(consumer_group=self._options.group)
@@ -149,4 +158,5 @@ class Rebalancer:
         if self._session.client_id not in ids:
             await self._session.heartbeat()
             raise BrokerRefused(address, code, 1, "it does not know this member yet")
+        told[queue.broker_name] = ids
         return ids
