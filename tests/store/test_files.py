@@ -13,6 +13,7 @@ from cometmq.store.files import (
     make_durable_directory,
     read_file,
     write_file_atomically,
+    zeroed_memory,
 )
 
 FILES = PosixFiles()
@@ -197,3 +198,10 @@ def test_who_holds_a_lock(tmp_path: Path) -> None:
         assert other.stdin is not None
         other.stdin.close()
     assert reader.lock_holder(path) == 0
+
+
+@pytest.mark.parametrize("size_bytes", [0, 7, 4095, 4096, 100_000])
+def test_new_memory_is_zero(size_bytes: int) -> None:
+    memory = zeroed_memory(size_bytes)
+    assert memory == bytes(size_bytes)
+    memory[:] = b"x" * size_bytes

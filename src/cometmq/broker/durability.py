@@ -172,6 +172,8 @@ class Appender:
         self._held: list[Turn] = []
         self._delayed: deque[Turn] = deque()
         self._due = False
+        #: Set while a turn may wait for a sync or for slaves.
+        self._waits = asyncio.Event()
         self._end_turn = watchdog.watched("commit", self._end_of_turn)
         self._go_on = watchdog.watched("answers", self._answer_delayed)
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
@@ -287,6 +289,9 @@ class Appender:
     async def expire_forever(self) -> None:
         """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
         while True:
+            if not (len(self._store.durable) or len(self._copied)):
+                self._waits.clear()
+                await self._waits.wait()
             await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
             expired = self._store.durable.expire(self._clock.monotonic_ms())
             for turn in cast("list[Turn]", expired):
@@ -383,6 +388,7 @@ class Appender:
             if turn.sends or turn.puts or turn.watchers:
                 self.waiting_sends += len(turn.sends)
                 store.durable.park(turn.end, deadline_ms, turn)
+                self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
         store.sync()
 
@@ -407,6 +413,7 @@ class Appender:
             self.waiting_sends += len(turn.sends)
             deadline_ms = self._clock.monotonic_ms() + self._slave_timeout_ms
             self._copied.park(turn.end, deadline_ms, turn)
+            self._waits.set()
 
     def _slaves_have(self, offset: int) -> None:
         for turn in self._copied.advance(offset):

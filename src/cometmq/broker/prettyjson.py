@@ -13,13 +13,16 @@ import msgspec
 
 #: Entries whose text is made, and kept, in one piece.
 _BLOCK_ENTRIES: Final = 16
+_PLAIN: Final = (str, int, float)
 
 
 def pretty(value: object, depth: int = 0) -> bytes:
     """A value as fastjson prints it in its pretty form, ``depth`` tabs in."""
+    if isinstance(value, _PLAIN):  # most of all, and asking for the others costs more than these
+        return msgspec.json.encode(value)
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return _pretty_map(value, depth)
     if isinstance(value, list | tuple):
         if not value:

@@ -158,8 +158,10 @@ class Server:
     async def _shed_memory(self) -> None:
         while True:
             await self._clock.sleep_ms(SHED_SCAN_MS)
+            total = sum([peer.buffered_bytes for peer in self.peers])
+            if total <= MEMORY_BOUND_BYTES:
+                continue
             sizes = sorted(((peer.buffered_bytes, peer) for peer in self.peers), key=_size)
-            total = sum(size for size, _ in sizes)
             while total > MEMORY_BOUND_BYTES:
                 size, peer = sizes.pop()
                 total -= size

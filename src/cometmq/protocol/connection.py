@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from cometmq.core.errors import BadRequest, RemoteProtocolError
 from cometmq.protocol.codes import OUR_VERSION, Language
@@ -58,8 +59,7 @@ class Rejected:
         return self.request.code
 
 
-@dataclass(frozen=True, slots=True)
-class Answered(Generic[T]):
+class Answered(Struct, Generic[T], frozen=True):
     """The response to a request of this side, with the token it was sent under."""
 
     token: T

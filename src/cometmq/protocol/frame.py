@@ -34,6 +34,9 @@ from cometmq.protocol.fields import Int32, stringify
 
 H = TypeVar("H")
 
+#: The names by number: an enumeration takes as long for one as a header takes for the rest.
+_LANGUAGES: Final = tuple(language.name for language in sorted(Language))
+
 JSON: Final = 0
 BINARY: Final = 1
 
@@ -143,7 +146,7 @@ def _decode_json_tolerantly(header: bytes) -> Head:
 
 def _language_name(language: str | int | None) -> str:
     if isinstance(language, int):
-        return Language(language).name if 0 <= language <= Language.NODE_JS else "OTHER"
+        return _LANGUAGES[language] if 0 <= language < len(_LANGUAGES) else "OTHER"
     return language or "OTHER"
 
 
@@ -222,7 +225,7 @@ def encode_head(
                 code=code,
                 ext=ext if ext or flag & FLAG_RESPONSE else None,
                 flag=flag,
-                language=language.name,
+                language=_LANGUAGES[language],
                 opaque=opaque,
                 remark=remark,
                 codec="JSON",

@@ -258,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.parted_before = False
         self.was_aborted = False
         self._transport: asyncio.Transport | None = None
-        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._buffer = memoryview(b"")
         self._paused = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -266,6 +266,7 @@ class _Connection(asyncio.BufferedProtocol):
         # uvloop's transports behave like asyncio.Transport without being one.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         log.info("master_connected address=%s from=%d", self._address, self.link.received)
         self._tick()
 

@@ -428,7 +428,9 @@ def _refused(path: str) -> OSError:
 
 
 def zeroed_memory(size_bytes: int) -> memoryview:
-    """Zeros of this process alone; a page takes memory once it is written to."""
+    """Zeros of this process alone; a page of many takes memory once it is written to."""
+    if size_bytes < mmap.PAGESIZE:
+        return memoryview(bytearray(size_bytes))
     return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
 
 
