@@ -164,3 +164,27 @@ def test_an_end_closes_what_waits_in_its_clean_up() -> None:
 def test_there_are_no_other_programs(loop: SimLoop) -> None:
     with pytest.raises(OSError, match="memory"):
         loop.run_until_complete(asyncio.create_subprocess_exec("true"))
+
+
+def test_what_was_cancelled_is_not_called(loop: SimLoop) -> None:
+    called: list[str] = []
+
+    async def main() -> None:
+        soon = loop.call_soon(called.append, "soon")
+        later = loop.call_later(1, called.append, "later")
+        assert not soon.cancelled()
+        assert "append" in repr(later)
+        for handle in (soon, later):
+            handle.cancel()
+            assert handle.cancelled()
+        await SimClock(loop).sleep_ms(2_000)
+
+    loop.run_until_complete(main())
+    assert called == []
+
+
+def test_a_loop_that_is_stopped_stops_at_this_moment(loop: SimLoop) -> None:
+    loop.call_soon(loop.stop)
+    loop.call_later(1, loop.uncaught, "too late")
+    loop.run_forever()
+    assert loop.now_us == START_US

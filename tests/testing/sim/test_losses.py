@@ -1,7 +1,6 @@
 """What logs lose, and what must not come back."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -74,7 +73,7 @@ def test_a_slave_that_differs_and_does_not_say_so(
 def test_what_was_lost_must_not_come_back(world: World) -> None:
     master, losses = world.cluster.broker, world.cluster.losses
     last = stored(master)[-1]
-    losses.promoted(master, [*stored(master), replace(last, body="e9")], is_safe=False, now_ms=0)
+    losses.promoted(master, [*stored(master), last._replace(body="e9")], is_safe=False, now_ms=0)
     losses.opened(master)
     assert not name_of(world.watch.violation)
     losses._gone[master] = frozenset([last])

@@ -56,3 +56,23 @@ def test_jobs_of_an_ended_process_do_not_run() -> None:
     loop.run_until_complete(SimClock(loop).sleep_ms(1_000))
     assert found == []
     loop.dispose()
+
+
+def test_a_job_whose_caller_gave_up_does_not_run() -> None:
+    loop, process = SimLoop(), Process("p", "127.0.0.1")
+    executor = LoopThreads(loop, process, Random(1)).executor(1)
+    found: list[int] = []
+
+    async def main() -> None:
+        given_up = loop.create_task(wait())
+        await SimClock(loop).sleep_ms(0)
+        given_up.cancel()
+        await SimClock(loop).sleep_ms(1_000)
+
+    async def wait() -> None:
+        await loop.run_in_executor(executor, found.append, 1)
+
+    loop.run_until_complete(loop.launch(process, main()))
+    assert found == []
+    assert not executor.jobs
+    loop.dispose()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -46,12 +47,21 @@ class _Job:
 
     __slots__ = ("call", "future", "resume", "thread", "yielded")
 
+    resume: threading.Semaphore
+    yielded: threading.Semaphore
+
     def __init__(self, call: Callable[[], object], future: JobFuture) -> None:
         self.call = call
         self.future = future
         self.thread: threading.Thread | None = None
+
+    def split(self) -> threading.Thread:
+        """A thread for it, which :meth:`go_on` lets run."""
         self.resume = threading.Semaphore(0)
         self.yielded = threading.Semaphore(0)
+        self.thread = threading.Thread(target=self.run_split, daemon=True)
+        self.thread.start()
+        return self.thread
 
     def run(self) -> None:
         """Run to the end on the calling thread."""
@@ -94,9 +104,12 @@ class SteppedExecutor(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         """Note a job; :meth:`SteppedThreads.step` runs it."""
-        future = JobFuture(self._stepped.finish)
-        self.jobs.append(_Job(lambda: fn(*args, **kwargs), future))
+        future = self._future()
+        self.jobs.append(_Job(partial(fn, *args, **kwargs), future))
         return future
+
+    def _future(self) -> JobFuture:
+        return JobFuture(self._stepped.finish)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Run what is left, as a thread pool that is waited for does."""
@@ -143,15 +156,13 @@ class SteppedThreads:
             executor.jobs.remove(job)
             job.run()
             return
-        if job.thread is None:
-            job.thread = threading.Thread(target=job.run_split, daemon=True)
-            job.thread.start()
+        thread = job.thread or job.split()
         outer, self._running = self._running, job
         job.go_on()
         self._running = outer
         if job.future.done():
             executor.jobs.remove(job)
-            job.thread.join()
+            thread.join()
 
     def finish(self, future: JobFuture) -> None:
         """Run the job of a future to its end; those before it in its executor first."""

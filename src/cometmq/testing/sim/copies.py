@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, decode_one
 from cometmq.protocol.fastjson import parse_json
@@ -28,7 +26,7 @@ def log_files(machine: BrokerMachine) -> Iterator[tuple[int, File]]:
     folder = machine.disk.find(_LOG)
     if isinstance(folder, Folder):
         for name in sorted(folder.names):
-            node = machine.disk.find(os.path.join(_LOG, name))
+            node = folder.names[name]
             if isinstance(node, File):
                 yield int(name), node
 
@@ -46,14 +44,13 @@ def parting(one: BrokerMachine, two: BrokerMachine) -> int:
         if other is None or size <= 0:
             continue
         size = min(size, other.size)
-        at = first_difference(bytes(file.data[:size]), bytes(other.data[:size]))
-        if at >= 0:
-            return base + at
+        ours, theirs = file.data[:size], other.data[:size]
+        if ours != theirs:
+            return base + first_difference(bytes(ours), bytes(theirs))
     return -1
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A record of a log, as far as it matters here."""
 
     physical_offset: int
@@ -117,6 +114,8 @@ async def differences(master: Broker, slave: Broker) -> list[str]:
         await _tables(slave),
         strict=True,
     ):
+        if isinstance(theirs, bytes) and theirs != ours:  # the same perhaps, in another order
+            theirs, ours = (parse_json(each)["offsetTable"] for each in (theirs, ours))
         if theirs != ours:
             found.append(f"{what} are {_unlike(theirs, ours)}")
     return found
@@ -143,10 +142,10 @@ def _entries(queue: ConsumeQueue) -> bytes:
     return found
 
 
-async def _tables(broker: Broker) -> tuple[dict[str, Any], ...]:
+async def _tables(broker: Broker) -> tuple[Any, ...]:
+    """Tables, or their texts."""
     topics = {topic: broker.topics.get(topic) for topic in broker.topics}
-    offsets = parse_json(await broker.offsets.text())["offsetTable"]
-    return topics, broker.groups.values(), offsets, parse_json(broker.delay.text())["offsetTable"]
+    return topics, broker.groups.values(), await broker.offsets.text(), broker.delay.text()
 
 
 def _unlike(theirs: dict[str, Any], ours: dict[str, Any]) -> str:

@@ -132,7 +132,7 @@ class History:
     acknowledged: int = 0
     operations: int = 0
     calm_ms: int = 0
-    _done: set[tuple[str, str]] = field(default_factory=set)
+    _done: dict[str, set[str]] = field(default_factory=dict)
 
     def send(self, sent: Sent, now_ms: int) -> None:
         """An application begins to send a message."""
@@ -153,7 +153,7 @@ class History:
     def end(self, attempt: Attempt) -> None:
         """Work on a message ended."""
         if attempt.outcome is Outcome.DONE:
-            self._done.add((attempt.group, attempt.sent.name))
+            self._done.setdefault(attempt.group, set()).add(attempt.sent.name)
 
     def of(self, group: str, sent: Sent) -> list[Attempt]:
         """All attempts of a group on a message."""
@@ -161,7 +161,7 @@ class History:
 
     def is_done(self, group: str, sent: Sent) -> bool:
         """Whether a member of a group finished work on a message."""
-        return (group, sent.name) in self._done
+        return sent.name in self._done.get(group, ())
 
     def fails_now(self, group: str, sent: Sent) -> bool:
         """Whether the attempt that ends now fails."""
@@ -173,8 +173,9 @@ class History:
     def owed(self) -> Iterator[tuple[Group, Sent]]:
         """Every message that a group still has to finish work on, with the group."""
         for group in self.groups.values():
+            done = self._done.get(group.name, ())
             for sent in self.sent.values():
-                if sent.topic not in group.topics or (group.name, sent.name) in self._done:
+                if sent.name in done or sent.topic not in group.topics:
                     continue
                 if sent.fails != POISON and sent.is_owed:
                     yield group, sent

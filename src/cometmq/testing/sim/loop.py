@@ -31,6 +31,7 @@ _CALLBACKS_AT_ONCE: Final = 100_000
 _PRUNE_TASKS: Final = 256
 _CLOSE_TRIES: Final = 100
 
+_bare: Final = object.__new__
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
@@ -93,27 +94,24 @@ class Connector(Protocol):
 
 
 class _Call(asyncio.Handle):
-    """A handle without what only a debugged loop needs: a run makes ten thousand of them."""
+    """A handle without what only a debugged loop needs, and made without a call of its own: a run
+    makes ten thousand of them."""
 
     __slots__ = ()
+    _callback: Callable[..., object]
+    _context: Context
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: Context | None,
-    ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
-        self._cancelled = False
-        self._repr = self._source_traceback = None
+    def __init__(self) -> None:
+        """Whoever makes it fills it in."""
+
+    def __repr__(self) -> str:
+        return f"<call of {self._callback}>"
 
     def cancel(self) -> None:
-        self._cancelled = True
         self._callback, self._args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self._callback is _nothing
 
 
 class _Timer(_Call, asyncio.TimerHandle):
@@ -131,7 +129,7 @@ class SimLoop(asyncio.BaseEventLoop):
     """See the module. ``network`` makes its connections; ``uncaught`` is told of exceptions that
     nobody caught, in processes that live."""
 
-    _ready: deque[asyncio.Handle]
+    _ready: deque[_Call]
     _stopping: bool
 
     def __init__(self) -> None:
@@ -155,12 +153,18 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """See asyncio."""
-        handle = _Call(callback, args, self, context)
+        handle: _Call = _bare(_Call)
+        handle._callback = callback
+        handle._args = args
+        handle._context = copy_context() if context is None else context
         self._ready.append(handle)
         return handle
 
     #: There is no other thread.
     call_soon_threadsafe = call_soon
+
+    #: Every future asks: no, at the price of nothing.
+    get_debug = bool
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -197,7 +201,10 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run a callback at a moment of ``now_us``; callbacks of one moment in their order."""
-        timer = _Timer(callback, args, self, context)
+        timer: _Timer = _bare(_Timer)
+        timer._callback = callback
+        timer._args = args
+        timer._context = copy_context() if context is None else context
         timer._when = when_us / 1_000_000
         self._made = made = self._made + 1
         heappush(self._timers, (when_us, made, timer))
@@ -205,7 +212,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def moment(self, when_us: int) -> asyncio.Future[None]:
         """Done at a moment of ``now_us``: what most of all timers are for, without a callback."""
-        waiter: asyncio.Future[None] = self.create_future()
+        waiter: asyncio.Future[None] = asyncio.Future(loop=self)
         self._made = made = self._made + 1
         heappush(self._timers, (when_us, made, waiter))
         return waiter
@@ -214,44 +221,49 @@ class SimLoop(asyncio.BaseEventLoop):
         """A cancelled timer stays until its time."""
 
     def _run_once(self) -> None:
-        ready = self._ready
-        if not ready and not self._stopping:
-            self._jump()
-        count = len(ready)
-        self.callbacks += count
-        self._at_once += count
-        if self._at_once > _CALLBACKS_AT_ONCE:
-            raise Livelock(f"{self._at_once} callbacks at {self.now_us} us, the next: {ready[0]}")
-        for _ in range(count):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            context = handle._context  # type: ignore[attr-defined]
-            process = context.get(_process)
-            if process is None or process.alive:
-                try:
-                    context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    self.call_exception_handler({"exception": error, "handle": handle})
+        """Run what there is to run, moment after moment, until the loop is to stop."""
+        ready, take = self._ready, self._ready.popleft
+        while True:
+            if not ready and not self._stopping:
+                self._jump()
+            count = len(ready)
+            self.callbacks += count
+            self._at_once += count
+            if self._at_once > _CALLBACKS_AT_ONCE:
+                raise Livelock(f"{count} callbacks more at {self.now_us} us, the next: {ready[0]}")
+            for _ in range(count):
+                handle = take()
+                context = handle._context
+                process = context.get(_process)
+                if process is None or process.alive:
+                    try:
+                        context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self.call_exception_handler({"exception": error, "handle": handle})
+            if self._stopping:
+                return
 
     def _jump(self) -> None:
         timers, ready = self._timers, self._ready
-        while timers and timers[0][2].cancelled():
-            heappop(timers)
-        if not timers:
+        while timers:
+            when_us, _, timer = heappop(timers)
+            if not timer.cancelled():
+                break
+        else:
             raise Idle(f"there is no timer after {self.now_us} us")
-        when_us = timers[0][0]
         if when_us > self.now_us:
             self.now_us = when_us
             self._at_once = 0
-        while timers and timers[0][0] <= when_us:
-            timer = heappop(timers)[2]
+        while True:
             if isinstance(timer, _Timer):
                 ready.append(timer)
             elif not timer.done():
                 timer.set_result(None)
+            if not timers or timers[0][0] > when_us:
+                return
+            timer = heappop(timers)[2]
 
     def _process_events(self, event_list: object) -> None:
         """There are no sockets to look at."""

@@ -4,7 +4,7 @@ befall both."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.lives import Lives
 from cometmq.broker.replication import SlavePart
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Listener, Network
+
+#: How often it is looked whether something came true.
+_LOOK_MS: Final = 100
 
 
 class BrokerMachine:
@@ -285,5 +288,5 @@ async def until(clock: SimClock, is_done: Callable[[], bool], timeout_ms: int) -
     while not is_done():
         if clock.monotonic_ms() >= deadline_ms:
             return False
-        await clock.sleep_ms(50)
+        await clock.sleep_ms(_LOOK_MS)
     return True

@@ -15,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class End(asyncio.Transport):
         self.arrives_us = 0
         self._network = network
         self._protocol: asyncio.Protocol | None = None
+        self._feed: Callable[[bytes], object] = _nobody
         self._unread: deque[bytes | None] = deque()
         self._reading = False
         self._untaken_bytes = 0
@@ -154,6 +156,8 @@ class End(asyncio.Transport):
     def attach(self, protocol: asyncio.Protocol) -> None:
         """Open it for a protocol, in a callback of its process."""
         self._protocol = protocol
+        is_plain = isinstance(protocol, asyncio.Protocol)
+        self._feed = protocol.data_received if is_plain else partial(_feed, protocol)
         protocol.connection_made(self)
         self.resume_reading()
 
@@ -179,16 +183,16 @@ class End(asyncio.Transport):
             self._give(unread.popleft())
 
     def _give(self, piece: bytes | None) -> None:
-        protocol = self._protocol
-        assert protocol is not None
         if piece is None:
+            protocol = self._protocol
+            assert protocol is not None
             if not protocol.eof_received():
                 self.close()
             return
         self.other._taken(len(piece))
         if not self.closing:
             self._network.trace.carried(self.number, piece)
-            _feed(protocol, piece)
+            self._feed(piece)
 
     def _taken(self, size_bytes: int) -> None:
         self._untaken_bytes -= size_bytes
@@ -287,27 +291,30 @@ class Network:
 
     def carry(self, end: End, data: bytes | None) -> None:
         """Bring bytes to the other end, or that there are no more."""
+        pipe = end.pipe
         if data is None or self._chance.random() >= self.weather.split or len(data) < 2:
-            self._push(end, data)
-            return
-        at = self._chance.randrange(1, len(data))
-        self._push(end, data[:at])
-        self._push(end, data[at:])
-
-    def _push(self, end: End, piece: bytes | None) -> None:
-        end.pipe.append(piece)
+            pipe.append(data)
+        else:
+            at = self._chance.randrange(1, len(data))
+            pipe.append(data[:at])
+            self._schedule(end)
+            pipe.append(data[at:])
         self._schedule(end)
 
     def _schedule(self, end: End) -> None:
         """One piece more of an end arrives a while later, behind those before."""
-        end.arrives_us = when_us = max(end.arrives_us, self.loop.now_us + self._delay_us())
-        self.loop.call_at_us(when_us, self._arrive, end, context=end.other.process.context)
+        loop, delays_us = self.loop, self.weather.delays_us
+        when_us = loop.now_us + delays_us[int(self._chance.random() * len(delays_us))]
+        if when_us < end.arrives_us:
+            when_us = end.arrives_us
+        end.arrives_us = when_us
+        loop.call_at_us(when_us, self._arrive, end, context=end.other.process.context)
 
     def _arrive(self, end: End) -> None:
         if not end.pipe:
             return  # lost with its host, or by a reset
         other = end.other
-        if self._is_cut(end.host, other.host):
+        if self._cuts and self._is_cut(end.host, other.host):
             end.stalled += 1
         else:
             other.take(end.pipe.popleft())
@@ -338,7 +345,7 @@ class Network:
     # --- what befalls it -------------------------------------------------------------------------
 
     def _is_cut(self, source: str, target: str) -> bool:
-        return bool(self._cuts) and (source, target) in self._cuts
+        return (source, target) in self._cuts
 
     def _hear_each_other(self, one: str, two: str) -> bool:
         return not self._is_cut(one, two) and not self._is_cut(two, one)
@@ -403,12 +410,13 @@ class Network:
             self.loop.call_at_us(after_us, self._reset, end, context=end.process.context)
 
 
+def _nobody(_piece: bytes) -> None:
+    raise AssertionError("bytes came before the connection was made")
+
+
 def _feed(protocol: asyncio.BaseProtocol, piece: bytes) -> None:
-    """Give bytes to a protocol, whichever of the two kinds it is."""
-    if not isinstance(protocol, asyncio.BufferedProtocol):
-        assert isinstance(protocol, asyncio.Protocol)
-        protocol.data_received(piece)
-        return
+    """Give bytes to a protocol that brings its own buffer."""
+    assert isinstance(protocol, asyncio.BufferedProtocol)
     while piece:
         buffer = memoryview(protocol.get_buffer(len(piece)))
         count = min(len(buffer), len(piece))

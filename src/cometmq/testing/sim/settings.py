@@ -128,7 +128,7 @@ def client_config(
         request_timeout_ms=2_000,
         connect_timeout_ms=1_000,
         send_timeout_ms=chance.choice((1_000, 3_000)),
-        pull_suspend_ms=chance.choice((2_000, 5_000)),
+        pull_suspend_ms=chance.choice((3_000, 6_000)),
         pull_timeout_ms=8_000,
         pull_error_pause_ms=1_000,
         rebalance_interval_ms=chance.choice((2_000, 5_000)),

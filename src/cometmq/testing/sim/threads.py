@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from cometmq.testing.faults.threads import SteppedExecutor, SteppedThreads
+from cometmq.testing.faults.threads import JobFuture, SteppedExecutor, SteppedThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 #: How long a job waits for its turn: mostly next to nothing.
 _DELAYS_US: Final = (20, 50, 100, 200, 500, 2_000, 20_000)
-_WEIGHTS: Final = (20, 20, 20, 20, 10, 5, 1)
+_WEIGHTS: Final = tuple(accumulate((20, 20, 20, 20, 10, 5, 1)))
 
 
 class LoopThreads(SteppedThreads):
@@ -36,8 +38,31 @@ class LoopThreads(SteppedThreads):
 
     def run_soon(self) -> None:
         """Run one job more, a while from now."""
-        delay_us = self._chance.choices(_DELAYS_US, _WEIGHTS)[0]
+        delay_us = self._chance.choices(_DELAYS_US, cum_weights=_WEIGHTS)[0]
         self.loop.call_at_us(self.loop.now_us + delay_us, self.step, context=self.process.context)
+
+
+class _LoopFuture(asyncio.Future[Any]):
+    """What :class:`JobFuture` is, and the loop's own: there is no other thread to wait for, and
+    who waits on the loop needs no second future."""
+
+    def __init__(self, finish: Callable[[JobFuture], None], loop: SimLoop) -> None:
+        super().__init__(loop=loop)
+        self._finish = finish
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """See :class:`concurrent.futures.Future`."""
+        return not self.cancelled()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See :class:`JobFuture`."""
+        self._finish(cast("JobFuture", self))
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See :class:`JobFuture`."""
+        self._finish(cast("JobFuture", self))
+        return super().exception()
 
 
 class _LoopExecutor(SteppedExecutor):
@@ -49,3 +74,7 @@ class _LoopExecutor(SteppedExecutor):
         future = super().submit(fn, *args, **kwargs)
         self._threads_of_process.run_soon()
         return future
+
+    def _future(self) -> JobFuture:
+        threads = self._threads_of_process
+        return cast("JobFuture", _LoopFuture(threads.finish, threads.loop))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 if TYPE_CHECKING:
     from cometmq.testing.sim.loop import SimLoop
+
+_PRIMES: Final = (2_654_435_761, 2_246_822_519)
 
 
 class Trace:
@@ -26,8 +28,8 @@ class Trace:
 
     def carried(self, end: int, piece: bytes) -> None:
         """Bytes arrived at an end."""
-        head = b"%d %d" % (self._loop.now_us, end)
-        self._bytes_sum = crc32(piece, crc32(head, self._bytes_sum))
+        place = self._loop.now_us * _PRIMES[0] + end * _PRIMES[1]
+        self._bytes_sum = crc32(piece, (self._bytes_sum + place) & 0xFFFFFFFF)
 
     @property
     def digest(self) -> str:
