@@ -181,8 +181,8 @@ class Run:
         await self._be_copied(master, deadline_ms)
 
     async def _be_copied(self, master: Broker, deadline_ms: int) -> None:
-        """Wait until every slave has what its master has, which is all that is left to be done:
-        without clients, whose idle waits would take a third of the run."""
+        """Wait until every slave has what its master has, which it asks for every 10 s: without
+        clients, which have nothing left to do."""
         clock = self.cluster.clock
         if self.cluster.slaves:
             for client in self.cluster.clients():
