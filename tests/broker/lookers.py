@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,6 +17,7 @@ from cometmq.core.clock import Clock, SystemClock
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.net.tasks import Tasks
 from cometmq.store.engine import MessageStore
+from cometmq.store.lookahead import STEADY
 from tests.store.stores import put
 
 LENGTH = 6_000
@@ -97,6 +99,20 @@ def read_on(looker: Looker, store: MessageStore, wanted: SqlFilter, *positions: 
     queue = store.queue("t", 1)
     for start, position in pairwise(positions):
         looker.read_on(queue, wanted, start, position)
+
+
+class Steady:
+    """A consumer that read on for so long that records are gathered for it."""
+
+    def __init__(self, looker: Looker, store: MessageStore, wanted: SqlFilter) -> None:
+        self._read_on = partial(read_on, looker, store, wanted)
+        self._position = STEADY
+        self._read_on(0, 0, STEADY)
+
+    def read_on(self) -> None:
+        """Go on by one message."""
+        self._read_on(self._position, self._position + 1)
+        self._position += 1
 
 
 async def started(looker: Looker, store: MessageStore, wanted: SqlFilter) -> int:

@@ -22,10 +22,12 @@ from cometmq.message.record import Record, iter_decode
 from cometmq.net.runtime import loop_factory
 from cometmq.net.tasks import Tasks
 from cometmq.store.engine import MessageStore
+from cometmq.store.looking import Seen, frame
 from cometmq.store.reader import Query
 from cometmq.store.sifting import Sifter
 from tests.broker.lookers import (
     LENGTH,
+    Steady,
     fill,
     held,
     is_alive,
@@ -40,7 +42,11 @@ from tests.broker.lookers import (
 )
 from tests.store.stores import opened
 
-TALKS_NONSENSE = (sys.executable, "-c", "print('hello ' * 9, flush=True); input()")
+ANSWERS = """
+import os
+while os.read(0, 1 << 20):
+    os.write(1, {!r})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -226,25 +232,51 @@ async def test_its_memory_goes_with_it(
     store, _ = filled
     before = open_files()
     async with looking(store) as looker:
-        pid = await started(looker, store, SqlFilter("n >= 0"))
-        assert held(looker) > 0
-        os.kill(pid, signal.SIGKILL)
+        consumer = Steady(looker, store, SqlFilter("n >= 0"))
+
+        def is_held() -> bool:
+            consumer.read_on()
+            return held(looker) > 0
+
+        await until(is_held, "records")
+        os.kill(pid_of(looker), signal.SIGKILL)
         await until(lambda: "looker" not in running_tasks(), "the end of its task")
         assert held(looker) == 0
         assert "looker" not in " ".join(open_files() - before)
     assert caplog.messages == ["looker_ended code=-9"]
 
 
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        (b"hello " * 9, "a frame of"),
+        (frame(Seen([1], [10, 20])), "2 records of 20 bytes"),
+        (frame(Seen([1, 2], [10, -20])), "2 records of -20 bytes"),
+        (frame(Seen([1, 2], [10, 1 << 62])), "2 records of"),
+        (frame(Seen([1, 2], [10, 20])), "2 records of 20 bytes"),  # the tray is empty
+        (frame(Seen(None, [10])), "1 records of 10 bytes"),
+        (frame(Seen([])) * 9, "an answer too many"),
+    ],
+)
 async def test_one_that_answers_nonsense_is_killed(
-    filled: tuple[MessageStore, list[dict[str, str]]], caplog: pytest.LogCaptureFixture
+    filled: tuple[MessageStore, list[dict[str, str]]],
+    caplog: pytest.LogCaptureFixture,
+    says: bytes,
+    error: str,
 ) -> None:
     store, _ = filled
-    wanted = SqlFilter("a = 1")
-    async with looking(store, command=TALKS_NONSENSE) as looker:
-        read_on(looker, store, wanted, 0, 32, 64)
-        await until(lambda: len(caplog.messages) > 1, "lines about it")
+    command = (sys.executable, "-c", ANSWERS.format(says))
+    async with looking(store, command=command) as looker:
+        consumer = Steady(looker, store, SqlFilter("a = 1"))
+
+        def has_ended() -> bool:
+            consumer.read_on()
+            return len(caplog.messages) > 1
+
+        await until(has_ended, "lines about it")
+        assert held(looker) == 0
     first, second = caplog.messages
-    assert first.startswith("looker_answer_unreadable error='a frame of")
+    assert first.startswith(f"looker_answer_unreadable error='{error}")
     assert second == "looker_ended code=-9"
 
 

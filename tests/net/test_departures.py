@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from cometmq.core.clock import VirtualClock
 from cometmq.net.departures import Departures
 from cometmq.net.watchdog import STALL_NS, Watchdog
@@ -44,3 +46,17 @@ async def test_a_round_that_takes_long_is_noticed() -> None:
     departures.add(lambda: clock.advance(STALL_NS // 1_000_000 + 1))
     await asyncio.sleep(0)
     assert watchdog.stalls == {"flush": 1}
+
+
+async def test_one_that_fails_keeps_no_other_back(caplog: pytest.LogCaptureFixture) -> None:
+    departures = Departures(Watchdog())
+    left: list[str] = []
+
+    def fail() -> None:
+        raise AttributeError("_write_appdata")
+
+    departures.add(fail)
+    departures.add(lambda: left.append("b"))
+    await asyncio.sleep(0)
+    assert left == ["b"]
+    assert caplog.messages == ["flush failed"]

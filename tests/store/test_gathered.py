@@ -9,7 +9,14 @@ import pytest
 
 from cometmq.store import gathered as module
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.gathered import Gathered, Piece, Run
+from cometmq.store.gathered import (
+    MAX_HELD_BYTES,
+    MAX_HELD_BYTES_EACH,
+    Gathered,
+    Piece,
+    Run,
+)
+from cometmq.store.looking import TRAY_BYTES
 from tests.store.stores import opened, put
 
 WANTED, OTHER = "a = 1", "a = 2"
@@ -106,20 +113,32 @@ def test_a_queue_that_began_anew_has_other_records(queue: ConsumeQueue) -> None:
 
 def test_what_is_held_is_bounded(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_HELD_BYTES", 1_000)
-    monkeypatch.setattr(module, "MAX_HELD_BYTES_EACH", 600)
     held = Gathered()
     for wanted in ("a", "b", "a", "c"):
-        assert held.has_room(queue, wanted)
         held.put(queue, wanted, run(queue, 256, 512, range(3), 100))
     # "b" waited for the longest time.
     assert held.held_bytes == 900
     assert held.find(queue, "b", 256) is None
     assert held.find(queue, "a", 256) is not None
     assert held.find(queue, "c", 256) is not None
-    assert not held.has_room(queue, "a")
-    assert held.has_room(queue, "c")
     held.drop(queue, "a")
-    assert (held.has_room(queue, "a"), held.held_bytes) == (True, 300)
+    assert held.held_bytes == 300
     held.clear()
     assert held.held_bytes == 0
     assert held.find(queue, "c", 256) is None
+
+
+def test_each_has_its_share(queue: ConsumeQueue) -> None:
+    held = Gathered()
+    tray = run(queue, 0, 256, [1], TRAY_BYTES)
+    wanted = [f"a = {number}" for number in range(16)]
+    for _ in range(8):  # of each in turn, as much as it has room for
+        for each in wanted:
+            if held.has_room(queue, each):
+                held.put(queue, each, tray)
+    assert MAX_HELD_BYTES // 2 <= held.held_bytes <= MAX_HELD_BYTES
+    assert all(held.find(queue, each, 0) is not None for each in wanted)
+    alone = Gathered()
+    while alone.has_room(queue, WANTED):
+        alone.put(queue, WANTED, tray)
+    assert alone.held_bytes == MAX_HELD_BYTES_EACH

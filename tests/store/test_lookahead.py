@@ -17,6 +17,7 @@ from cometmq.store.lookahead import (
     MAX_ASKED,
     MAX_EXPRESSION,
     MIN_LEFT,
+    STEADY,
     WINDOW,
     Asked,
     LookAhead,
@@ -75,6 +76,11 @@ class Readers:
         for start, position in pairwise(positions):
             due = self.ahead.read_on(self.queue, wanted, start, position)
         return due
+
+    def steady(self, wanted: Wanted = WORDS) -> int:
+        """One who read on for so long that records are gathered for it; gives where it is."""
+        self.read(0, STEADY, wanted=wanted)
+        return STEADY
 
     def asked(self) -> Asked:
         found = self.ahead.next()
@@ -152,19 +158,19 @@ def test_of_what_is_known_the_records_are_asked_for(store: MessageStore) -> None
     readers = Readers(store)
     third = [*range(0, 5_000, 3)]
     readers.verdicts.put(readers.queue, WORDS, 0, 5_000, third)
-    readers.read(0, 1)
+    at = readers.steady()
     first = readers.asked()
     inside = range(first.offset, first.offset + first.size)
     assert first.known == [each - first.offset for each in third if each in inside]
     assert readers.answered(first, first.known, [2], b"aa")
     assert readers.gathered.find(readers.queue, WORDS, first.offset) is not None
-    readers.read(1, 2)
+    readers.read(at, at + 1)
     second = readers.asked()
     assert second.offset == first.offset + first.size
     assert second.known is None  # not of all of them
     short = Readers(store, "short")
     short.verdicts.put(short.queue, WORDS, 0, short.queue.max_offset, third)
-    short.read(0, 1_000)
+    short.read(0, STEADY)
     rest = short.asked()
     assert rest.size % PAGE_ENTRIES
     inside = range(rest.offset, rest.offset + rest.size)
@@ -260,7 +266,7 @@ def test_an_answer_about_what_is_no_more_does_not(tmp_path: Path) -> None:
 
 def test_records_that_came_along_are_held(store: MessageStore) -> None:
     readers = Readers(store)
-    readers.read(0, 32)
+    readers.steady()
     asked = readers.asked()
     assert asked.gathers
     assert readers.answered(asked, [5, 7, 300], [2, 5], b"aabbb")
@@ -275,7 +281,7 @@ def test_records_that_came_along_are_held(store: MessageStore) -> None:
 
 def test_all_that_match_came_along(store: MessageStore) -> None:
     readers = Readers(store)
-    readers.read(0, 32)
+    readers.steady()
     asked = readers.asked()
     assert readers.answered(asked, [5], [2], b"aa")
     run = readers.gathered.find(readers.queue, WORDS, asked.offset)
@@ -289,31 +295,100 @@ def test_who_has_much_before_it_gets_verdicts_alone(
 ) -> None:
     monkeypatch.setattr(gathered, "MAX_HELD_BYTES_EACH", 2)
     readers = Readers(store)
-    readers.read(0, 32)
+    at = readers.steady()
     first = readers.asked()
     assert readers.answered(first, [5], [2], b"aa")
-    readers.read(32, 64)
+    readers.read(at, at + 32)
     second = readers.asked()
     assert (first.gathers, second.gathers) == (True, False)
 
 
 def test_records_are_held_for_who_reads_on(store: MessageStore) -> None:
     readers = Readers(store)
-    readers.read(0, 32)
+    readers.steady()
     assert readers.answered(readers.asked(), [5], [2], b"aa")
     assert readers.gathered.held_bytes == 2
-    readers.ahead.read_on(readers.queue, WORDS, 20_000, 20_032)
+    assert not readers.ahead.read_on(readers.queue, WORDS, 25_000, 25_000)
     assert readers.gathered.held_bytes == 0
-    readers.read(20_032, 20_064)
+    readers.read(25_000, 25_000 + STEADY)
     asked = readers.asked()
+    assert asked.gathers
     readers.ahead.forget()
     assert readers.answered(asked, [5], [2], b"aa")
     assert readers.gathered.held_bytes == 0
 
 
+def test_an_answer_that_comes_after_a_jump_is_not_in_the_way(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.read(20_000, 20_000 + STEADY)
+    before = readers.asked()
+    assert not readers.ahead.read_on(readers.queue, WORDS, 0, 0)
+    assert readers.answered(before, [5], [2], b"aa")
+    assert readers.gathered.held_bytes == 0
+    readers.read(0, STEADY)
+    asked = readers.asked()
+    assert readers.answered(asked, [5], [2], b"aa")
+    assert readers.gathered.find(readers.queue, WORDS, asked.offset) is not None
+
+
+def test_one_that_follows_another_is_no_jump(store: MessageStore) -> None:
+    readers = Readers(store)
+    at = readers.steady()
+    asked = readers.asked()
+    for follower in range(0, at, 64):
+        assert not readers.ahead.read_on(readers.queue, WORDS, follower, follower + 64)
+    assert readers.answered(asked, [5, 7], [2, 4], b"aabb")
+    run = readers.gathered.find(readers.queue, WORDS, asked.offset)
+    assert run is not None
+    readers.read(at, at + 64)
+    second = readers.asked()
+    assert second.offset == asked.offset + asked.size
+    # It overtakes: from there on it is the one who reads on.
+    assert not readers.ahead.read_on(readers.queue, WORDS, at, at + 128)
+    assert not readers.ahead.read_on(readers.queue, WORDS, at + 128, at + 192)
+    assert readers.ahead.next() is None
+
+
+def test_two_that_are_far_from_each_other_get_verdicts_alone(store: MessageStore) -> None:
+    readers = Readers(store)
+    one, other = 0, 25_000
+    asked_of = 0
+    for _ in range(20):
+        for _ in range(3):
+            readers.ahead.read_on(readers.queue, WORDS, one, one + 64)
+            one += 64
+        while (asked := readers.ahead.next()) is not None:
+            assert not asked.gathers
+            asked_of += asked.size
+            readers.answered(asked, [])
+        readers.ahead.read_on(readers.queue, WORDS, other, other + 64)
+        other += 64
+    assert 0 < asked_of < LENGTH
+
+
+def test_where_nothing_matches_nobody_is_asked(store: MessageStore) -> None:
+    readers = Readers(store)
+    readers.verdicts.put(readers.queue, WORDS, 0, LENGTH, [20_000])
+    readers.read(0, 10_000)
+    asked = readers.asked()
+    assert asked.known is not None
+    assert [asked.offset + each for each in asked.known] == [20_000]
+
+
+def test_a_queue_that_is_gone_is_forgotten(store: MessageStore) -> None:
+    readers = Readers(store)
+    at = readers.steady()
+    assert readers.answered(readers.asked(), [5], [2], b"aa")
+    readers.ahead.forget_queue(store.queue("short", 0))
+    assert readers.gathered.held_bytes == 2
+    readers.ahead.forget_queue(readers.queue)
+    assert readers.gathered.held_bytes == 0
+    assert not readers.ahead.read_on(readers.queue, WORDS, at, at + 1)
+
+
 def test_who_did_not_come_for_long_is_forgotten(store: MessageStore) -> None:
     readers = Readers(store)
-    readers.read(0, 32)
+    readers.steady()
     assert readers.answered(readers.asked(), [5], [2], b"aa")
     for number in range(64):
         readers.read(0, 1, wanted=Words(f"b = {number}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -193,19 +193,28 @@ class Seer:
         seen = [number - 256 for number in range(256, 512) if number % 3 == 0]
         self.verdicts.put(queue, wanted, 256, 256, seen)
         if gathers:
-            reads = [store.read("t", 0, 256 + each, 1, 1 << 20, None) for each in seen[:60]]
-            records = [chunk for each in reads for chunk in each.chunks]
-            bounds = [*accumulate(map(len, records), initial=0)]
-            run = Run(queue.restarts, 256, 256 + seen[60], seen[:60], bounds, b"".join(records))
-            self.gathered.put(queue, wanted, run)
+            self.gather(store, wanted, 256, [256 + each for each in seen[:60]], 256 + seen[60])
         self.heard: list[tuple[int, int]] = []
+
+    def gather(
+        self, store: MessageStore, wanted: Tagged, first: int, offsets: Sequence[int], stop: int
+    ) -> None:
+        queue = store.queue("t", 0)
+        reads = [store.read("t", 0, each, 1, 1 << 20, None) for each in offsets]
+        records = [chunk for each in reads for chunk in each.chunks]
+        bounds = [*accumulate(map(len, records), initial=0)]
+        numbers = [each - first for each in offsets]
+        run = Run(queue.restarts, first, stop, numbers, bounds, b"".join(records))
+        self.gathered.put(queue, wanted, run)
 
     def read_on(self, queue: ConsumeQueue, wanted: Matcher, start: int, position: int) -> None:
         self.heard.append((start, position))
 
 
 @pytest.mark.parametrize("gathers", [False, True])
-@pytest.mark.parametrize(("max_count", "max_bytes"), [(32, 4_000), (32, 600), (3, 4_000), (1, 0)])
+@pytest.mark.parametrize(
+    ("max_count", "max_bytes"), [(32, 4_000), (32, 600), (3, 4_000), (1, 0), (32, 0)]
+)
 def test_what_another_has_seen_ahead_is_not_looked_at(
     tmp_path: Path, max_count: int, max_bytes: int, gathers: bool
 ) -> None:
@@ -235,6 +244,28 @@ def test_what_another_has_seen_ahead_is_not_looked_at(
     store.close()
 
 
+def test_a_record_larger_than_an_answer_comes_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
+    for number in range(20):
+        put(store, "t", 0, bytes(5_000 if number in (7, 12) else 50), tag=str(number))
+    store.commit()
+    everything = Tagged(lambda _: True)
+    for stops in ([20], [8, 20], [7, 8, 20], [8, 12, 13, 20]):
+        seer = Seer(store, everything, gathers=False)
+        for first, stop in pairwise([0, *stops]):
+            seer.gather(store, everything, first, range(first, stop), stop)
+        sifter, position, seen = Sifter(seer), 0, list[int]()
+        while position < 20:
+            result = look(store, everything, position, 32, 1_000, sifter=sifter)
+            assert result is not None
+            assert result.status is ReadStatus.FOUND
+            assert result.size_bytes <= 1_000 or result.count == 1
+            seen += offsets(result)
+            position = result.next_offset
+        assert seen == list(range(20))
+    store.close()
+
+
 def test_what_came_since_is_looked_at(store: MessageStore) -> None:
     sifter, even = Sifter(), Tagged(lambda number: number % 2 == 0)
     assert look(store, even, 90, sifter=sifter) is not None
@@ -245,6 +276,25 @@ def test_what_came_since_is_looked_at(store: MessageStore) -> None:
     assert result is not None
     assert offsets(result) == list(range(90, 110, 2))
     assert len(even.looked_at) == 20
+    store.close()
+
+
+def test_what_waited_of_a_queue_that_begins_again_is_not_given(store: MessageStore) -> None:
+    sifter, every = Sifter(), Tagged(lambda _: True)
+    assert look(store, every, 80, max_count=4, sifter=sifter) is not None
+    queue = store.queue("t", 0)
+    queue.restart_at(82)
+    queue.next_offset = queue.max_offset
+    for number in range(18):
+        put(store, "t", 0, b"", tag=str(number))
+    store.commit()
+    result = look(store, every, 84, sifter=sifter)
+    assert result is not None
+    assert offsets(result) == list(range(84, 100))
+    found = [record for chunk in result.chunks for record in iter_decode(chunk)]
+    assert [decode(record.properties)["TAGS"] for record in found] == [
+        str(number) for number in range(2, 18)
+    ]
     store.close()
 
 

@@ -88,6 +88,10 @@ class Looker:
         elif self._life is None and self._clock.monotonic_ms() >= self._rests_until_ms:
             self._life = self._tasks.spawn(self._live(), name="looker")
 
+    def forget_queue(self, queue: ConsumeQueue) -> None:
+        """It is there no more."""
+        self._ahead.forget_queue(queue)
+
     @property
     def under_way(self) -> int:
         """Requests that are not answered yet."""
@@ -117,10 +121,16 @@ class Looker:
             pipe.send(Look(expression, file.path, file.base, asked.entries, tray, asked.known))
 
     def _seen(self, pipe: _Pipe, seen: Seen) -> None:
+        """Raises BadFrame for an answer to nothing that was asked."""
+        if not self._under_way:
+            raise BadFrame("an answer too many")
         asked, tray = self._under_way.popleft()
+        size_bytes = seen.ends[-1] if seen.ends else 0
         records = b""
-        if tray != NO_TRAY and self._trays is not None:
-            records = self._trays.clear(tray, seen.ends[-1] if seen.ends else 0)
+        if tray != NO_TRAY and self._trays is not None and 0 <= size_bytes <= TRAY_BYTES:
+            records = self._trays.clear(tray, size_bytes)
+        if len(records) != size_bytes or len(seen.ends) > len(seen.numbers or ()):
+            raise BadFrame(f"{len(seen.ends)} records of {size_bytes} bytes")
         if self._ahead.answered(asked, seen.numbers, seen.ends, records):
             self._looked_at += asked.size if asked.known is None else 0
         self._ask(pipe)
@@ -191,8 +201,9 @@ class _Trays:
     each request under way. Where there is no such memory, none is ever free."""
 
     def __init__(self) -> None:
-        create = getattr(os, "memfd_create", None)
-        self.handles: tuple[int, ...] = () if create is None else (create("looker"),)
+        self.handles: tuple[int, ...] = ()
+        with suppress(AttributeError, OSError):  # a system or a sandbox that has none
+            self.handles = (os.memfd_create("looker"),)
         self._free = [*range(MAX_UNDER_WAY)] if self.handles else []
 
     def take(self) -> int:

@@ -115,6 +115,7 @@ class PullHandler:
         self.looker: Looker | None = None
         if config.filter_lookahead and is_useful():
             self.looker = Looker(store.log, clock=clock, tasks=tasks)
+            store.queues.on_gone.append(self.looker.forget_queue)
         self._sifter = Sifter(self.looker)
         #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
         #: read now, and whether its master is gone.

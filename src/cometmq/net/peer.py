@@ -326,7 +326,8 @@ class Peer(asyncio.Protocol):
     def close(self) -> None:
         """Send what is queued, then close. ``on_close`` runs when the socket is gone."""
         self.flush()
-        if self._transport is not None:
+        # Closed twice, asyncio's TLS transport fails at the next write.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
 

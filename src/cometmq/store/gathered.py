@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cometmq.store.looking import TRAY_BYTES
+
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
 
@@ -65,8 +67,10 @@ class Gathered:
         return sum(self._held_bytes.values())
 
     def has_room(self, queue: ConsumeQueue, wanted: object) -> bool:
-        """Whether more is to be gathered for a consumer."""
-        return self._held_bytes.get((queue, wanted), 0) < MAX_HELD_BYTES_EACH
+        """Whether more is to be gathered for a consumer: its share, so that no one's records go
+        before it comes to them."""
+        share = MAX_HELD_BYTES // (len(self._runs) + 1) - TRAY_BYTES
+        return self._held_bytes.get((queue, wanted), 0) < min(MAX_HELD_BYTES_EACH, share)
 
     def put(self, queue: ConsumeQueue, wanted: object, run: Run) -> None:
         """Hold a run that lies behind those that are held for the consumer. If that is too much,

@@ -31,6 +31,9 @@ WINDOW: Final = 16_384
 #: Of longer expressions nobody is told.
 MAX_EXPRESSION: Final = 1 << 16
 _FIRST_LEAD: Final = 1_024
+#: Records are gathered for who read on so far: not where two consumers with one expression take
+#: turns at places that are far from each other.
+STEADY: Final = 1_024
 _MAX_READERS: Final = 64
 
 
@@ -48,13 +51,14 @@ class _Reader:
     """Who reads on through a queue by an expression, and is at ``position``. Up to ``reach``
     nothing more is to be asked for; ``lead`` is how far it gets until an answer comes. A request
     is under way since it was at ``asked_at``, unless that is -1; as long as it is at ``last_at``
-    there is no other one."""
+    there is no other one. It reads on since ``begun_at``."""
 
     queue: ConsumeQueue
     wanted: Wanted
     position: int
     reach: int
     last_at: int
+    begun_at: int
     lead: int = _FIRST_LEAD
     asked_at: int = -1
 
@@ -73,6 +77,11 @@ class _Reader:
             and self.reach - self.position < WINDOW
             and self.queue.max_offset - self.next_start >= MIN_LEFT
         )
+
+    def follows(self, start: int, position: int) -> bool:
+        """Whether it is another one that goes from ``start`` to ``position``, who wants the same
+        and is somewhat behind."""
+        return self.position - WINDOW <= start < self.position and position <= self.reach
 
 
 class Asked(NamedTuple):
@@ -109,14 +118,16 @@ class LookAhead:
         if reader is None:
             if len(wanted.expression) > MAX_EXPRESSION:
                 return False
-            self._readers[key] = _Reader(queue, wanted, position, position, position)
+            self._readers[key] = _Reader(queue, wanted, position, position, position, position)
             if len(self._readers) > _MAX_READERS:
                 stale, _ = self._readers.popitem(last=False)
                 self._gathered.drop(*stale)
             return False
         if start != reader.position:
+            if reader.follows(start, position):
+                return False
             self._gathered.drop(*key)
-            reader.position = reader.reach = reader.last_at = position
+            reader.position = reader.reach = reader.last_at = reader.begun_at = position
             return False
         reader.position = position
         self._readers.move_to_end(key)
@@ -126,6 +137,12 @@ class LookAhead:
         """There is nobody to ask any more: what is under way will not be answered."""
         self._readers.clear()
         self._gathered.clear()
+
+    def forget_queue(self, queue: ConsumeQueue) -> None:
+        """It is there no more."""
+        for key in [key for key in self._readers if key[0] is queue]:
+            del self._readers[key]
+            self._gathered.drop(*key)
 
     def next(self) -> Asked | None:
         """What to look at now: for whoever has the least ahead that is known."""
@@ -142,13 +159,12 @@ class LookAhead:
     def _skip_known(self, reader: _Reader) -> bool:
         """Go on to where something is to be done; False when all of the window is known, and
         enough is gathered."""
-        if self._gathered.has_room(reader.queue, reader.wanted):
-            return True
+        gathers = self._gathers(reader)
         start, stop = reader.next_start, reader.position + WINDOW
         find = self._verdicts.find
         while start < stop:
             known = find(reader.queue, reader.wanted, start)
-            if known is None or known[0] < PAGE_ENTRIES:
+            if known is None or known[0] < PAGE_ENTRIES or (gathers and known[1]):
                 return True
             start = reader.reach = start + PAGE_ENTRIES
         return False
@@ -173,9 +189,13 @@ class LookAhead:
         if file.unproven is not None and not file.is_proven(first, place + size):
             return None
         count = len(entries) // QUEUE_ENTRY_BYTES
-        gathers = self._gathered.has_room(queue, reader.wanted)
+        gathers = self._gathers(reader)
         known = self._known(reader, start, count) if gathers else None
         return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers, known)
+
+    def _gathers(self, reader: _Reader) -> bool:
+        is_steady = reader.position - reader.begun_at >= STEADY
+        return is_steady and self._gathered.has_room(reader.queue, reader.wanted)
 
     def _known(self, reader: _Reader, start: int, count: int) -> list[int] | None:
         """Which of so many messages match, counted from the first; None when it is not known of
@@ -203,7 +223,8 @@ class LookAhead:
             return False
         if asked.known is None:
             self._verdicts.put(reader.queue, reader.wanted, asked.offset, asked.size, numbers)
-        if ends and self._readers.get((reader.queue, reader.wanted)) is reader:
+        is_next = reader.reach == asked.offset + asked.size  # it went nowhere else since
+        if ends and is_next and self._readers.get((reader.queue, reader.wanted)) is reader:
             size = asked.size if len(ends) == len(numbers) else numbers[len(ends)]
             start, stop = asked.offset, asked.offset + size
             run = Run(asked.restarts, start, stop, numbers[: len(ends)], [0, *ends], records)

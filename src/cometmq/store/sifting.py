@@ -103,7 +103,7 @@ class _Answer:
 
     def take_gathered(self, run: Run, at: int) -> int:
         """Add what a run has from a queue offset on; gives where to go on."""
-        max_bytes = self.max_bytes - self.size_bytes
+        max_bytes = max(self.max_bytes - self.size_bytes, 0)
         records, count, onward = run.piece(at, self.room, max_bytes)
         if not count and not self.count:
             records, count, onward = run.piece(at, 1, HOLE_SIZE)
@@ -161,7 +161,7 @@ class Sifter:
     """Reads for all consumers of a store."""
 
     def __init__(self, ahead: Ahead | None = None) -> None:
-        self._looks: OrderedDict[tuple[ConsumeQueue, Matcher], _Look] = OrderedDict()
+        self._looks: OrderedDict[tuple[ConsumeQueue, int, Matcher], _Look] = OrderedDict()
         self._ahead = ahead
         self._verdicts = Verdicts() if ahead is None else ahead.verdicts
         self._gathered = Gathered() if ahead is None else ahead.gathered
@@ -183,7 +183,7 @@ class Sifter:
         answer = _Answer(
             min(query.max_count, limits.hot_max_count), min(query.max_bytes, limits.hot_max_bytes)
         )
-        known = self._looks.pop((queue, matcher), None)
+        known = self._looks.pop((queue, queue.restarts, matcher), None)
         goes_on = known is not None and known.next_offset == start
         look = known if goes_on and known is not None else _Look(None, start, start, [])
         while True:
@@ -247,7 +247,7 @@ class Sifter:
     def _keep(self, queue: ConsumeQueue, matcher: Matcher, look: _Look) -> None:
         if not look.matching or look.block is None or look.block.copy is None:
             look = _Look(None, look.next_offset - look.size, look.next_offset, [])
-        self._looks[queue, matcher] = look
+        self._looks[queue, queue.restarts, matcher] = look
         if len(self._looks) > _MAX_WAITING:
             self._looks.popitem(last=False)
 
