@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from typing import Any
 
 import pytest
 import trustme
 
-from cometmq.core.clock import VirtualClock
+from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net import server as server_module
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
 from cometmq.net.router import Reply, Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
 from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import Request, encode_head
+from cometmq.protocol.frame import FLAG_RESPONSE, Request, encode_head
 from cometmq.protocol.registry import Side
 from tests.net.serving import RawClient, serving
 
@@ -109,3 +111,36 @@ async def test_the_connection_that_holds_most_is_closed_when_all_hold_too_much(
 
 def test_this_machine_allows_connections() -> None:
     assert server_module.max_connections() > 100
+
+
+class CountingTurns(Watchdog):
+    """Counts turns by what took them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: Counter[str] = Counter()
+
+    def turn(self, handler: str, took_ns: int) -> None:
+        self.turns[handler] += 1
+
+
+async def test_what_a_server_says_to_its_peers_leaves_together() -> None:
+    tasks, watchdog = Tasks(), CountingTurns()
+    router = Router(Side.BROKER, {BEAT: beat}, tasks=tasks)
+    server = Server(router, clock=SystemClock(), tasks=tasks, watchdog=watchdog)
+    port = await server.listen("127.0.0.1", 0)
+    clients = [RawClient(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(3)]
+    for client in clients:
+        client.send(BEAT)
+        await client.frame()
+    watchdog.turns.clear()
+    for peer in server.peers:
+        peer.write(encode_head(code=0, opaque=5, flag=FLAG_RESPONSE, ext={}))
+        peer.write(b"")
+    await asyncio.sleep(0)
+    assert watchdog.turns == {"flush": 1}
+    for client in clients:
+        assert (await client.frame())[0].opaque == 5
+        client.writer.close()
+    await server.close()
+    await tasks.close()
