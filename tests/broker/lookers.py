@@ -17,7 +17,7 @@ from cometmq.core.clock import Clock, SystemClock
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.net.tasks import Tasks
 from cometmq.store.engine import MessageStore
-from cometmq.store.lookahead import STEADY
+from cometmq.store.lookahead import STEADY_READS
 from tests.store.stores import put
 
 LENGTH = 6_000
@@ -106,8 +106,8 @@ class Steady:
 
     def __init__(self, looker: Looker, store: MessageStore, wanted: SqlFilter) -> None:
         self._read_on = partial(read_on, looker, store, wanted)
-        self._position = STEADY
-        self._read_on(0, 0, STEADY)
+        self._position = STEADY_READS
+        self._read_on(0, *range(STEADY_READS + 1))
 
     def read_on(self) -> None:
         """Go on by one message."""

@@ -94,8 +94,10 @@ def stored(store: MessageStore, offset: int) -> Record:
 
 async def read_all(
     looker: Looker, store: MessageStore, wanted: SqlFilter, pauses: Random
-) -> list[int]:
-    """The numbers of what matches, read on through the queue, sometimes behind the looker."""
+) -> tuple[list[int], int]:
+    """The numbers of what matches, read on through the queue, sometimes behind the looker; and how
+    many bytes of records were held at the most."""
+    most_bytes = 0
     sifter, queue = Sifter(looker), store.queue("t", 1)
     position, found = 0, []
     while position < queue.max_offset:
@@ -109,7 +111,8 @@ async def read_all(
         position = result.next_offset
         if pauses.random() < 0.3:
             await until(lambda: looker.under_way == 0, "the looker")
-    return found
+            most_bytes = max(most_bytes, held(looker))
+    return found, most_bytes
 
 
 def test_with_it_the_same_is_found_as_without(
@@ -133,10 +136,10 @@ def test_with_it_the_same_is_found_as_without(
         def check(expression: str, seed: int) -> None:
             nonlocal helped, gathered
             wanted, before = SqlFilter(expression), looked_at(looker)
-            found = runner.run(read_all(looker, store, wanted, Random(seed)))
+            found, most_bytes = runner.run(read_all(looker, store, wanted, Random(seed)))
             assert found == [at for at, hit in enumerate(wanted.matches(encoded)) if hit]
             helped += looked_at(looker) > before
-            gathered += held(looker) > 0
+            gathered += most_bytes > 0
 
         check()
         runner.run(tasks.close())
@@ -221,9 +224,9 @@ async def test_without_memory_for_both_it_says_what_matches(
     monkeypatch.delattr(os, "memfd_create")
     async with looking(store) as looker:
         await started(looker, store, SqlFilter("a = 'nothing'"))
-        found = await read_all(looker, store, SqlFilter("a = 'eu'"), Random(1))
+        found, most_bytes = await read_all(looker, store, SqlFilter("a = 'eu'"), Random(1))
         assert found == [at for at, each in enumerate(messages) if each.get("a") == "eu"]
-        assert held(looker) == 0
+        assert most_bytes == 0
 
 
 async def test_its_memory_goes_with_it(

@@ -142,3 +142,19 @@ def test_each_has_its_share(queue: ConsumeQueue) -> None:
     while alone.has_room(queue, WANTED):
         alone.put(queue, WANTED, tray)
     assert alone.held_bytes == MAX_HELD_BYTES_EACH
+
+
+def test_who_does_not_read_any_more_has_no_share(queue: ConsumeQueue) -> None:
+    held = Gathered()
+    tray = run(queue, 0, 256, [1], TRAY_BYTES)
+    for number in range(40):
+        held.put(queue, f"gone = {number}", run(queue, 0, 256, [1]))
+    assert not held.has_room(queue, WANTED)
+    room = [held.has_room(queue, WANTED) for _ in range(200)]
+    assert room == sorted(room)  # once it has some it has it
+    while held.has_room(queue, WANTED):
+        held.put(queue, WANTED, tray)
+    assert held.held_bytes == MAX_HELD_BYTES_EACH + 40 * 4
+    # One that comes again has its share again.
+    assert held.find(queue, "gone = 1", 0) is not None
+    assert held.has_room(queue, "gone = 1")

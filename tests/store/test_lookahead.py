@@ -17,7 +17,7 @@ from cometmq.store.lookahead import (
     MAX_ASKED,
     MAX_EXPRESSION,
     MIN_LEFT,
-    STEADY,
+    STEADY_READS,
     WINDOW,
     Asked,
     LookAhead,
@@ -79,8 +79,8 @@ class Readers:
 
     def steady(self, wanted: Wanted = WORDS) -> int:
         """One who read on for so long that records are gathered for it; gives where it is."""
-        self.read(0, STEADY, wanted=wanted)
-        return STEADY
+        self.read(*range(STEADY_READS + 1), wanted=wanted)
+        return STEADY_READS
 
     def asked(self) -> Asked:
         found = self.ahead.next()
@@ -170,7 +170,7 @@ def test_of_what_is_known_the_records_are_asked_for(store: MessageStore) -> None
     assert second.known is None  # not of all of them
     short = Readers(store, "short")
     short.verdicts.put(short.queue, WORDS, 0, short.queue.max_offset, third)
-    short.read(0, STEADY)
+    short.read(*range(0, 1_000, 100))
     rest = short.asked()
     assert rest.size % PAGE_ENTRIES
     inside = range(rest.offset, rest.offset + rest.size)
@@ -310,7 +310,7 @@ def test_records_are_held_for_who_reads_on(store: MessageStore) -> None:
     assert readers.gathered.held_bytes == 2
     assert not readers.ahead.read_on(readers.queue, WORDS, 25_000, 25_000)
     assert readers.gathered.held_bytes == 0
-    readers.read(25_000, 25_000 + STEADY)
+    readers.read(*range(25_000, 25_000 + STEADY_READS + 1))
     asked = readers.asked()
     assert asked.gathers
     readers.ahead.forget()
@@ -320,12 +320,12 @@ def test_records_are_held_for_who_reads_on(store: MessageStore) -> None:
 
 def test_an_answer_that_comes_after_a_jump_is_not_in_the_way(store: MessageStore) -> None:
     readers = Readers(store)
-    readers.read(20_000, 20_000 + STEADY)
+    readers.read(*range(20_000, 20_000 + STEADY_READS + 1))
     before = readers.asked()
     assert not readers.ahead.read_on(readers.queue, WORDS, 0, 0)
     assert readers.answered(before, [5], [2], b"aa")
     assert readers.gathered.held_bytes == 0
-    readers.read(0, STEADY)
+    readers.read(*range(STEADY_READS + 1))
     asked = readers.asked()
     assert readers.answered(asked, [5], [2], b"aa")
     assert readers.gathered.find(readers.queue, WORDS, asked.offset) is not None
@@ -369,7 +369,10 @@ def test_two_that_are_far_from_each_other_get_verdicts_alone(store: MessageStore
 def test_where_nothing_matches_nobody_is_asked(store: MessageStore) -> None:
     readers = Readers(store)
     readers.verdicts.put(readers.queue, WORDS, 0, LENGTH, [20_000])
-    readers.read(0, 10_000)
+    readers.read(*range(STEADY_READS + 1))
+    assert readers.ahead.next() is None
+    assert not readers.read(STEADY_READS, 100)  # nor is there anything to be asked for soon
+    assert readers.read(100, 10_000)
     asked = readers.asked()
     assert asked.known is not None
     assert [asked.offset + each for each in asked.known] == [20_000]

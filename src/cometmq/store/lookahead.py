@@ -31,9 +31,11 @@ WINDOW: Final = 16_384
 #: Of longer expressions nobody is told.
 MAX_EXPRESSION: Final = 1 << 16
 _FIRST_LEAD: Final = 1_024
-#: Records are gathered for who read on so far: not where two consumers with one expression take
+#: Records are gathered for who read on so often: not where two consumers with one expression take
 #: turns at places that are far from each other.
-STEADY: Final = 1_024
+STEADY_READS: Final = 8
+#: Who knows all that is to be known asks again so many messages later.
+_REST: Final = 1_024
 _MAX_READERS: Final = 64
 
 
@@ -50,15 +52,15 @@ class Wanted(Protocol):
 class _Reader:
     """Who reads on through a queue by an expression, and is at ``position``. Up to ``reach``
     nothing more is to be asked for; ``lead`` is how far it gets until an answer comes. A request
-    is under way since it was at ``asked_at``, unless that is -1; as long as it is at ``last_at``
-    there is no other one. It reads on since ``begun_at``."""
+    is under way since it was at ``asked_at``, unless that is -1; there is no other one before it is
+    at ``due_at``. It read on ``reads`` times."""
 
     queue: ConsumeQueue
     wanted: Wanted
     position: int
     reach: int
-    last_at: int
-    begun_at: int
+    due_at: int
+    reads: int = 0
     lead: int = _FIRST_LEAD
     asked_at: int = -1
 
@@ -73,7 +75,7 @@ class _Reader:
         """Whether there is something to be asked for: not again for one that stands still."""
         return (
             self.asked_at < 0
-            and self.position != self.last_at
+            and self.position >= self.due_at
             and self.reach - self.position < WINDOW
             and self.queue.max_offset - self.next_start >= MIN_LEFT
         )
@@ -118,7 +120,7 @@ class LookAhead:
         if reader is None:
             if len(wanted.expression) > MAX_EXPRESSION:
                 return False
-            self._readers[key] = _Reader(queue, wanted, position, position, position, position)
+            self._readers[key] = _Reader(queue, wanted, position, position, position + 1)
             if len(self._readers) > _MAX_READERS:
                 stale, _ = self._readers.popitem(last=False)
                 self._gathered.drop(*stale)
@@ -127,9 +129,12 @@ class LookAhead:
             if reader.follows(start, position):
                 return False
             self._gathered.drop(*key)
-            reader.position = reader.reach = reader.last_at = reader.begun_at = position
+            reader.position = reader.reach = position
+            reader.due_at, reader.reads = position + 1, 0
             return False
         reader.position = position
+        reader.reads += 1
+        self._gathered.find(queue, wanted, position)  # what is before it goes
         self._readers.move_to_end(key)
         return reader.is_due
 
@@ -148,8 +153,9 @@ class LookAhead:
         """What to look at now: for whoever has the least ahead that is known."""
         due = [reader for reader in self._readers.values() if reader.is_due]
         for reader in sorted(due, key=lambda each: each.reach - each.position):
-            reader.last_at = reader.position
-            asked = self._ask(reader) if self._skip_known(reader) else None
+            has_work = self._skip_known(reader)
+            reader.due_at = reader.position + (1 if has_work else _REST)
+            asked = self._ask(reader) if has_work else None
             if asked is not None:
                 reader.reach = asked.offset + asked.size
                 reader.asked_at = reader.position
@@ -157,16 +163,17 @@ class LookAhead:
         return None
 
     def _skip_known(self, reader: _Reader) -> bool:
-        """Go on to where something is to be done; False when all of the window is known, and
-        enough is gathered."""
+        """Go on to where something is to be done; False, and it stays where it is, when all of the
+        window is known, and nothing is to be gathered."""
         gathers = self._gathers(reader)
         start, stop = reader.next_start, reader.position + WINDOW
         find = self._verdicts.find
         while start < stop:
             known = find(reader.queue, reader.wanted, start)
             if known is None or known[0] < PAGE_ENTRIES or (gathers and known[1]):
+                reader.reach = start
                 return True
-            start = reader.reach = start + PAGE_ENTRIES
+            start += PAGE_ENTRIES
         return False
 
     def _ask(self, reader: _Reader) -> Asked | None:
@@ -194,7 +201,7 @@ class LookAhead:
         return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers, known)
 
     def _gathers(self, reader: _Reader) -> bool:
-        is_steady = reader.position - reader.begun_at >= STEADY
+        is_steady = reader.reads >= STEADY_READS
         return is_steady and self._gathered.has_room(reader.queue, reader.wanted)
 
     def _known(self, reader: _Reader, start: int, count: int) -> list[int] | None:
