@@ -125,7 +125,9 @@ class OpTrail:
 
     def stored(self, op_offset: int, half_offset: int) -> None:
         """An op message was stored, and the index knows."""
-        self.remember(op_offset, (half_offset,))
+        halves = self._halves
+        if op_offset == self.start + len(halves) and len(halves) < MAX_TRAIL:
+            halves.append(half_offset)
         if op_offset == self.applied and not self._early:
             self.applied += 1
             return

@@ -365,7 +365,7 @@ class SendHandler:
         topic = header.topic
         if properties.get(props.WAIT) == "true":
             del properties[props.WAIT]
-        level = self._delay.level_of(properties)
+        level = self._delay.level_of(properties) if props.DELAY in properties else 0
         # What a consumer sends back was committed long ago, and still says that it was prepared.
         is_sent_back = level > 0 and (header.reconsume_times or 0) > 0
         if properties.get(props.TRAN_MSG, "").lower() == "true" and not is_sent_back:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import msgspec
 
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected, encode_response
+from cometmq.protocol.headers import Header
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import Header
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,7 @@ log = logging.getLogger(__name__)
 MAX_TASKS_PER_PEER: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """An answer. ``ext`` replaces ``header`` where the fields are no header of the registry."""
 
     code: int = ResponseCode.SUCCESS
