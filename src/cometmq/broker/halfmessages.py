@@ -125,9 +125,7 @@ class OpTrail:
 
     def stored(self, op_offset: int, half_offset: int) -> None:
         """An op message was stored, and the index knows."""
-        halves = self._halves
-        if op_offset == self.start + len(halves) and len(halves) < MAX_TRAIL:
-            halves.append(half_offset)
+        self._follow(op_offset, half_offset)
         if op_offset == self.applied and not self._early:
             self.applied += 1
             return
@@ -138,8 +136,11 @@ class OpTrail:
 
     def remember(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         """What an op message names; left out unless it follows the last one and there is room."""
+        self._follow(op_offset, max(half_offsets, default=-1))
+
+    def _follow(self, op_offset: int, last_half_offset: int) -> None:
         if op_offset == self.known_end and self.has_room:
-            self._halves.append(max(half_offsets, default=-1))
+            self._halves.append(last_half_offset)
 
     def advance(self, low: int) -> int:
         """Move ``start`` past op messages that name only half offsets under ``low``; gives it."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from cometmq.core.errors import BadRequest, RemoteProtocolError
 from cometmq.protocol.codes import OUR_VERSION, Language
@@ -59,7 +58,7 @@ class Rejected:
         return self.request.code
 
 
-class Answered(Struct, Generic[T], frozen=True):
+class Answered(msgspec.Struct, Generic[T], frozen=True):
     """The response to a request of this side, with the token it was sent under."""
 
     token: T
