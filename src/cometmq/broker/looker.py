@@ -71,7 +71,6 @@ class Looker:
         self._command = command
         self._ahead = LookAhead(log, self.verdicts, self.gathered)
         self._under_way: deque[tuple[Asked, int]] = deque()
-        self._trays: _Trays | None = None
         self._pipe: _Pipe | None = None
         self._life: asyncio.Task[None] | None = None
         self._rest_ms = 0
@@ -112,9 +111,7 @@ class Looker:
             asked = self._ahead.next()
             if asked is None:
                 return
-            tray = NO_TRAY
-            if asked.gathers and self._trays is not None:
-                tray = self._trays.take()
+            tray = pipe.trays.take() if asked.gathers else NO_TRAY
             self._under_way.append((asked, tray))
             self._asked_ms = self._clock.monotonic_ms()
             file, expression = asked.file, asked.reader.wanted.expression
@@ -127,8 +124,8 @@ class Looker:
         asked, tray = self._under_way.popleft()
         size_bytes = seen.ends[-1] if seen.ends else 0
         records = b""
-        if tray != NO_TRAY and self._trays is not None and 0 <= size_bytes <= TRAY_BYTES:
-            records = self._trays.clear(tray, size_bytes)
+        if tray != NO_TRAY and 0 <= size_bytes <= TRAY_BYTES:
+            records = pipe.trays.clear(tray, size_bytes)
         if len(records) != size_bytes or len(seen.ends) > len(seen.numbers or ()):
             raise BadFrame(f"{len(seen.ends)} records of {size_bytes} bytes")
         if self._ahead.answered(asked, seen.numbers, seen.ends, records):
@@ -151,7 +148,7 @@ class Looker:
                 logger.warning("looker_ended code=%d", code)
                 self._rest(begun_ms)
         finally:
-            self._life = self._pipe = self._trays = None
+            self._life = self._pipe = None
             self._under_way.clear()
             self._ahead.forget()
 
@@ -161,17 +158,14 @@ class Looker:
         loop = asyncio.get_running_loop()
         with closing(_Trays()) as trays:
             transport, pipe = await loop.subprocess_exec(
-                lambda: _Pipe(self._seen), *self._command, *map(str, trays.handles),
+                lambda: _Pipe(self._seen, trays), *self._command, *map(str, trays.handles),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=None,
                 env=os.environ | _ENVIRONMENT, pass_fds=trays.handles,
             )  # fmt: skip
-            return await self._serve(transport, pipe, trays)
+            return await self._serve(transport, pipe)
 
-    async def _serve(
-        self, transport: asyncio.SubprocessTransport, pipe: _Pipe, trays: _Trays
-    ) -> int | None:
+    async def _serve(self, transport: asyncio.SubprocessTransport, pipe: _Pipe) -> int | None:
         idle = self._tasks.spawn(self._until_idle(), name="looker is idle")
-        self._trays = trays
         try:
             self._pipe = pipe
             await asyncio.wait((pipe.ended, idle), return_when=asyncio.FIRST_COMPLETED)
@@ -222,10 +216,11 @@ class _Trays:
 
 
 class _Pipe(asyncio.SubprocessProtocol):
-    """The requests and answers of one process."""
+    """The requests and answers of one process, and the trays into which it lays records."""
 
-    def __init__(self, on_seen: Callable[[_Pipe, Seen], None]) -> None:
+    def __init__(self, on_seen: Callable[[_Pipe, Seen], None], trays: _Trays) -> None:
         self._on_seen = on_seen
+        self.trays = trays
         self._frames = Frames(Seen)
         self._transport: asyncio.SubprocessTransport | None = None
         self._input: asyncio.WriteTransport | None = None

@@ -8,6 +8,7 @@ that is, the last answer tells: as far as the consumer got until it came.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -153,19 +154,21 @@ class LookAhead:
         """What to look at now: for whoever has the least ahead that is known."""
         due = [reader for reader in self._readers.values() if reader.is_due]
         for reader in sorted(due, key=lambda each: each.reach - each.position):
-            has_work = self._skip_known(reader)
+            gathers = reader.reads >= STEADY_READS and self._gathered.has_room(
+                reader.queue, reader.wanted
+            )
+            has_work = self._skip_known(reader, gathers)
             reader.due_at = reader.position + (1 if has_work else _REST)
-            asked = self._ask(reader) if has_work else None
+            asked = self._ask(reader, gathers) if has_work else None
             if asked is not None:
                 reader.reach = asked.offset + asked.size
                 reader.asked_at = reader.position
                 return asked
         return None
 
-    def _skip_known(self, reader: _Reader) -> bool:
+    def _skip_known(self, reader: _Reader, gathers: bool) -> bool:
         """Go on to where something is to be done; False, and it stays where it is, when all of the
         window is known, and nothing is to be gathered."""
-        gathers = self._gathers(reader)
         start, stop = reader.next_start, reader.position + WINDOW
         find = self._verdicts.find
         while start < stop:
@@ -176,7 +179,7 @@ class LookAhead:
             start += PAGE_ENTRIES
         return False
 
-    def _ask(self, reader: _Reader) -> Asked | None:
+    def _ask(self, reader: _Reader, gathers: bool) -> Asked | None:
         """None when the bytes are none that another process may be sent to."""
         queue, start, log = reader.queue, reader.next_start, self._log
         count = min(queue.max_offset - start, MAX_ASKED)
@@ -196,13 +199,8 @@ class LookAhead:
         if file.unproven is not None and not file.is_proven(first, place + size):
             return None
         count = len(entries) // QUEUE_ENTRY_BYTES
-        gathers = self._gathers(reader)
         known = self._known(reader, start, count) if gathers else None
         return Asked(reader, queue.restarts, start, count, file, bytes(entries), gathers, known)
-
-    def _gathers(self, reader: _Reader) -> bool:
-        is_steady = reader.reads >= STEADY_READS
-        return is_steady and self._gathered.has_room(reader.queue, reader.wanted)
 
     def _known(self, reader: _Reader, start: int, count: int) -> list[int] | None:
         """Which of so many messages match, counted from the first; None when it is not known of
@@ -213,7 +211,7 @@ class LookAhead:
             if found is None or at + found[0] < min(at + PAGE_ENTRIES, start + count):
                 return None
             numbers += [at - start + number for number in found[1]]
-        return [number for number in numbers if number < count] if count % PAGE_ENTRIES else numbers
+        return numbers[: bisect_left(numbers, count)]
 
     def answered(
         self, asked: Asked, numbers: list[int] | None, ends: list[int], records: bytes

@@ -191,10 +191,8 @@ class Sifter:
             at = look.next_offset
             if look.matching or not answer.room or at >= stop:
                 break
-            size = _size_of_block(at - start, answer)
-            if goes_on:
-                size = max(size, min(2 * look.size, _MAX_BLOCK))
-            found = self._onward(query, log, answer, stop, size, matcher, at)
+            least = min(2 * look.size, _MAX_BLOCK) if goes_on else 0
+            found = self._onward(query, log, answer, at, stop, least, matcher)
             if found is None:
                 break
             look = found
@@ -213,12 +211,13 @@ class Sifter:
         query: Query,
         log: CommitLog,
         answer: _Answer,
-        stop: int,
-        size: int,
-        matcher: Matcher,
         at: int,
+        stop: int,
+        least: int,
+        matcher: Matcher,
     ) -> _Look | None:
-        """What comes next, the cheapest way; None when nothing can be said or added."""
+        """What comes next, the cheapest way; None when nothing can be said or added. If a block has
+        to be looked at, it has at least so many entries."""
         run = self._gathered.find(query.queue, matcher, at)
         if run is not None:
             onward = answer.take_gathered(run, at)
@@ -226,6 +225,7 @@ class Sifter:
         known = self._verdicts.find(query.queue, matcher, at)
         if known is not None:
             return _known_look(query, log, at, stop, known, answer.room)
+        size = max(_size_of_block(at - query.offset, answer), least)
         return self._look(query, log, at, stop, size, matcher)
 
     def _look(
