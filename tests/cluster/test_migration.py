@@ -82,6 +82,7 @@ async def java_with_topic(
     java = anchor.JavaCluster(jars, tmp_path / "java", FILES)
     stack.callback(java.kill)
     await asyncio.to_thread(java.start)
+    await asyncio.to_thread(anchor.wait_for_figures, java.broker)
     client = await stack.enter_async_context(patient_client(java.namesrv))
     await Admin(client.session).create_topic(TOPIC, queues=4)
     return java, client

@@ -366,9 +366,20 @@ class JavaCluster:
 
 def route_code(namesrv: str, topic: str) -> int:
     """What a name server answers when asked for the route of a topic: 0 found, 17 unknown."""
-    host, _, port = namesrv.partition(":")
+    return answer_code(namesrv, 105, f'"topic":"{topic}"')
+
+
+def wait_for_figures(broker: str) -> None:
+    """Waits until a broker can say how it does, which Java's cannot before it has looked at itself
+    for the first time, a second after its start. Raises AnchorFailed."""
+    wait_until(lambda: answer_code(broker, 28) == 0, f"figures of {broker}")
+
+
+def answer_code(address: str, code: int, fields: str = "") -> int:
+    """The response code of a server to a request; -1 when it gives none."""
+    host, _, port = address.partition(":")
     head = (
-        f'{{"code":105,"extFields":{{"topic":"{topic}"}},"flag":0,"language":"JAVA","opaque":1,'
+        f'{{"code":{code},"extFields":{{{fields}}},"flag":0,"language":"JAVA","opaque":1,'
         '"serializeTypeCurrentRPC":"JSON","version":407}'
     ).encode()
     try:

@@ -19,6 +19,7 @@ from cometmq.message.model import Message, MessageQueue
 from cometmq.protocol.bodies import SubscriptionGroupConfig
 from tests.client.scripted import eventually
 from tests.client.shared_broker import fresh_name, fresh_topic, read_all, read_as_broadcast
+from tests.compat import anchor
 from tests.compat.conftest import Target
 from tests.compat.driver import Driver
 from tests.compat.lines import proves
@@ -180,23 +181,12 @@ async def test_ranges_and_offsets(client: Client, topic: str) -> None:
     assert 0 <= await puller.search_offset(queue, begun_ms) <= 100
 
 
-async def runtime(admin: Admin, address: str) -> dict[str, str]:
-    """What a broker says of itself. A Java broker has nothing to say in its first second."""
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                return await admin.broker_runtime(address)
-            except BrokerRefused as refused:
-                if "NoSuchElementException" not in refused.broker_remark:
-                    raise
-            await asyncio.sleep(0.05)
-
-
 async def test_admin_operations(client: Client, target: Target, topic: str) -> None:
     admin = Admin(client.session)
     (broker,) = await admin.brokers()
     assert (broker.name, broker.address) == (target.broker_name, target.broker)
-    assert (await runtime(admin, broker.address))["brokerVersionDesc"] == target.version
+    await asyncio.to_thread(anchor.wait_for_figures, broker.address)
+    assert (await admin.broker_runtime(broker.address))["brokerVersionDesc"] == target.version
     assert (await admin.broker_config(broker.address))["brokerName"] == target.broker_name
     assert topic in await admin.list_topics()
     assert "SCHEDULE_TOPIC_XXXX" in await admin.system_topics()
