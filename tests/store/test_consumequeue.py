@@ -202,6 +202,7 @@ def test_the_last_record_is_found_behind_holes(tmp_path: Path) -> None:
     assert not queue.is_older_than(2_000)
     punched(queue, pool, 0, 60)
     assert queue.last_record_end() == 0
+    assert queue.is_older_than(0)
     pool.close()
 
 

@@ -78,6 +78,22 @@ def test_a_row_is_never_dispatched_twice(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_log_that_begins_anew_is_seen_from_its_first_record_on(tmp_path: Path) -> None:
+    """A slave lost all of its log, and its queue's files, of which only the length is known."""
+    store = opened(tmp_path / "s")
+    queue = store.queue("t", 0)
+    queue.expect(19)
+    queue.settle()
+    rows: list[Dispatched] = [
+        (queue, number, number * 100, 100, 0, 1_000, ()) for number in range(3)
+    ]
+    for row in rows:
+        store.dispatcher.dispatch([row], row[2] + row[3], 1_000)
+    assert (queue.min_offset, queue.max_offset) == (0, 3)
+    assert [place for place, _, _ in entries_of(queue)] == [0, 100, 200]
+    store.close()
+
+
 def test_entries_are_written_after_many_rows_without_upkeep(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 22)
     queue = store.queue("t", 0)

@@ -175,8 +175,9 @@ class ConsumeQueue(_Hot):
         return self._without_torn(first, low, below)
 
     def is_older_than(self, physical_offset: int) -> bool:
-        """Whether every entry is of a record before ``physical_offset``."""
-        return self._last_record()[1] < physical_offset
+        """Whether every entry is of a record before ``physical_offset``; so it is without any."""
+        _, last, size = self._last_record()
+        return not size or last < physical_offset
 
     def restart_at(self, offset: int) -> None:
         """Forget the entries from ``offset`` on, in memory and in the files. Raises OSError."""
