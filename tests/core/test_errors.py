@@ -28,6 +28,11 @@ def test_an_error_has_a_code_and_a_sentence(error: e.CometError, code: int, text
     assert text in error.remark
 
 
+def test_a_remark_can_be_said_whatever_a_file_is_called() -> None:
+    odd = b"store/x\xff".decode(errors="surrogateescape")
+    assert e.StoreFull(f"no room in {odd}").remark.encode() == rb"no room in store/x\udcff"
+
+
 def test_the_tree_has_three_branches() -> None:
     branches = (e.ProtocolError, e.StoreError, e.ClientError, e.SettingsError)
     assert all(isinstance(error, branches) for error, _, _ in EXAMPLES)

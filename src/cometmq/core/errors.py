@@ -32,8 +32,9 @@ class CometError(Exception):
 
     @property
     def remark(self) -> str:
-        """The sentence a peer is told."""
-        return str(self)
+        """The sentence a peer is told. What UTF-8 cannot say, as in odd names of files, is spelled
+        out."""
+        return str(self).encode("utf-8", "backslashreplace").decode()
 
 
 class SettingsError(CometError):
