@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from cometmq.broker.membertable import Member
 from cometmq.broker.transactions import Transactions, committed
 from cometmq.broker.transactionstate import GROUP
 from cometmq.core.clock import VirtualClock
+from cometmq.message.properties import decode_text, encode_text
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.headers import CheckTransactionState
@@ -39,7 +39,7 @@ class World:
     async def prepare(self, body: bytes = b"half", **more: str) -> int:
         """Store a half message; gives its offset."""
         asked = {"UNIQ_KEY": body.decode(), "TRAN_MSG": "true", "PGROUP": "g"} | more
-        properties = prepared("t", 1, asked)
+        properties = decode_text(prepared(encode_text(asked), "t", 1))
         self.transactions.ensure_topic(HALF)
         stored = await self.parts.put(HALF, body, 0, **properties)
         self.transactions.prepared(stored.queue_offset, stored.physical_offset, properties)
@@ -50,10 +50,8 @@ class World:
         half = self.transactions.index.get(half_offset)
         assert half is not None
         record = self.parts.read(HALF)[half_offset]
-        ended = asyncio.Event()
-        copy = committed(record) if commit else None
-        self.transactions.conclude(half_offset, half, copy, lambda _: ended.set())
-        await ended.wait()
+        self.transactions.conclude(half_offset, half, committed(record) if commit else None)
+        await self.parts.appender.stored()
         await self.clock.sleep_ms(0)
 
     async def round_after(self, duration_ms: int) -> list[int]:

@@ -8,8 +8,8 @@ import pytest
 from cometmq.broker import delay
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import TICK_MS, DelayLevels
-from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.redelivery import GATHER_COUNT
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.durability import OutgoingRecord
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import StoreFull, StoreOffline
 from tests.broker.serving import (
     IO_ERROR,
@@ -140,6 +140,14 @@ async def test_after_a_failed_sync_writes_are_refused_and_reads_go_on(tmp_path: 
     assert (failed.code, refused.code) == (14, 14)
     assert "until a restart" in (refused.remark or "")
     assert [record.body for record in records] == [b"kept"]
+
+
+async def test_a_send_that_says_twice_whether_it_waits_goes_by_the_last(tmp_path: Path) -> None:
+    files = FailingFiles()
+    async with running_broker(tmp_path, files, flushDiskType="SYNC_FLUSH") as running:
+        client = await running.connect()
+        files.sync_errno = IO_ERROR
+        assert (await client.send(i="WAIT\x01false\x02WAIT\x01true")).code == 14
 
 
 async def test_what_changes_the_store_waits_for_the_turn_that_is_on(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cometmq.broker import halfmessages
 from cometmq.broker.halfmessages import (
     MAX_TRAIL,
     Half,
@@ -13,6 +14,7 @@ from cometmq.broker.halfmessages import (
     prepared,
     real_place,
 )
+from cometmq.message.properties import decode_text, encode_text
 
 
 def half(stored_ms: int = 1_000) -> Half:
@@ -58,15 +60,30 @@ def test_the_low_offset_is_the_first_open_one() -> None:
     assert (index.low(7), index.oldest_ms()) == (7, 0)
 
 
-def test_timers_of_what_has_ended_do_not_pile_up() -> None:
+def test_timers_of_what_has_ended_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halfmessages, "_MAX_FRESH", 100)
     index = HalfIndex()
     kept = half()
     index.add(0, kept, 10)
     for offset in range(1, 5_000):
         index.add(offset, half(), 1_000_000)
+        if offset % 2:
+            assert index.due(9, 10) == []  # what is open here has a timer, and ends at once
         index.remove(offset)
+    assert len(index._fresh) <= 100
     assert len(index._timers) < 2_000
     assert index.due(10, 10) == [(0, kept)]
+
+
+def test_what_is_put_off_before_it_has_a_timer_is_due_once() -> None:
+    index = HalfIndex()
+    first = half()
+    index.add(0, first, 10)
+    index.put_off(0, first, 50)
+    index.put_off(0, first, 40)
+    assert index.due(39, 10) == []
+    assert index.due(100, 10) == [(0, first)]
+    assert index.due(100, 10) == []
 
 
 def test_the_trail_stays_before_what_names_a_half_message_beyond() -> None:
@@ -93,7 +110,7 @@ def test_the_trail_is_bounded_and_filled_again() -> None:
     trail = OpTrail(0, 0)
     for offset in range(MAX_TRAIL + 2):
         trail.stored(offset, offset)
-    assert (trail.known_end, trail.has_room) == (MAX_TRAIL, False)
+    assert trail.known_end == MAX_TRAIL
     assert trail.advance(5) == 5
     trail.remember(MAX_TRAIL, [MAX_TRAIL - 1, MAX_TRAIL])
     trail.remember(MAX_TRAIL + 1, [])
@@ -101,9 +118,12 @@ def test_the_trail_is_bounded_and_filled_again() -> None:
 
 
 def test_a_prepared_message_knows_its_place_and_has_no_delay() -> None:
-    waiting = prepared("t", 3, {"a": "b", "DELAY": "4", "REAL_TOPIC": "other"})
-    assert waiting == {"a": "b", "REAL_TOPIC": "t", "REAL_QID": "3"}
-    assert real_place(waiting) == ("t", 3)
+    sent = {"MYDELAY": "b", "DELAY": "4", "REAL_TOPIC": "other", "REAL_QID": "7", "z": "REAL_QID"}
+    waiting = prepared(encode_text(sent), "t", 3)
+    kept = {"MYDELAY": "b", "z": "REAL_QID", "REAL_TOPIC": "t", "REAL_QID": "3"}
+    assert waiting == encode_text(kept)
+    assert real_place(decode_text(waiting)) == ("t", 3)
+    assert prepared("", "t", 3) == encode_text({"REAL_TOPIC": "t", "REAL_QID": "3"})
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.mastertables import MasterTables
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import NotConnected
 from cometmq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from cometmq.protocol.codes import RequestCode

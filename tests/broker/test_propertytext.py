@@ -2,7 +2,7 @@
 
 import pytest
 
-from cometmq.broker.propertytext import has_own_ids, without_id, without_wait
+from cometmq.broker.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.message import batch
 
 
@@ -16,10 +16,26 @@ from cometmq.message import batch
         ("WAIT\x01true\x02a\x01b", "a\x01b"),
         ("WAIT\x01true", ""),
         ("WAIT\x01false\x02a\x01b", "WAIT\x01false\x02a\x01b"),
+        ("a\x01b\x02WAIT\x01true\x02c\x01d", "a\x01b\x02c\x01d"),
+        ("a\x01b\x02WAIT\x01true\x02WAIT\x01true\x02c\x01d", "a\x01b\x02c\x01d"),
+        ("aWAIT\x01true\x02c\x01d", "aWAIT\x01true\x02c\x01d"),
     ],
 )
 def test_a_wait_that_is_over_goes(text: str, left: str) -> None:
     assert without_wait(text) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("", True),
+        ("WAIT\x01false", False),
+        ("WAIT\x01false\x02a\x01b\x02WAIT\x01true", True),
+        ("WAIT\x01true\x02WAIT\x01false", False),
+    ],
+)
+def test_the_last_word_on_waiting_counts(text: str, waits: bool) -> None:
+    assert may_wait(text) == waits
 
 
 def test_an_id_of_the_whole_batch_goes() -> None:

@@ -10,10 +10,14 @@ import msgspec
 import pytest
 
 from cometmq.broker import transactions
+from cometmq.broker.send import SendHandler
 from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one
+from cometmq.net.peer import Peer
+from cometmq.net.router import Router
 from cometmq.protocol.codes import RequestCode
-from cometmq.protocol.frame import Head
+from cometmq.protocol.frame import Head, Request
+from cometmq.store.consumequeue import ConsumeQueue
 from tests.broker.serving import (
     NO_SPACE,
     BrokerClient,
@@ -96,6 +100,29 @@ async def test_a_committed_message_is_delivered_once(tmp_path: Path) -> None:
             "transactionOldestHalfAgeMs": "0",
             "transactionChecksTotal": "0",
         }
+
+
+async def test_what_many_half_messages_wait_for_is_as_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a queue is known, sends to it need fewer checks; and none of them makes a queue."""
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        store = running.broker.store
+        first = await prepare(client)
+        assert "t" not in store.topics()
+        assert (await end(client, first, COMMIT)).code == 0
+        rest = [await prepare(client)]
+        checks: list[str] = []
+        monkeypatch.setattr(SendHandler, "_check_topic", lambda *_: checks.append("checked"))
+        rest += [await prepare(client) for _ in range(2)]
+        assert checks == []
+        assert [half.ext["queueId"] for half in rest] == ["1"] * 3
+        assert len({half.properties for half in await read(client, HALF)}) == 1
+        for half in rest[::-1]:
+            assert (await end(client, half, COMMIT)).code == 0
+        assert len({record.properties for record in await read(client, "t", "1")}) == 1
+        assert [op.body for op in await read(client, OP)] == [b"0", b"3", b"2", b"1"]
 
 
 async def test_a_rolled_back_message_is_never_seen(tmp_path: Path) -> None:
@@ -195,6 +222,48 @@ async def test_a_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path:
         assert [op.body for op in await read(client, OP)] == [b"0"]
 
 
+async def test_an_answer_that_cannot_be_written_keeps_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([RuntimeError("cannot be written")])
+    acknowledge = Router.acknowledge
+
+    def fail_once(router: Router, peer: Peer, request: Request[Any]) -> None:
+        for error in failures:
+            raise error
+        acknowledge(router, peer, request)
+
+    monkeypatch.setattr(Router, "acknowledge", fail_once)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        halves = [await prepare(client) for _ in range(3)]
+        for half in halves:  # in one turn
+            client.post(END, **end_fields(half, ROLLBACK))
+        assert [(await client.frame())[0].code for _ in range(2)] == [0, 0]
+        assert (await facts(client))["transactionHalfMessages"] == "0"
+
+
+async def test_without_a_queue_for_its_op_message_nothing_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client, store = await running.connect(), running.broker.store
+        half = await prepare(client)
+        queue = store.queue
+
+        def damaged(topic: str, queue_id: int) -> ConsumeQueue:
+            if topic == OP:
+                raise OSError("the queue cannot be read")
+            return queue(topic, queue_id)
+
+        monkeypatch.setattr(store, "queue", damaged)
+        assert (await end(client, half, COMMIT)).code == 1
+        assert await read(client, "t", "1") == []
+        monkeypatch.undo()
+        assert (await end(client, half, COMMIT)).code == 0
+        assert len(await read(client, "t", "1")) == 1
+
+
 async def test_a_broker_may_refuse_transactions(tmp_path: Path) -> None:
     async with running_broker(tmp_path, rejectTransactionMessage="true") as running:
         client = await running.connect()
@@ -204,10 +273,12 @@ async def test_a_broker_may_refuse_transactions(tmp_path: Path) -> None:
 
 async def test_what_was_committed_can_be_sent_back_by_its_consumer(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
-        client = await running.connect()
-        await client.ask(RequestCode.HEART_BEAT, msgspec.json.encode(consumer_beat()))
+        consumer, client = await running.connect(), await running.connect()
+        await consumer.ask(RequestCode.HEART_BEAT, msgspec.json.encode(consumer_beat()))
         head = await client.send(b="%RETRY%g", e="0", i=PREPARED, j="1")
-        assert (head.code, await read(client, HALF)) == (0, [])
+        assert (head.code, head.ext["queueOffset"], await read(client, HALF)) == (0, "0", [])
+        (delayed,) = await read(client, "SCHEDULE_TOPIC_XXXX", "2")
+        assert props.decode(delayed.properties)["REAL_TOPIC"] == "%RETRY%g"
 
 
 def consumer_beat() -> dict[str, Any]:

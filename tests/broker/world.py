@@ -17,7 +17,7 @@ from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import DelayDelivery, DelayLevels
-from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
+from cometmq.broker.durability import Appender
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import SendHooks
 from cometmq.broker.members import Members
@@ -29,6 +29,7 @@ from cometmq.broker.resetoffset import ResetHandler
 from cometmq.broker.retry import SendBackHandler
 from cometmq.broker.stats import BrokerStats
 from cometmq.broker.topics import TopicTable
+from cometmq.broker.turns import OutgoingRecord, PutResult
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer

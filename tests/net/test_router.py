@@ -13,7 +13,7 @@ from cometmq.net.peer import Peer
 from cometmq.net.router import Reply, Router
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.frame import FLAG_ONEWAY, Request
+from cometmq.protocol.frame import BINARY, FLAG_ONEWAY, Request, decode_head, encode_head
 from cometmq.protocol.registry import Side
 from tests.net.serving import serving
 
@@ -112,6 +112,30 @@ async def test_hooks_see_every_request_in_order_also_oneway_and_failed_ones() ->
         "a after 28 0",
         "b after 28 0",
     ]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_request_may_be_acknowledged_later(hooked: bool) -> None:
+    log: list[str] = []
+
+    def later(peer: Peer, request: Request[Any]) -> Reply | None:
+        asyncio.get_running_loop().call_soon(peer.router.acknowledge, peer, request)
+        return None
+
+    async with serving({BEAT: later}) as served:
+        if hooked:
+            served.router.hooks.append(RecordingHook("a", log))
+        client = await served.connect()
+        client.send(BEAT, flag=FLAG_ONEWAY)
+        client.writer.write(encode_head(code=BEAT, opaque=6, flag=0, ext={}, codec=BINARY))
+        client.send(BEAT, opaque=7)
+        raw = await client.reader.readexactly(8)
+        codec, size = raw[4], int.from_bytes(raw[:4], "big") - 4
+        head = decode_head(codec, await client.reader.readexactly(size))
+        assert (codec, head.opaque, head.code, head.ext) == (BINARY, 6, 0, {})
+        last, _ = await client.frame()
+    assert (last.opaque, last.code, last.ext) == (7, 0, {})
+    assert sorted(log) == sorted(["a before 34", "a after 34 0"] * 3 * hooked)
 
 
 async def test_hooks_also_see_requests_whose_fields_cannot_be_read() -> None:

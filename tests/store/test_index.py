@@ -111,7 +111,7 @@ def test_a_failed_write_loses_no_key(tmp_path: Path, rows: int) -> None:
 def test_rows_without_keys_do_not_pile_up(tmp_path: Path) -> None:
     index = made(tmp_path)
     index.gather([row((), number, NOW_MS) for number in range(300)])
-    assert index.pending == 300
+    assert (index.pending, index._rows) == (0, [])
     index.flush_pending(NOW_MS)
     assert (index.pending, index.files) == (0, [])
     index.close()

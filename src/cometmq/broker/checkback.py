@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.durability import PutResult
 from cometmq.broker.halfmessages import real_place
 from cometmq.broker.lookup import bounds, find_record
 from cometmq.broker.transactions import committed, is_half
@@ -183,7 +182,7 @@ class CheckBack:
                 sys_flag=record.sys_flag,
                 prepared_offset=0,
             )
-        self._transactions.conclude(half_offset, half, kept, _given_up)
+        self._transactions.conclude(half_offset, half, kept)
 
     # ------------------------------------------------------------------------- for administrators
 
@@ -202,8 +201,3 @@ class CheckBack:
 def index_changed(transactions: Transactions, half_offset: int, half: Half) -> bool:
     """Whether a transaction is not simply open any more."""
     return half.ending or transactions.index.get(half_offset) is not half
-
-
-def _given_up(outcome: PutResult | CometError) -> None:
-    if not isinstance(outcome, PutResult):
-        log.error("transaction not given up error=%s", outcome)

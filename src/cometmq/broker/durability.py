@@ -23,111 +23,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
+from cometmq.broker.turns import OutgoingRecord, PutResult, Told, Turn
 from cometmq.core.errors import CometError, StoreError
 from cometmq.core.watermark import Watermark
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
+    from cometmq.broker.turns import Ender, Hearer, WaitingSend, WaitingTransaction
     from cometmq.core.clock import Clock
-    from cometmq.net.peer import Peer
     from cometmq.net.watchdog import Watchdog
-    from cometmq.protocol.frame import Request
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
 
 EXPIRE_INTERVAL_MS: Final = 100
-
-
-class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record that the broker itself stores: a retry, a delayed message that is due.
-
-    ``queue_id`` must exist. The last three follow from the properties, and are given where they are
-    at hand: the hash of the tag, the properties as a record holds them, and the index keys.
-    """
-
-    topic: str
-    queue_id: int
-    body: bytes
-    properties: Mapping[str, str]
-    born_ms: int
-    born_host: bytes
-    flag: int = 0
-    sys_flag: int = 0
-    reconsume_times: int = 0
-    prepared_offset: int = 0
-    tag_code: int | None = None
-    raw_properties: bytes | None = None
-    keys: tuple[str, ...] | None = None
-
-
-class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a record was stored. ``code`` is SUCCESS or says what its durability lacks."""
-
-    code: int
-    physical_offset: int
-    queue_offset: int
-    store_host: bytes
-
-    @property
-    def message_id(self) -> str:
-        """The id that the broker gave."""
-        return encode_offset_id(self.store_host, self.physical_offset)
-
-
-class Scattered(msgspec.Struct, frozen=True, gc=False):
-    """Where the messages of a batch lie of which some were stored before: physical offsets, and
-    offsets in a queue."""
-
-    places: list[int]
-    queue_offsets: list[int]
-
-
-#: Is told once where a record was stored, or why it was not. It must not wait.
-Told = Callable[[PutResult | CometError], None]
-
-
-#: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message, those of all messages of a batch in one or more pieces,
-#: their ids, or places that do not follow each other.
-WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes | Scattered"]
-#: Hears of records that the broker itself appended: topic, properties, queue id, physical offset,
-#: queue offset.
-Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
-#: A put that waits: who is told, and its result, should the turn succeed.
-WaitingPut = tuple[Told, PutResult]
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one turn of the loop appended and must be answered; it ends at the physical offset
-    ``end``, once it is committed."""
-
-    sends: list[WaitingSend] = field(default_factory=list)
-    end: int = 0
-    puts: list[WaitingPut] = field(default_factory=list)
-    watchers: list[asyncio.Future[None]] = field(default_factory=list)
-
-    def end_watch(self, error: CometError | None) -> None:
-        """Tell those who only wait for the turn how it ended."""
-        for done in self.watchers:
-            if done.done():
-                continue
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(error)
 
 
 class Replicated(Protocol):
@@ -149,7 +67,8 @@ class Replicated(Protocol):
 
 class Appender:
     """The one door to the store's append. ``answer_sends`` writes the answers of client sends:
-    it gets the sends, a response code and a remark."""
+    it gets the sends, a response code and a remark. ``end_transactions`` gets those whose end was
+    stored with a turn, or the error that kept it from that; it must not wait or raise."""
 
     def __init__(
         self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
@@ -179,6 +98,7 @@ class Appender:
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        self.end_transactions: Ender = _unended
         self.on_append: Hearer | None = None
         self.on_turn_failed: Callable[[], None] = _nothing
         store.on_durable = self._durable
@@ -237,6 +157,16 @@ class Appender:
 
         Raises StoreError and MessageIllegal when it cannot be appended.
         """
+        physical, queue_offset = self.store(record)
+        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
+        self._turn.puts.append((told, result))
+
+    def store(self, record: OutgoingRecord) -> tuple[int, int]:
+        """Append a record in this turn; gives its physical and its queue offset. Who wants to hear
+        how the turn ends adds what that is for (:meth:`add_transaction`), or watches it.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
         properties, raw = record.properties, record.raw_properties
         if raw is None:
             raw = props.encode(properties)
@@ -257,9 +187,14 @@ class Appender:
         )
         if self.on_append is not None:
             self.on_append(record.topic, properties, record.queue_id, physical, queue_offset)
-        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
         self._schedule()
-        self._turn.puts.append((told, result))
+        return physical, queue_offset
+
+    def add_transaction(self, transaction: WaitingTransaction) -> None:
+        """Have a transaction ended once what was appended for it in this turn is as safe as the
+        flush policy promises."""
+        self._schedule()
+        self._turn.transactions.append(transaction)
 
     def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
         """Waits for what the caller appended to the store itself in this turn.
@@ -385,7 +320,7 @@ class Appender:
         store = self._store
         deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
         for turn in turns:
-            if turn.sends or turn.puts or turn.watchers:
+            if turn.is_awaited:
                 self.waiting_sends += len(turn.sends)
                 store.durable.park(turn.end, deadline_ms, turn)
                 self._waits.set()
@@ -400,11 +335,7 @@ class Appender:
     def _stored(self, turn: Turn) -> None:
         """A turn is as safe here as the flush policy promises: answer it, or wait for slaves."""
         slaves = self._slaves
-        if (
-            slaves is None
-            or not (turn.sends or turn.puts or turn.watchers)
-            or slaves.reached >= turn.end
-        ):
+        if slaves is None or not turn.is_awaited or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)
         elif not slaves.has_enough:
             remark = "stored here, and too few slaves are connected"
@@ -430,6 +361,8 @@ class Appender:
             if code != ResponseCode.SUCCESS:
                 result = msgspec.structs.replace(result, code=code)
             _tell(told, result)
+        if turn.transactions:
+            self.end_transactions(turn.transactions, None)
         if turn.sends:
             self.answer_sends(turn.sends, code, remark)
         turn.end_watch(None)
@@ -437,6 +370,8 @@ class Appender:
     def _fail(self, turn: Turn, error: CometError) -> None:
         for told, _ in turn.puts:
             _tell(told, error)
+        if turn.transactions:
+            self.end_transactions(turn.transactions, error)
         if turn.sends:
             self.answer_sends(turn.sends, error.code, error.remark)
         turn.end_watch(error)
@@ -461,6 +396,10 @@ def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -
 
 def _nothing() -> None:
     """Nobody wants to hear of it."""
+
+
+def _unended(transactions: list[WaitingTransaction], error: CometError | None) -> None:
+    raise AssertionError(f"{len(transactions)} transactions have nobody to end them: {error}")
 
 
 def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:

@@ -14,9 +14,12 @@ from typing import Final
 
 import msgspec
 
+from cometmq.broker.propertytext import without
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC
 
+#: Half messages that wait for a timer; most of them end before a round of checks gives them one.
+_MAX_FRESH: Final = 1 << 16
 #: Op messages that are remembered; those beyond are read from their queue again when it is time.
 MAX_TRAIL: Final = 1 << 18
 _SPARE_TIMERS: Final = 1_024
@@ -25,8 +28,7 @@ _SPARE_TIMERS: Final = 1_024
 class Half(msgspec.Struct, gc=False):
     """One open transaction. ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic.
 
-    ``ending`` while its end is being stored; ``copied`` once its message is where consumers see it,
-    so that only the op message is missing.
+    ``ending`` while its end is being stored.
     """
 
     physical_offset: int
@@ -36,16 +38,17 @@ class Half(msgspec.Struct, gc=False):
     checks: int = 0
     due_ms: int = 0
     ending: bool = False
-    copied: bool = False
 
 
 class HalfIndex:
     """All open transactions by half offset. Offsets are added in ascending order. ``checks`` counts
-    those that were made since the start."""
+    those that were made since the start; ``get`` gives the one of a half offset, if it is open."""
 
     def __init__(self) -> None:
         self.checks = 0
         self._halves: dict[int, Half] = {}
+        self.get = self._halves.get
+        self._fresh: dict[int, None] = {}
         self._timers: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -53,19 +56,15 @@ class HalfIndex:
 
     def add(self, half_offset: int, half: Half, due_ms: int) -> None:
         """A half message was stored; it may be checked from ``due_ms`` on."""
+        half.due_ms = due_ms
         self._halves[half_offset] = half
-        self._schedule(half_offset, half, due_ms)
-
-    def get(self, half_offset: int) -> Half | None:
-        """The open transaction of a half message."""
-        return self._halves.get(half_offset)
+        self._fresh[half_offset] = None
+        if len(self._fresh) > _MAX_FRESH:
+            self._plan()
 
     def remove(self, half_offset: int) -> None:
         """A transaction has ended."""
         self._halves.pop(half_offset, None)
-        if len(self._timers) > 2 * len(self._halves) + _SPARE_TIMERS:
-            self._timers = [(half.due_ms, at) for at, half in self._halves.items()]
-            heapify(self._timers)
 
     def low(self, end: int) -> int:
         """The first half offset that is open; ``end``, where the half topic ends, when none is."""
@@ -73,6 +72,7 @@ class HalfIndex:
 
     def due(self, now_ms: int, limit: int) -> list[tuple[int, Half]]:
         """At most ``limit`` open transactions whose check is due; each is to be put off."""
+        self._plan()
         found: list[tuple[int, Half]] = []
         timers = self._timers
         while timers and timers[0][0] <= now_ms and len(found) < limit:
@@ -84,7 +84,8 @@ class HalfIndex:
 
     def put_off(self, half_offset: int, half: Half, due_ms: int) -> None:
         """Look at an open transaction again at ``due_ms``."""
-        self._schedule(half_offset, half, due_ms)
+        half.due_ms = due_ms
+        self._fresh[half_offset] = None
 
     def oldest_ms(self) -> int:
         """When the oldest open half message was stored (wall clock); 0 when there is none."""
@@ -94,9 +95,17 @@ class HalfIndex:
         """The open transactions with half offsets under ``end``."""
         return [(at, half) for at, half in self._halves.items() if at < end]
 
-    def _schedule(self, half_offset: int, half: Half, due_ms: int) -> None:
-        half.due_ms = due_ms
-        heappush(self._timers, (due_ms, half_offset))
+    def _plan(self) -> None:
+        """Give timers to those that got a time since this was done last, and are open still."""
+        fresh, self._fresh = self._fresh, {}
+        halves, timers = self._halves, self._timers
+        for half_offset in fresh:
+            half = halves.get(half_offset)
+            if half is not None:
+                heappush(timers, (half.due_ms, half_offset))
+        if len(timers) > 2 * len(halves) + _SPARE_TIMERS:
+            self._timers = [(half.due_ms, at) for at, half in halves.items()]
+            heapify(self._timers)
 
 
 class OpTrail:
@@ -118,11 +127,6 @@ class OpTrail:
         """The first op offset whose half messages are not remembered."""
         return self.start + len(self._halves)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be remembered."""
-        return len(self._halves) < MAX_TRAIL
-
     def stored(self, op_offset: int, half_offset: int) -> None:
         """An op message was stored, and the index knows."""
         self._follow(op_offset, half_offset)
@@ -139,7 +143,7 @@ class OpTrail:
         self._follow(op_offset, max(half_offsets, default=-1))
 
     def _follow(self, op_offset: int, last_half_offset: int) -> None:
-        if op_offset == self.known_end and self.has_room:
+        if op_offset == self.known_end and len(self._halves) < MAX_TRAIL:
             self._halves.append(last_half_offset)
 
     def advance(self, low: int) -> int:
@@ -151,14 +155,15 @@ class OpTrail:
         return self.start
 
 
-def prepared(topic: str, queue_id: int, properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with which a prepared message for a queue of ``topic`` waits.
+def prepared(text: str, topic: str, queue_id: int) -> str:
+    """The property text with which a prepared message for a queue of ``topic`` waits.
 
     A delay is taken out, as clients do: the commit decides when the message is there.
     """
-    waiting = {**properties, props.REAL_TOPIC: topic, props.REAL_QID: str(queue_id)}
-    waiting.pop(props.DELAY, None)
-    return waiting
+    if props.DELAY in text or props.REAL_TOPIC in text or props.REAL_QID in text:
+        text = without(text, props.DELAY, props.REAL_TOPIC, props.REAL_QID)
+    place = f"{props.REAL_TOPIC}\x01{topic}\x02{props.REAL_QID}\x01{queue_id}"
+    return f"{text}\x02{place}" if text else place
 
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:

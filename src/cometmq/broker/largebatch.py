@@ -17,8 +17,9 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.store.bulk import Bulk
 
 if TYPE_CHECKING:
-    from cometmq.broker.durability import Appender, WaitingSend
+    from cometmq.broker.durability import Appender
     from cometmq.broker.sendanswers import SendAnswers
+    from cometmq.broker.turns import WaitingSend
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request

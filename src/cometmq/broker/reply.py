@@ -14,7 +14,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.durability import OutgoingRecord
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
 from cometmq.net.router import Reply

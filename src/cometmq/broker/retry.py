@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import drop_wishes
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id, encode_offset_id

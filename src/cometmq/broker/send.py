@@ -20,7 +20,7 @@ from cometmq.broker.destinations import Destinations
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.limits import check_body, check_properties
-from cometmq.broker.propertytext import has_own_ids, without_id, without_wait
+from cometmq.broker.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.broker.repeats.guard import Stored
 from cometmq.broker.repeats.sending import GuardedSends
 from cometmq.broker.sendanswers import SendAnswers
@@ -46,6 +46,8 @@ from cometmq.store.batching import Shared
 from cometmq.store.bulk import BULK_MESSAGES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.delay import DelayLevels
     from cometmq.broker.durability import Appender
@@ -151,10 +153,9 @@ class SendHandler:
         config = None if queue is not None else self._check_topic(peer, header)
         if self._hooks_added and not self._inside_hooks:
             return self._hooked(self.send, peer, request)
-        queue_id = queue_id if config is None else self._queue_id(header, config)
-        text, sys_flag = header.properties or "", header.sys_flag
+        queue_id = answered_id = queue_id if config is None else self._queue_id(header, config)
+        text, sys_flag = without_wait(header.properties or ""), header.sys_flag
         properties = props.decode_text(text)
-        answered_id = queue_id
         if (
             sys_flag & TRANSACTION_MASK
             or props.TRAN_MSG in properties
@@ -162,17 +163,17 @@ class SendHandler:
             or _TIMER_PREFIX in text
             or topic.startswith(RETRY_PREFIX)
         ):
-            topic, queue_id, properties = self._divert(header, queue_id, properties)
-            queue = config = None
-            raw, sys_flag = props.encode(properties), sys_flag & ~TRANSACTION_MASK
+            if config is not None:
+                self._passed(config, queue_id)
+            topic, queue_id, properties, text = self._elsewhere(header, queue_id, properties, text)
+            queue, config, sys_flag = None, None, sys_flag & ~TRANSACTION_MASK
             answered_id = answered_id if topic in _WAITING_ROOMS else queue_id
-        else:
-            raw = without_wait(text).encode("utf-8", "replace")
+        raw = text.encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
         check_properties(raw)
         check_body(request.body, self._config.max_message_size)
         unique = properties.get(props.UNIQ_KEY)
-        wait_durable = properties.get(props.WAIT) != "false"
+        wait_durable = properties.get(props.WAIT) != "false" or may_wait(header.properties or "")
         guarded = self._guarded
         if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
             return None
@@ -357,19 +358,23 @@ class SendHandler:
             )
         return queue_id
 
+    def _elsewhere(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str], text: str
+    ) -> tuple[str, int, dict[str, str], str]:
+        """Where a message goes that may not be stored where it was sent to, with which properties,
+        and their text."""
+        if self._is_prepared(header, properties):
+            self._open_waiting_room()
+            return HALF_TOPIC, 0, properties, prepared(text, header.topic, queue_id)
+        topic, queue_id, properties = self._divert(header, queue_id, properties)
+        return topic, queue_id, properties, props.encode_text(properties)
+
     def _divert(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int, dict[str, str]]:
-        """Where a message goes that is not stored where it was sent to: half messages, dead
-        letters, delays."""
+        """Where a message goes that is delayed, or was sent back too often."""
         topic = header.topic
-        if properties.get(props.WAIT) == "true":
-            del properties[props.WAIT]
         level = self._delay.level_of(properties) if props.DELAY in properties else 0
-        # What a consumer sends back was committed long ago, and still says that it was prepared.
-        is_sent_back = level > 0 and (header.reconsume_times or 0) > 0
-        if properties.get(props.TRAN_MSG, "").lower() == "true" and not is_sent_back:
-            return self._prepare(topic, queue_id, properties)
         if header.sys_flag & TRANSACTION_MASK:
             raise MessageIllegal(
                 f"system flag {header.sys_flag} says that the message is part of a transaction, "
@@ -389,9 +394,15 @@ class SendHandler:
                 return parked
         return topic, queue_id, properties
 
-    def _prepare(
-        self, topic: str, queue_id: int, properties: dict[str, str]
-    ) -> tuple[str, int, dict[str, str]]:
+    def _is_prepared(self, header: SendMessage, properties: Mapping[str, str]) -> bool:
+        if properties.get(props.TRAN_MSG, "").lower() != "true":
+            return False
+        # What a consumer sends back was committed long ago, and still says that it was prepared.
+        is_sent_back = (header.reconsume_times or 0) > 0 and props.DELAY in properties
+        return not is_sent_back or self._delay.level_of(properties) <= 0
+
+    def _open_waiting_room(self) -> None:
+        """Let half messages in. Raises BadRequest when the broker takes none."""
         if self._config.reject_transaction_message:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
@@ -399,7 +410,13 @@ class SendHandler:
                 "(rejectTransactionMessage)",
             )
         self._transactions.ensure_topic(HALF_TOPIC)
-        return HALF_TOPIC, 0, prepared(topic, queue_id, properties)
+
+    def _passed(self, config: TopicConfig, queue_id: int) -> None:
+        """A send to a queue passed all checks, and its message will lie elsewhere first. A queue
+        that it would be the first of is not made for it, for it may never come."""
+        queue = self._store.find_queue(config.topic_name, queue_id)
+        if queue is not None:
+            self._destinations.learn(config, queue)
 
     def _retry_or_dead(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]

@@ -11,18 +11,18 @@ from itertools import chain, islice, repeat
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.durability import Scattered
+from cometmq.broker.turns import Scattered
 from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, ResponseCode
-from cometmq.protocol.frame import JSON
+from cometmq.protocol.frame import JSON, lengths
 from cometmq.protocol.headers import SendMessageResponse
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.durability import WaitingSend
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
+    from cometmq.broker.turns import WaitingSend
     from cometmq.core.clock import Clock
     from cometmq.core.errors import CometError
     from cometmq.net.peer import Peer
@@ -147,9 +147,8 @@ class SendAnswers:
         assert isinstance(ids, bytes)
         text = self._answer_head % (code, _IDS_HERE, queue_id, queue_offset, request.opaque)
         before, _, after = text.encode("ascii").partition(_IDS_HERE.encode())
-        size = len(before) + len(ids) + len(after)
-        lengths = (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big")
-        peer.write_all((lengths + before, ids, after))
+        size_bytes = len(before) + len(ids) + len(after)
+        peer.write_all((lengths(size_bytes) + before, ids, after))
 
     def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
         """Answer a send whose error came after its turn."""

@@ -14,15 +14,14 @@ op message are appended in one turn, so a failing disk takes both or none.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.durability import OutgoingRecord, PutResult
 from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import TimerRules, wants_timer
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
@@ -38,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.durability import Appender, Told
+    from cometmq.broker.durability import Appender
     from cometmq.broker.topics import TopicTable
+    from cometmq.broker.turns import WaitingTransaction
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -55,9 +55,8 @@ log = logging.getLogger(__name__)
 MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
 #: Properties of op messages; the tag says that the half message they name is done with.
-_DONE: Final = {props.TAGS: "d"}
-_RAW_DONE: Final = props.encode(_DONE)
-_DONE_CODE: Final = tag_code(_DONE[props.TAGS])
+_DONE: Final = props.encode({props.TAGS: "d"})
+_DONE_CODE: Final = tag_code("d")
 _NONE, _COMMIT, _ROLLBACK = map(
     int, (TransactionType.NONE, TransactionType.COMMIT, TransactionType.ROLLBACK)
 )
@@ -87,6 +86,7 @@ class Transactions:
         self._failures = 0
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
+        appender.end_transactions = self._ended
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -109,12 +109,8 @@ class Transactions:
         """A half message was appended in this turn; ``copy`` is what :func:`committed_send` made
         of it."""
         immunity = immunity_ms(properties, self._config.transaction_time_out)
-        half = Half(
-            physical_offset,
-            properties.get(props.PRODUCER_GROUP, ""),
-            self._clock.wall_ms(),
-            immunity,
-        )
+        group = properties.get(props.PRODUCER_GROUP, "")
+        half = Half(physical_offset, group, self._store.last_ms, immunity)
         self.index.add(half_offset, half, self._clock.monotonic_ms() + immunity)
         if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
             lately = self._lately
@@ -149,9 +145,10 @@ class Transactions:
                 f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
             )
         half = self._open(header)
-        copy = self._remembered(header.tran_state_table_offset, half)
+        half_offset = header.tran_state_table_offset
+        copy = self._remembered(half_offset, half)
         if copy is not None:
-            self._conclude(peer, request, half, copy if kind == _COMMIT else None)
+            self.conclude(half_offset, half, copy if kind == _COMMIT else None, peer, request)
             return None
         view = self._store.message_at(half.physical_offset)
         if view is None:
@@ -200,17 +197,7 @@ class Transactions:
                     ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
                 )
             copy = self._timed(copy)
-        self._conclude(peer, request, half, copy)
-
-    def _conclude(
-        self,
-        peer: Peer,
-        request: Request[EndTransaction],
-        half: Half,
-        copy: OutgoingRecord | None,
-    ) -> None:
-        half_offset = request.header.tran_state_table_offset
-        self.conclude(half_offset, half, copy, partial(_answer, peer, request))
+        self.conclude(request.header.tran_state_table_offset, half, copy, peer, request)
 
     def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
         """The copy, to wait for its time first if it asks for that."""
@@ -227,45 +214,58 @@ class Transactions:
         )
 
     def conclude(
-        self, half_offset: int, half: Half, copy: OutgoingRecord | None, told: Told
+        self,
+        half_offset: int,
+        half: Half,
+        copy: OutgoingRecord | None,
+        peer: Peer | None = None,
+        request: Request[EndTransaction] | None = None,
     ) -> None:
-        """Store ``copy``, if any, and the op message, of which ``told`` hears; the transaction is
-        over when both are stored.
+        """Store ``copy``, if any, and the op message; the transaction is over when both are stored.
+        Then ``request``, if any, is answered.
 
         Raises StoreError and MessageIllegal when nothing could be appended.
         """
         half.ending = True
+        store = self._store
         try:
-            if copy is not None and not half.copied:
-                self._appender.append(copy, partial(_copied, half))
             self.ensure_topic(OP_HALF_TOPIC)
-            self._appender.append(
-                OutgoingRecord(
-                    OP_HALF_TOPIC,
-                    0,
-                    b"%d" % half_offset,
-                    _DONE,
-                    self._clock.wall_ms(),
-                    self._store.store_host,
-                    tag_code=_DONE_CODE,
-                    raw_properties=_RAW_DONE,
-                    keys=(),
-                ),
-                partial(self._ended, half_offset, half, told),
-            )
-        except CometError:
+            # Before the copy: without its op message that would be delivered again.
+            ops = store.queue(OP_HALF_TOPIC, 0)
+            if copy is not None:
+                self._appender.store(copy)
+            _, op_offset = store.append(
+                ops, b"%d" % half_offset, _DONE, flag=0, sys_flag=0, tag_code=_DONE_CODE,
+                born_ms=self._clock.wall_ms(), born_host=store.store_host,
+            )  # fmt: skip
+        except Exception:
             half.ending = False
             raise
+        self._appender.add_transaction((half_offset, half, op_offset, peer, request))
 
-    def _ended(
-        self, half_offset: int, half: Half, told: Told, outcome: PutResult | CometError
-    ) -> None:
-        if isinstance(outcome, PutResult):
-            self.index.remove(half_offset)
-            self.trail.stored(outcome.queue_offset, half_offset)
-        else:
-            half.ending = False
-        told(outcome)
+    def _ended(self, waiting: list[WaitingTransaction], error: CometError | None) -> None:
+        """The turn that these transactions ended in is over."""
+        # All of them first: an answer that cannot be written must not keep another one open.
+        index, trail = self.index, self.trail
+        for half_offset, half, op_offset, _, _ in waiting:
+            if error is None:
+                index.remove(half_offset)
+                trail.stored(op_offset, half_offset)
+            else:
+                half.ending = False
+                log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+        for half_offset, _, _, peer, request in waiting:
+            if peer is None or request is None:
+                continue
+            try:
+                if error is None:
+                    peer.router.acknowledge(peer, request)
+                else:
+                    peer.reply(request, Reply(error.code, remark=error.remark))
+            except Exception:
+                log.exception(
+                    "transaction not answered half_offset=%d peer=%s", half_offset, peer.address
+                )
 
 
 def is_half(record: Record, half_offset: int) -> bool:
@@ -333,17 +333,3 @@ def _decoded(view: memoryview) -> Record | None:
     except BadRecord as error:
         log.error("half message cannot be read reason=%s", error)
         return None
-
-
-def _copied(half: Half, outcome: PutResult | CometError) -> None:
-    half.copied = isinstance(outcome, PutResult)
-
-
-def _answer(peer: Peer, request: Request[EndTransaction], outcome: PutResult | CometError) -> None:
-    if peer.closed:
-        return
-    if isinstance(outcome, PutResult):
-        peer.reply(request, Reply())
-    else:
-        log.error("transaction not ended peer=%s error=%s", peer.address, outcome)
-        peer.reply(request, Reply(outcome.code, remark=str(outcome)))

@@ -17,7 +17,8 @@ import msgspec
 
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.connection import Answered, Rejected, encode_response
+from cometmq.protocol.connection import Answered, Rejected, encode_done, encode_response
+from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import Header
 from cometmq.protocol.registry import REGISTRY, Lane, Side
 
@@ -111,7 +112,7 @@ class Router:
             return
         handler = self._loop_handlers.get(event.code)
         try:
-            if self.hooks or self._guarded:
+            if self.hooks or event.code in self._guarded:
                 self._admit(peer, event)
             if handler is not None:
                 reply = handler(peer, event)
@@ -149,6 +150,13 @@ class Router:
         peer.write(head)
         if reply.body:
             peer.write(reply.body)
+
+    def acknowledge(self, peer: Peer, request: Request[Any]) -> None:
+        """:meth:`finish` with success and no more, in two thirds of the time."""
+        if self.hooks or request.codec != JSON or request.oneway:
+            self.finish(peer, request, Reply())
+        else:
+            peer.write(encode_done(request.opaque))
 
     def after(self, peer: Peer, request: Request[Any], code: int) -> None:
         """Run the after-hooks; for handlers that write their answers themselves."""

@@ -25,6 +25,7 @@ from cometmq.protocol.frame import (
     Response,
     decode_head,
     encode_head,
+    lengths,
 )
 from cometmq.protocol.framer import Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
@@ -259,6 +260,12 @@ def request_of(head: Head, fields: H, codec: int, body: bytes = b"") -> Request[
     )
 
 
+def encode_done(opaque: int) -> bytes:
+    """Bytes of the response in JSON that says success, and no more."""
+    head = _DONE % opaque
+    return lengths(len(head)) + head
+
+
 def encode_response(
     request: Request[Any],
     code: int,
@@ -271,8 +278,7 @@ def encode_response(
     """Bytes of a response, in the request's own codec; its body of ``body_bytes`` follows them."""
     nothing = header is None and not ext and remark is None and not body_bytes
     if nothing and not code and request.codec == JSON:
-        head = _DONE % request.opaque
-        return (len(head) + 4).to_bytes(4, "big") + len(head).to_bytes(4, "big") + head
+        return encode_done(request.opaque)
     return encode_head(
         code=code,
         opaque=request.opaque,

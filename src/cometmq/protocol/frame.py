@@ -232,7 +232,12 @@ def encode_head(
                 version=version,
             )
         )
-    return _LENGTHS.pack(4 + len(header) + body_bytes, codec << 24 | len(header)) + header
+    return lengths(len(header), body_bytes, codec) + header
+
+
+def lengths(header_bytes: int, body_bytes: int = 0, codec: int = JSON) -> bytes:
+    """What a frame begins with, in front of its header and its body."""
+    return _LENGTHS.pack(4 + header_bytes + body_bytes, codec << 24 | header_bytes)
 
 
 def _encode_binary(

@@ -11,6 +11,7 @@ import os.path
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain, repeat
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from cometmq.store.indexfile import IndexFile
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BATCH_KEYS = 256
+
+#: Of a row; those of a record that nobody can find by a key have none.
+_QUEUE, _PLACE, _TIME_MS, _KEYS = map(itemgetter, (0, 2, 5, 6))
+_TOPIC_HASH = attrgetter("topic_hash")
 
 
 class Index:
@@ -61,8 +66,9 @@ class Index:
     def gather(self, rows: Sequence[Dispatched]) -> None:
         """Take note of the keys of rows that were dispatched."""
         if self._enabled:
-            self._rows += rows
-            self.pending += len(rows)
+            known = len(self._rows)
+            self._rows += filter(_KEYS, rows)
+            self.pending += len(self._rows) - known
 
     def gather_run(self, run: Run) -> None:
         """:meth:`gather` for a run."""
@@ -81,8 +87,12 @@ class Index:
 
     def _to_columns(self) -> None:
         rows, self._rows = self._rows, []
-        queues, _, phys, _, _, times, names = zip(*rows, strict=True)
-        columns: list[Sequence[int]] = [[queue.topic_hash for queue in queues], phys, times]
+        columns = [
+            list(map(_TOPIC_HASH, map(_QUEUE, rows))),
+            list(map(_PLACE, rows)),
+            list(map(_TIME_MS, rows)),
+        ]
+        names = list(map(_KEYS, rows))
         counts = list(map(len, names))
         if counts.count(1) < len(counts):
             columns = [list(chain.from_iterable(map(repeat, each, counts))) for each in columns]

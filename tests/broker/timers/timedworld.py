@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.durability import Appender, OutgoingRecord, PutResult
+from cometmq.broker.durability import Appender
 from cometmq.broker.timers.rules import TimerRules
 from cometmq.broker.timers.service import Timers
+from cometmq.broker.turns import OutgoingRecord, PutResult
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC

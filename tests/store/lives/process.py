@@ -10,9 +10,10 @@ from random import Random
 from typing import Any, TypeVar
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.durability import Appender, WaitingSend
+from cometmq.broker.durability import Appender
 from cometmq.broker.offsets import ConsumerOffsets
 from cometmq.broker.topics import TopicTable
+from cometmq.broker.turns import WaitingSend
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
 from cometmq.net.watchdog import Watchdog

@@ -7,9 +7,10 @@ import pytest
 
 from cometmq.broker.checkback import CheckBack
 from cometmq.broker.delay import DelayLevels
-from cometmq.broker.durability import Appender, OutgoingRecord, PutResult, Turn
+from cometmq.broker.durability import Appender
 from cometmq.broker.queuelocks import QueueLockHandler
 from cometmq.broker.queuelocks import QueueLocks as Leases
+from cometmq.broker.turns import OutgoingRecord, PutResult, Turn
 from cometmq.client import transactions
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.queuelocks import QueueLocks

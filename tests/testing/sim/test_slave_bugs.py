@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from cometmq.broker.durability import Appender, Turn
+from cometmq.broker.durability import Appender
 from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.broker.turns import Turn
 from cometmq.protocol.codes import ResponseCode
 from cometmq.replication.slave import _Connection as Connection
 from cometmq.store.mapped import LogFile

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cometmq.broker.durability import Scattered
 from cometmq.broker.repeats.batches import sift
 from cometmq.broker.repeats.guard import Cold, Stored
+from cometmq.broker.turns import Scattered
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.message.batch import has_more_than
 from cometmq.net.router import begin_task

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.durability import OutgoingRecord
 from cometmq.broker.timers.rules import SECOND_MS, recall_key
+from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest
 from cometmq.message import properties as props
 from cometmq.message.recall import decode_recall

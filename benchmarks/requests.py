@@ -1,0 +1,189 @@
+"""What a request costs the broker's loop itself: the processor time of serving it, no sockets.
+
+    .venv/bin/python -m benchmarks.requests [--rounds 300]
+
+A whole broker serves connections whose transports keep what is written to them. In each round every
+connection brings its requests at once, and the round ends with the last answer. Prints one JSON
+line a case: microseconds a request, the lower quartile of the rounds. Beside other work it keeps
+within 2 or 3 %, where rates over sockets do not: for comparing two versions of the program, run
+them by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cometmq.net.runtime import run
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.frame import JSON, encode_head
+from tests.broker.serving import running_broker, send_fields
+
+if TYPE_CHECKING:
+    from cometmq.net.peer import Peer
+    from cometmq.net.server import Server
+
+CONNECTIONS = 8
+IN_FLIGHT = 32
+#: Rounds before those that count.
+WARM_UP = 10
+ROUND_LIMIT_S = 10
+BODY = b"x" * 128
+#: As Java's clients word them.
+PROPERTIES = "UNIQ_KEY\x01%032X\x02%sWAIT\x01true\x02TAGS\x01tag"
+PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01load\x02"
+PLACE = re.compile(rb'"msgId":"[0-9A-F]{16}([0-9A-F]{16})".*?"queueOffset":"(\d+)"')
+STORE: dict[str, Any] = {
+    "mappedFileSizeCommitLog": str(1 << 28),
+    "mappedFileSizeConsumeQueue": "6000000",
+    "maxHashSlotNum": "5000000",
+    "maxIndexNum": "20000000",
+}
+
+
+class Sink(asyncio.Transport):
+    """Keeps what is written, and always has room."""
+
+    def __init__(self, arrived: asyncio.Event) -> None:
+        super().__init__()
+        self._arrived = arrived
+        self.written = bytearray()
+
+    def write(self, data: Any) -> None:
+        self.written += data
+        self._arrived.set()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 5000) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class Load:
+    """Connections that bring the same kind of request together."""
+
+    def __init__(self, server: Server) -> None:
+        self._arrived = asyncio.Event()
+        self._opaque = 0
+        self._peers: list[tuple[Peer, Sink]] = []
+        for _ in range(CONNECTIONS):
+            peer, sink = server._new_peer(), Sink(self._arrived)
+            peer.connection_made(sink)
+            self._peers.append((peer, sink))
+
+    def close(self) -> None:
+        """Take the connections away from the broker."""
+        for peer, _ in self._peers:
+            peer.connection_lost(None)
+
+    async def round(self, frames: Callable[[int, int], bytes]) -> tuple[float, list[bytes]]:
+        """Serve ``frames(connection, number)`` of every connection; gives the microseconds of one,
+        and what each connection was answered."""
+        data = [
+            b"".join([frames(at, number) for number in range(IN_FLIGHT)])
+            for at in range(len(self._peers))
+        ]
+        begin_ns = time.process_time_ns()
+        for (peer, _), received in zip(self._peers, data, strict=True):
+            peer.data_received(received)
+        async with asyncio.timeout(ROUND_LIMIT_S):
+            await self._all_answered()
+        took_ns = time.process_time_ns() - begin_ns
+        answers = [bytes(sink.written) for _, sink in self._peers]
+        for answer, (_, sink) in zip(answers, self._peers, strict=True):
+            if answer.count(b'"code":0,') != IN_FLIGHT:
+                raise SystemExit(f"refused: {answer[:300]!r}")
+            sink.written.clear()
+        return took_ns / 1_000 / IN_FLIGHT / len(self._peers), answers
+
+    async def _all_answered(self) -> None:
+        while any(sink.written.count(b'"flag":1') < IN_FLIGHT for _, sink in self._peers):
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def send(self, topic: str, asked: str = "") -> Callable[[int, int], bytes]:
+        """Frames of single sends to 8 queues."""
+
+        def frame(_: int, number: int) -> bytes:
+            self._opaque += 1
+            text = PROPERTIES % (self._opaque, asked)
+            fields = send_fields(a="load", b=topic, d="8", e=str(number % 8), i=text)
+            return self._frame(RequestCode.SEND_MESSAGE_V2, fields, BODY)
+
+        return frame
+
+    def commit(self, halves: Sequence[bytes]) -> Callable[[int, int], bytes]:
+        """Frames that commit the half messages of these answers."""
+        places = [PLACE.findall(answer) for answer in halves]
+
+        def frame(at: int, number: int) -> bytes:
+            self._opaque += 1
+            physical, half = places[at][number]
+            fields = {
+                "commitLogOffset": str(int(physical, 16)), "commitOrRollback": "8",
+                "fromTransactionCheck": "false", "msgId": "0" * 32, "producerGroup": "load",
+                "tranStateTableOffset": half.decode(), "transactionId": "0" * 32,
+            }  # fmt: skip
+            return self._frame(RequestCode.END_TRANSACTION, fields, b"")
+
+        return frame
+
+    def _frame(self, code: int, fields: dict[str, str], body: bytes) -> bytes:
+        head = encode_head(
+            code=code, opaque=self._opaque, flag=0, ext=fields, codec=JSON, body_bytes=len(body)
+        )
+        return head + body
+
+
+async def measure(rounds: int) -> dict[str, float]:
+    """Microseconds a request, by case."""
+    found: dict[str, list[float]] = {"single send": [], "half message": [], "commit": []}
+    with tempfile.TemporaryDirectory(prefix="cometmq-requests-") as home:
+        async with running_broker(Path(home), **STORE) as running:
+            load = Load(running.broker.server)
+            for _ in range(WARM_UP + rounds):
+                sent_us, _ = await load.round(load.send("single"))
+                half_us, halves = await load.round(load.send("transactions", PREPARED))
+                commit_us, _ = await load.round(load.commit(halves))
+                for case, took_us in zip(found, (sent_us, half_us, commit_us), strict=True):
+                    found[case].append(took_us)
+            load.close()
+    return {case: sorted(times[WARM_UP:])[rounds // 4] for case, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    rounds = max(parser.parse_args().rounds, 1)
+    for case, took_us in run(measure(rounds)).items():
+        print(json.dumps({"case": case, "us": round(took_us, 2)}))
+
+
+if __name__ == "__main__":
+    main()
