@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -27,6 +28,19 @@ final class Consumers {
     private final Map<String, Hooks> hooks = new HashMap<>();
 
     /**
+     * Gives a consumer of these tests its name server and a name of its own, and little patience.
+     *
+     * <p>One that rebalances while another of its threads sends a heartbeat leaves out its own ("lock
+     * heartBeat, but failed"), and is refused its pulls (code 25) until the next: 30 s by default.
+     */
+    static void prepare(ClientConfig consumer, String name, JSONObject command) {
+        consumer.setNamesrvAddr(command.getString("namesrv"));
+        consumer.setInstanceName(name + System.nanoTime());
+        consumer.setPollNameServerInterval(2_000);
+        consumer.setHeartbeatBrokerInterval(5_000);
+    }
+
+    /**
      * consume: id, namesrv, group, topic, filter; optional model, orderly, failTimes (a message is
      * refused until it was redelivered so often), maxReconsume, sql (the filter is SQL92), from (FIRST_OFFSET,
      * LAST_OFFSET, TIMESTAMP with timestamp yyyyMMddHHmmss), strategy (see Strategies), namespace, hooks.
@@ -34,15 +48,12 @@ final class Consumers {
     Object start(JSONObject command) throws Exception {
         String id = command.getString("id");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName(id + System.nanoTime());
+        prepare(consumer, id, command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.valueOf("CONSUME_FROM_" + command.getOrDefault("from", "FIRST_OFFSET")));
         if (command.containsKey("timestamp")) {
             consumer.setConsumeTimestamp(command.getString("timestamp"));
         }
         consumer.setNamespace(command.getString("namespace"));
-        consumer.setPollNameServerInterval(2_000);
-        consumer.setHeartbeatBrokerInterval(5_000);
         consumer.setPersistConsumerOffsetInterval(1_000);
         consumer.setSuspendCurrentQueueTimeMillis(100);
         consumer.setConsumeThreadMin(4);

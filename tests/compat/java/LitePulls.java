@@ -15,10 +15,8 @@ final class LitePulls {
     /** lite: id, namesrv, group, topic; with queues[] and broker it is assigned these, else it subscribes. */
     Object start(JSONObject command) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName("lite" + System.nanoTime());
+        Consumers.prepare(consumer, "lite", command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setPollNameServerInterval(2_000);
         consumer.setAutoCommit(false);
         if (!command.containsKey("queues")) {
             consumer.subscribe(command.getString("topic"), "*");

@@ -66,8 +66,7 @@ final class Operations {
     /** tracedConsume: namesrv, group, topic: consumes one message; whether it came. */
     static Object consume(JSONObject command) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"), true, null);
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName("traced" + System.nanoTime());
+        Consumers.prepare(consumer, "traced", command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(command.getString("topic"), "*");
         CountDownLatch left = new CountDownLatch(1);

@@ -94,8 +94,7 @@ final class Transactions {
         producer.setSendMsgTimeout(10_000);
         producer.start();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(command.getString("group"));
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName("replier" + System.nanoTime());
+        Consumers.prepare(consumer, "replier", command);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(command.getString("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
