@@ -157,8 +157,7 @@ final class Consumers {
     /** pullAt: namesrv, topic, broker, queue, offset; optional filter: what one pull without waiting answers. */
     Object pullAt(JSONObject command) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("pull-at");
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName("pull" + System.nanoTime());
+        prepare(consumer, "pull", command);
         consumer.start();
         try {
             MessageQueue queue = new MessageQueue(
@@ -180,8 +179,7 @@ final class Consumers {
     /** pullAll: namesrv, topic: every message of every queue, and each queue's limits. */
     Object pullAll(JSONObject command) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("pull-all");
-        consumer.setNamesrvAddr(command.getString("namesrv"));
-        consumer.setInstanceName("pull" + System.nanoTime());
+        prepare(consumer, "pull", command);
         consumer.start();
         JSONObject facts = new JSONObject(true);
         JSONArray messages = new JSONArray();
