@@ -1,7 +1,8 @@
 # One door for users and for continuous integration. Everything lands in .venv.
 #   make demo    the main job on real data          make setup   only the environment
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
-#   make docs    the documentation, strictly        make lock    new requirements/*.lock
+#   make check   lint, unit, architecture tests      make lock    new requirements/*.lock
+#   make docs    the documentation, strictly
 #   make bench   comparison with the Java broker    make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
@@ -11,11 +12,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
-.PHONY: help setup demo flights ecommerce data-sync test compat lint docs lock bench deep clean
+.PHONY: help setup demo flights ecommerce data-sync test check compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,8s/^# *//p' Makefile
+	@sed -n '2,9s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -37,6 +38,9 @@ data-sync: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python scripts/test_report.py
+
+check: lint
+	@$(BIN)/pytest -n 2 -q -m "not deep and not store and not cluster and not compat and not spark and not operation"
 
 compat: $(STAMP)
 	@$(BIN)/python scripts/test_report.py --part compat
@@ -65,6 +69,9 @@ deep: $(STAMP)
 	$(BIN)/python -m tests.cluster.long_pairs 1000000 --kills 12
 	$(BIN)/python -m cometmq.testing.sim 0:20000 --ledger build/sim.txt
 	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
+	$(BIN)/python -m tests.hostile.fuzz core --seconds 200 --corpus build/fuzz-core
+	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 400 --corpus build/fuzz-handlers
+	$(BIN)/python -m tests.hostile.flood 1000000
 
 clean:
 	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*

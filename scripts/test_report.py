@@ -49,12 +49,12 @@ class Part:
 # A test with two of the markers belongs to the first of them in this order. So compat comes behind
 # those whose tests against Java peers need more than the peers.
 PARTS = (
-    Part("cluster", 8 * 60, 0),
+    Part("cluster", 10 * 60, 0),
     Part("spark", 12 * 60, 2, in_order=True),
     Part("compat", 15 * 60, 0),
-    Part("operation", 8 * 60, 0),
-    Part("store", 6 * 60, 2),
-    Part("unit", 8 * 60, 2),
+    Part("operation", 20 * 60, 0),
+    Part("store", 8 * 60, 2),
+    Part("unit", 10 * 60, 2),
 )
 # The quick ones first: most mistakes show there.
 RUN_ORDER = ("unit", "store", "cluster", "compat", "spark", "operation")

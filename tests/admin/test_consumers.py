@@ -79,6 +79,7 @@ def test_a_member_that_has_nothing_to_say_is_quoted() -> None:
     assert read_running_info(Response(0, 1, "", {}, b"{}"), "go@1").mq_table == {}
 
 
+@pytest.mark.cometmq_handler_errors(raises=ValueError)
 async def test_a_message_is_consumed_directly(client: Client, admin: Admin) -> None:
     topic = await fresh_topic(client, queues=1)
     sent = await client.send(topic, b"body")

@@ -10,8 +10,8 @@ SRC = ROOT / "src"
 PACKAGE = SRC / "cometmq"
 TESTS = ROOT / "tests"
 
-FILE_LINES_MAX = 500
-FUNCTION_LINES_MAX = 60
+FILE_LINES_MAX = 1_000
+FUNCTION_LINES_MAX = 80
 
 #: Words that name nothing: whatever they are put on becomes a drawer.
 EMPTY_WORDS = frozenset(
@@ -92,24 +92,4 @@ def empty_names(files: Iterable[Path], base: Path) -> list[str]:
         parts = path.relative_to(base).with_suffix("").parts
         names = [*parts, *(n.name for n in ast.walk(parse(path)) if isinstance(n, ast.ClassDef))]
         complaints += [f"{path}: {name}" for name in names if words(name) & EMPTY_WORDS]
-    return complaints
-
-
-def is_shell(tree: ast.Module) -> bool:
-    """A module without functions or classes: imports, constants, a docstring. Nothing to test."""
-    return not any(isinstance(node, (Function, ast.ClassDef)) for node in ast.walk(tree))
-
-
-def missing_tests(package: Path, tests: Path) -> list[str]:
-    """Modules of `package` without `test_<name>.py` in the same folder of `tests`.
-
-    Only shells named `__init__` or `__main__` need none.
-    """
-    complaints = []
-    for path in python_files(package):
-        if path.stem in {"__init__", "__main__"} and is_shell(parse(path)):
-            continue
-        expected = tests / path.relative_to(package).with_name(f"test_{path.stem.strip('_')}.py")
-        if not expected.exists():
-            complaints.append(f"{path.relative_to(package)}: no {expected.relative_to(tests)}")
     return complaints

@@ -107,6 +107,8 @@ async def test_settings_are_shown_and_changed(tmp_path: Path) -> None:
     [
         (b"nonsense=1", ResponseCode.SYSTEM_ERROR, "no such setting"),
         (b"nonsense", ResponseCode.SYSTEM_ERROR, "not of the form"),
+        (b"maxMessageSize=" + b"9" * 60_000, ResponseCode.SYSTEM_ERROR, "too long for a number"),
+        (b"maxMessageSize=" + b"9" * 30, ResponseCode.SYSTEM_ERROR, "does not fit 64 bits"),
         (b"listenPort=1", ResponseCode.SYSTEM_ERROR, "at the start only"),
         (b"fileReservedTime=1", ResponseCode.SYSTEM_ERROR, "at the start only"),
         (b"brokerConfigPath=/etc", ResponseCode.NO_PERMISSION, "black list"),
@@ -120,6 +122,7 @@ async def test_settings_that_cannot_change_are_refused(
         with pytest.raises(BadRequest, match=remark) as error:
             await parts.ask(Code.UPDATE_BROKER_CONFIG, body=body)
         assert error.value.code == code
+        assert len(error.value.remark) < 300
 
 
 def test_durations_and_sizes_read_as_in_java() -> None:

@@ -300,3 +300,24 @@ async def test_hosts_and_counts_of_the_sender_stay(tmp_path: Path) -> None:
         (found,) = parts.read("t", 2)
         assert (found.flag, found.sys_flag, found.reconsume_times) == (7, 1, 5)
         assert (found.born_ms, found.born_host, found.store_host) == (11, host, STORE_HOST)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_a_wrong_entry_is_made_right_before_it_is_delivered(
+    tmp_path: Path, number: int
+) -> None:
+    clock = VirtualClock()
+    async with open_parts(tmp_path, clock=clock) as parts:
+        for body in (b"one", b"two", b"three"):
+            await park(parts, 1, body)
+            await parts.put("other", body, 0)
+        queue = parts.store.queue(SCHEDULE, 0)
+        entry = bytes(queue.read(number, 1))
+        other = QUEUE_ENTRY.unpack(parts.store.queue("other", 0).read(number, 1))
+        due_ms = QUEUE_ENTRY.unpack(entry)[2]
+        queue.replace(number, QUEUE_ENTRY.pack(other[0], other[1], due_ms))
+        clock.advance(1_000)
+        await parts.delivery.deliver_due()
+        await parts.delivery.deliver_due()
+        assert [record.body for record in parts.read("t", 3)] == [b"one", b"two", b"three"]
+        assert bytes(queue.read(number, 1)) == entry

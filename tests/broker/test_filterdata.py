@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import process_time
 from typing import Any
 
+import msgspec
 import pytest
 
+from cometmq.broker import filterdata
 from cometmq.broker.bloom import BloomShape
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.filterdata import FilterTable
+from cometmq.broker.prettyjson import pretty
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.net.tasks import Tasks
@@ -184,6 +188,109 @@ async def test_the_file_is_java_s(tmp_path: Path, clock: VirtualClock) -> None:
             }
         }
     }
+
+
+async def test_the_file_has_each_topic_and_group_as_fastjson_writes_it(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        assert b"".join(table._encode()) == b'{\n\t"filterDataByTopic":{}\n}'
+        for group in ("h", "g", "i"):
+            table.subscribed(wanting("a = 'x'", "b = 2", group=group))
+        table.subscribed(wanting("a = 'x'", group="i"))
+        table.group_gone("g")
+        by_topic = {
+            topic: {
+                "groupFilterData": {
+                    group: dict(sorted(msgspec.to_builtins(table.get(topic, group)).items()))
+                    for group in ("g", "h", "i")
+                },
+                "topic": topic,
+            }
+            for topic in ("t0", "t1")
+        }
+        assert b"".join(table._encode()) == pretty({"filterDataByTopic": by_topic})
+
+
+async def test_a_heartbeat_of_many_groups_costs_what_its_groups_cost(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    """Each filter is written into the file's text once, however many its topic has."""
+    async with open_filters(tmp_path, clock) as table:
+        begun = process_time()
+        for number in range(1_000):
+            table.subscribed(wanting("a = 1", group=f"g{number}"))
+        for number in range(1_000):
+            table.subscribed(wanting("a = 1", version=2, group=f"g{number}"))
+        assert process_time() - begun < 1.5
+
+
+async def test_heartbeats_bring_so_many_new_words_at_a_time(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    def long(number: int) -> str:
+        return " OR ".join(f"a{number} = {each}" for each in range(500))
+
+    many = [wanting(long(number), group=f"g{number}") for number in range(5)]
+    async with open_filters(tmp_path, clock) as table:
+        for data in many:
+            table.subscribed(data)
+        kept = [table.get("t0", data.group_name) is not None for data in many]
+        assert kept == [True, True, True, False, False]
+        # Who pulls need not wait for its next heartbeat.
+        table.register("g4", many[4].subscription_data_set[0])
+        assert table.get("t0", "g4") is not None
+        clock.advance(1_000)
+        table.subscribed(many[3])
+        assert table.get("t0", "g3") is not None
+
+
+async def test_the_table_is_bounded_and_the_dead_make_room(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(filterdata, "MAX_FILTERS", 6)
+    monkeypatch.setattr(filterdata, "MAX_FILTERS_OF_TOPIC", 3)
+    async with open_filters(tmp_path, clock) as table:
+        for number in range(5):
+            table.subscribed(wanting("a = 1", group=f"g{number}"))
+        assert [table.get("t0", f"g{number}") is not None for number in range(5)] == [
+            True, True, True, False, False,
+        ]  # fmt: skip
+        assert caplog.text.count("consumer filters full") == 1
+        table.group_gone("g0")
+        table.subscribed(wanting("a = 2", version=2, group="g1"))  # a known one may change
+        changed = table.get("t0", "g1")
+        assert changed is not None
+        assert changed.expression == "a = 2"
+        clock.advance(60_000)
+        table.subscribed(wanting("a = 1", group="g3"))
+        assert table.get("t0", "g0") is None
+        assert table.get("t0", "g3") is not None
+        table.subscribed(wanting(*["a = 1"] * 9, group="h"))
+        assert sum(table.get(f"t{number}", "h") is not None for number in range(9)) == 3
+    monkeypatch.setattr(filterdata, "MAX_KEPT_CHARS", 100)
+    async with open_filters(tmp_path / "other", clock) as table:
+        table.subscribed(wanting("a = 1" + " " * 60, "a = 1" + " " * 60))
+        assert table.get("t0", "g") is not None
+        assert table.get("t1", "g") is None
+        table.subscribed(wanting("a = 1" + " " * 120, version=2))
+        kept = table.get("t0", "g")
+        assert kept is not None
+        assert kept.client_version == 1
+
+
+async def test_what_cannot_be_read_is_said_once_a_second(
+    tmp_path: Path, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_filters(tmp_path, clock) as table:
+        for number in range(50):
+            table.subscribed(wanting("a=" * 300 + "a", "0" * 6_000, group=f"g{number}"))
+        assert caplog.text.count("unreadable") == 1
+        assert len(caplog.text) < 2_000
+        clock.advance(1_000)
+        table.subscribed(wanting("a >"))
+        assert caplog.text.count("unreadable") == 2
 
 
 async def test_a_bad_file_gives_way_to_its_backup_and_stops_a_start_without_one(

@@ -138,6 +138,59 @@ async def test_many_pulls_are_served_in_turns_after_the_one_that_woke_them() -> 
     assert len(held.served) == longpoll.SERVED_PER_TURN + 1
 
 
+async def test_who_looks_on_is_served_in_a_later_turn_and_in_time() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5)
+    held.wake([(("t", 0), 6)])
+    held.longpoll.look_on(pull)
+    assert len(held.served) == 1
+    held.run()
+    assert held.served[1:] == [(pull, False)]
+    held.clock.advance(2_000)
+    held.longpoll.look_on(pull)
+    held.run()
+    assert held.served[2:] == [(pull, True)], "its time is up"
+
+
+async def test_a_long_look_ends_a_turn() -> None:
+    held = Held()
+    serve = held.served.append
+
+    def long(pull: HeldPull, final: bool) -> None:
+        serve((pull, final))
+        held.longpoll.rest()
+
+    held.longpoll._serve = long
+    for _ in range(3):
+        held.hold(held.peer(), 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    for count in (1, 2, 3):
+        held.turns.pop(0)()
+        assert len(held.served) == count
+        assert held.longpoll.rests
+    held.turns.pop(0)()
+    assert not held.longpoll.rests
+    assert not held.turns
+
+
+async def test_serving_stops_after_a_while() -> None:
+    held = Held()
+    serve = held.served.append
+
+    def slow(pull: HeldPull, final: bool) -> None:
+        serve((pull, final))
+        held.clock.advance(3)
+
+    held.longpoll._serve = slow
+    for _ in range(5):
+        held.hold(held.peer(), 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    held.turns.pop(0)()
+    assert len(held.served) == 2
+    held.run()
+    assert len(held.served) == 5
+
+
 async def test_one_connection_cannot_take_all_places(monkeypatch: Any) -> None:
     monkeypatch.setattr(longpoll, "MAX_HELD_BY_PEER", 2)
     held = Held()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.broker import members as broker_members
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.members import Members, language_name
 from cometmq.broker.membertable import EXPIRY_MS
@@ -220,6 +221,83 @@ def test_languages_have_names() -> None:
     assert language_name("GO") == "GO"
     assert language_name(1) == "CPP"
     assert language_name(99) == "OTHER"
+    assert language_name("KLINGON" * 100) == "OTHER"
+
+
+TAGS = tuple(f"tag{number}" for number in range(4_097))
+
+
+@pytest.mark.parametrize(
+    ("client", "data", "problem"),
+    [
+        ("c" * 1_025, consumer("g", "t"), "1025 characters, the limit is 1024"),
+        ("c", consumer("g", "t" * 256), "of 256 characters, the limit is 255"),
+        ("c", ConsumerData("g", subscription_data_set=(Subscription("t", "*", 1, TAGS),)),
+         "4097 tags of topic 't', the limit is 4096"),
+    ],
+)  # fmt: skip
+async def test_names_have_bounds(
+    tmp_path: Path, client: str, data: ConsumerData, problem: str
+) -> None:
+    async with open_tables(tmp_path) as tables:
+        peer = connect(1)
+        with pytest.raises(BadRequest, match=problem) as caught:
+            await beat(tables.members, peer, client, [data])
+        assert len(str(caught.value)) < 300
+        assert tables.members.group("g") is None
+        await beat(tables.members, peer, "c" * 1_024, [consumer("g", "t" * 255)])
+        assert tables.members.group("g") is not None
+
+
+async def test_a_connection_has_so_many_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_members, "MAX_GROUPS", 10)
+    async with open_tables(tmp_path) as tables:
+        members, peer = tables.members, connect(1)
+        await beat(members, peer, "c", [consumer(f"g{number}", "t") for number in range(6)])
+        await beat(members, peer, "c", [], [f"p{number}" for number in range(4)])
+        for _ in range(2):  # the same ones again are none more
+            await beat(members, peer, "c", [consumer(f"g{number}", "t") for number in range(6)])
+        with pytest.raises(BadRequest, match="has 11 groups, the limit is 10 a connection"):
+            await beat(members, peer, "c", [], ["p9"])
+        await beat(members, connect(2), "c2", [], ["p9"])
+        members.unregister(peer, request(Code.UNREGISTER_CLIENT, UnregisterClient("c", "p0", "g0")))
+        await beat(members, peer, "c", [consumer("more", "t")], ["p9"])
+        with pytest.raises(BadRequest, match="has 11 groups"):
+            await beat(members, peer, "c", [consumer("too-much", "t")])
+        assert members.group("too-much") is None
+        peer.close()
+        assert list(members._kept) == [next(iter(members.table.channels()))]
+
+
+async def test_what_a_connection_tells_is_kept_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_members, "MAX_KEPT_CHARS", 10_000)
+    async with open_tables(tmp_path) as tables:
+        members, peer = tables.members, connect(1)
+        long = ConsumerData("g0", subscription_data_set=(Subscription("t", "a" * 6_000, 1),))
+        for _ in range(3):
+            await beat(members, peer, "c", [long])
+        more = ConsumerData("g1", subscription_data_set=(Subscription("t", "a" * 6_000, 1),))
+        with pytest.raises(BadRequest, match="the limit is 10000 a connection"):
+            await beat(members, peer, "c", [more])
+        await beat(members, connect(2), "c", [more])
+        await beat(members, peer, "c", [consumer("g0", "t")])
+        await beat(members, peer, "c", [more])
+
+
+async def test_a_line_of_the_log_names_some_of_those_who_disagree(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_tables(tmp_path) as tables:
+        for number in range(20):
+            client = f"{number}" * 400
+            await beat(tables.members, connect(number), client, [wanting(f"{number}" * 9_000)])
+        lines = [each.message for each in caplog.records if "differ" in each.message]
+        assert "and 12 more" in lines[-1]
+        assert max(map(len, lines)) < 5_000
 
 
 def wanting(expression: str, version: int = 1) -> ConsumerData:

@@ -123,6 +123,15 @@ async def test_offsets_of_nothing_are_refused(
             await update(parts, topic, queue_id, offset)
 
 
+@pytest.mark.parametrize("group", ["", "no such name!", "g" * 128, "g" * 60_000])
+async def test_offsets_of_a_name_that_no_group_has_are_refused(tmp_path: Path, group: str) -> None:
+    async with open_parts(tmp_path) as parts:
+        parts.topics.put(TopicConfig("t", 2, 4))
+        with pytest.raises(BadRequest, match="is illegal") as error:
+            await parts.ask(Code.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(group, "t", 0, 1))
+        assert len(error.value.remark) < 300
+
+
 async def is_unknown(parts: Parts, **fields: Any) -> bool:
     header = QueryConsumerOffset("g", "t", 0, **fields)
     try:

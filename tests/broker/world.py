@@ -32,6 +32,7 @@ from cometmq.broker.topics import TopicTable
 from cometmq.broker.turns import OutgoingRecord, PutResult
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
+from cometmq.net.memory import MemoryBudget, PeerMemory
 from cometmq.net.peer import Peer
 from cometmq.net.router import Handler, HandlerPart, Reply
 from cometmq.net.tasks import Tasks
@@ -63,6 +64,8 @@ class RecordingPeer:
     asked: list[tuple[int, Header | None, bytes]] = field(default_factory=list)
     on_close: list[Callable[[Any], None]] = field(default_factory=list)
     late: asyncio.Queue[Reply] = field(default_factory=asyncio.Queue)
+    running_tasks: int = 0
+    memory: PeerMemory = field(default_factory=lambda: PeerMemory(MemoryBudget(1 << 30)))
 
     def reply(self, request: Request[Any], reply: Reply) -> None:
         self.late.put_nowait(reply)

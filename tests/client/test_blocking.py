@@ -81,6 +81,7 @@ def test_ready_made_messages_queues_and_rows_of_the_callers_thread(
     assert len(sent) == 2
 
 
+@pytest.mark.cometmq_handler_errors(raises=ValueError)
 def test_a_failure_is_retried_and_goes_no_further(
     client: Client, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

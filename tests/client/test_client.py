@@ -129,6 +129,7 @@ async def test_a_failed_message_comes_again(client: Client, topic: str) -> None:
     assert attempts == [(0, topic), (1, topic)]
 
 
+@pytest.mark.cometmq_handler_errors(raises=ValueError)
 async def test_order_holds_for_each_key(client: Client, topic: str) -> None:
     keys = ["a", "b", "c", "d", "e"]
     seen: dict[str, list[int]] = {key: [] for key in keys}

@@ -44,6 +44,17 @@ from cometmq.message.names import FORBIDDEN_TO_SEND
         (Message("t", b"", tag="a\x02b"), "control character"),
         (Message("t", b"", message_id="a\x02b"), "control character"),
         (Message("t", b"", message_id="a b"), "blank"),
+        (Message("t", "text"), "the body is str: give bytes"),  # type: ignore[arg-type]
+        (Message("t", ["a"]), "the body is list: give bytes"),  # type: ignore[arg-type]
+        (Message("t", None), "the body is NoneType"),  # type: ignore[arg-type]
+        (Message("t", memoryview(b"abcd")[::2]), "the body is memoryview"),  # type: ignore[arg-type]
+        (Message("t", b"", properties={"x": "a\ud800b"}), "half of a surrogate pair"),
+        (Message("t", b"", tag="a||b"), r"the tag 'a\|\|b' holds '\|\|'.*give one word"),
+        (Message("t", b"", tag=" a"), "begins or ends with a blank"),
+        (Message("t", b"", tag="a\t"), "begins or ends with a blank"),
+        (Message("t", b"", tag=" "), "is empty, or begins or ends with a blank"),
+        (Message("t", b"", tag="\ud800"), "half of a surrogate pair"),
+        (Message("t", b"", keys=("ü\udfff",)), "half of a surrogate pair"),
         (Message("t", b"", properties={"x": "y" * 33_000}), "limit is 32767"),
         (Message("t", b"", properties={"x": "ü" * 17_000}), "limit is 32767"),
     ],

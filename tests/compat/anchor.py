@@ -375,7 +375,7 @@ def wait_for_figures(broker: str) -> None:
     wait_until(lambda: answer_code(broker, 28) == 0, f"figures of {broker}")
 
 
-def answer_code(address: str, code: int, fields: str = "") -> int:
+def answer_code(address: str, code: int, fields: str = "", body: bytes = b"") -> int:
     """The response code of a server to a request; -1 when it gives none."""
     host, _, port = address.partition(":")
     head = (
@@ -384,8 +384,8 @@ def answer_code(address: str, code: int, fields: str = "") -> int:
     ).encode()
     try:
         with socket.create_connection((host, int(port)), 5) as connection:
-            connection.sendall((4 + len(head)).to_bytes(4, "big") + len(head).to_bytes(4, "big"))
-            connection.sendall(head)
+            sizes = (4 + len(head) + len(body)).to_bytes(4, "big") + len(head).to_bytes(4, "big")
+            connection.sendall(sizes + head + body)
             with connection.makefile("rb") as answer:
                 body = answer.read(int.from_bytes(answer.read(4), "big"))
     except OSError:

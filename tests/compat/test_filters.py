@@ -18,6 +18,8 @@ MESSAGES: list[dict[str, str]] = [
     {"a": " 5 ", "b": "1e3", "c": "5f"},
     {"a": "NaN", "b": "+5", "c": "007"},
     {"c": "ä"},
+    # Zeros before a number mean nothing, and there may be any number of digits.
+    {"a": "0" * 5_000 + "5", "b": "1" * 5_000, "c": "1" * 400 + ".5"},
 ]
 NAMES = ["a", "b", "c", "none"]
 VALUES = ["5", "-7", "2.5", "1e3", "3000000000", "5.0", "7L", "'x'", "'5'", "'it''s'", "TRUE"]

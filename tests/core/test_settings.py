@@ -1,6 +1,7 @@
 """Text settings, in RocketMQ's spelling and in Python's."""
 
 import enum
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -45,11 +46,11 @@ text_lines = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"])
     st.builds(
         Store,
         broker_ip1=st.none() | text_lines.filter(bool),
-        mapped_file_size_commit_log=st.integers(),
-        disk_ratio=st.floats(allow_nan=False),
+        mapped_file_size_commit_log=st.integers(-(2**63), 2**63 - 1),
+        disk_ratio=st.floats(-1e18, 1e18),
         auto_create_topic_enable=st.booleans(),
         flush_disk_type=st.sampled_from(Flush),
-        max_bytes=st.none() | st.integers(),
+        max_bytes=st.none() | st.integers(-(2**63), 2**63 - 1),
         name=text_lines,
     )
 )
@@ -151,3 +152,19 @@ def test_a_line_that_is_no_property_is_refused(line: str) -> None:
 
 def test_properties_are_written_sorted() -> None:
     assert settings.format_properties({"b": "2", "a": "1"}) == "a=1\nb=2\n"
+
+
+@pytest.mark.parametrize("digits", [21, 5_000, 60_000, 1_000_000])
+def test_a_number_of_any_length_is_refused_in_a_line(digits: int) -> None:
+    for text in ("9" * digits, "-" + "9" * digits, "x" * digits):
+        with pytest.raises(SettingsError) as caught:
+            settings.build(Store, {"mappedFileSizeCommitLog": text})
+        assert len(str(caught.value)) < 300
+
+
+def test_a_long_unknown_key_is_refused_in_a_line() -> None:
+    begin = time.process_time()
+    with pytest.raises(SettingsError) as caught:
+        settings.reject_unknown({"x" * 1_000_000: "1"}, (), (Store,))
+    assert len(str(caught.value)) < 300
+    assert time.process_time() - begin < 0.5

@@ -1,10 +1,15 @@
 """What SQL92 expressions say of messages."""
 
+import random
+from time import process_time
+
 import pytest
 
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.message.properties import encode
 
+#: Processor time of any filter beside one message, with much to spare.
+LIMIT_S = 0.5
 ORDER = encode({"a": "5", "b": "abc", "real": "2.5", "yes": "True", "big": "3000000000", "n": "ä"})
 
 
@@ -94,6 +99,87 @@ def test_text_beside_a_double_is_read_as_java_does(text: str, is_five: bool) -> 
 )
 def test_text_beside_a_whole_number_is_read_as_java_does(text: str, is_five: bool) -> None:
     assert SqlFilter("a = 5").accepts(encode({"a": text})) is is_five
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0" * 5_000 + "5", 5), ("-" + "0" * 5_000 + "5", -5), ("5" * 5_000, None),
+        ("+" + "0" * 30_000 + "5", 5), ("5" * 20_000 + "x", None), ("0" * 30_000, 0),
+        ("9223372036854775808", None), ("0" * 60 + "5", 5), ("-" * 5_000 + "5", None),
+    ],
+)  # fmt: skip
+def test_a_whole_number_may_have_any_number_of_digits(text: str, number: int | None) -> None:
+    """Zeros before it mean nothing, as in Java; what no Long can be is an error, and no match."""
+    properties = encode({"a": text, "b": "1"})
+    assert SqlFilter("a = 5").accepts(properties) is (number == 5)
+    assert SqlFilter("a < 0").accepts(properties) is (number == -5)
+    assert SqlFilter("a = 7 OR b = 1").accepts(properties) is (number is not None)
+    assert SqlFilter("a < 5000000000").accepts(properties) is (number is not None)
+    assert SqlFilter("b = 1 OR a = 7").accepts(properties)
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 32_000 + "x", "1" * 32_000, "." * 32_000, "1." + "1" * 32_000 + "x", "-" * 32_000,
+        " " * 32_000, "1" + " " * 32_000 + "x", "1e" + "9" * 32_000 + "x", "0" * 32_000 + "x",
+        "9007199254740993." + "0" * 31_000 + "1", "1" + "0" * 31_000 + "e-31000", "a" * 32_000,
+    ],
+)  # fmt: skip
+def test_any_property_is_compared_at_once(text: str, few: bool) -> None:
+    properties = encode({"a": text})
+    more = "" if few else "".join(f" OR a = {number}.5" for number in range(500))
+    for expression in ("a > 1.5", "a = 5", "a > a", "a = TRUE", "-a = 1", "a CONTAINS 'x'"):
+        sql = SqlFilter(expression + more)
+        begun = process_time()
+        sql.accepts(properties)
+        assert process_time() - begun < LIMIT_S
+
+
+def test_many_searches_in_a_long_property() -> None:
+    """Each of them would cost the product of both lengths."""
+    searches = [f"a CONTAINS '{'a' * 50}{number}{'a' * 48}'" for number in range(500)]
+    sql = SqlFilter(" OR ".join(searches))
+    begun = process_time()
+    assert not sql.accepts(encode({"a": "a" * 29_000}))
+    assert process_time() - begun < LIMIT_S
+    assert sql.accepts(encode({"a": "a" * 9_000 + "499" + "a" * 9_000}))
+
+
+def test_a_filter_of_many_properties_is_ready_at_once() -> None:
+    """The first look makes what finds each property."""
+    text = " OR ".join(f"name{number} = {number}" for number in range(500))
+    begun = process_time()
+    sql = SqlFilter(text)
+    found = sql.matches([encode({f"name{number}": str(number)}) for number in range(490, 510)])
+    assert process_time() - begun < LIMIT_S
+    assert found == [True] * 10 + [False] * 10
+
+
+VALUES = ["5", "x", "", "7", "xx", "2.5", "x\x01y"]
+PARTS = ["a = 5", "b = 'x'", "a > 2", "b CONTAINS 'x'", "c IS NULL", "a = b", "a < 2.5", "NOT c"]
+
+
+def test_filters_of_many_parts_say_the_same_as_those_of_few() -> None:
+    chance = random.Random(7)
+    texts = [
+        "\x02".join(
+            f"{name}\x01{chance.choice(VALUES)}"
+            for name in chance.choices("abc", k=chance.randrange(4))
+        )
+        for _ in range(60)
+    ]
+    properties = [text.encode() for text in texts]
+    for _ in range(60):
+        joints = chance.choices([" AND ", " OR "], k=3)
+        parts = [f"({chance.choice(PARTS)})" for _ in range(4)]
+        text = parts[0] + "".join(map("".join, zip(joints, parts[1:], strict=True)))
+        few = SqlFilter(text)
+        many = SqlFilter(f"({text}) AND " + " AND ".join(["(a IS NULL OR TRUE)"] * 12))
+        assert few.weight <= 32 < many.weight
+        assert many.matches(properties) == few.matches(properties), text
 
 
 def test_the_last_of_equal_names_counts() -> None:

@@ -1,6 +1,7 @@
 """Reading SQL92 expressions."""
 
 from contextlib import suppress
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,9 @@ from hypothesis import strategies as st
 from cometmq.filter.sqltext import (
     MAX_CHARS,
     MAX_DEPTH,
+    MAX_PARTS,
+    MAX_TREE_DEPTH,
+    MAX_WORDS,
     All,
     Any,
     BadFilter,
@@ -21,9 +25,12 @@ from cometmq.filter.sqltext import (
     OneOf,
     Property,
     Search,
+    measure,
     parse,
 )
 
+#: Processor time in which 64 KB are read, with much to spare.
+LIMIT_S = 0.5
 A = Property("a")
 B = Property("b")
 
@@ -55,6 +62,11 @@ B = Property("b")
         ("NOT (a = 5)", Not(Compare("=", A, Constant(5)))),
         ("$a_1=b -- all of it\n", Compare("=", Property("$a_1"), B)),
         ("a /* the * first */ = b", Compare("=", A, B)),
+        ("a > - 5 -- five\n", Compare(">", A, Negative(Constant(5)))),
+        ("a = 00.5", Compare("=", A, Constant(0.5))),
+        ("a = 05e0", Compare("=", A, Constant(5.0))),
+        ("a = 'x''y'", Compare("=", A, Constant("x'y"))),
+        ("a = 9223372036854775807L", Compare("=", A, Constant((1 << 63) - 1))),
     ],
 )
 def test_trees(text: str, tree: Node) -> None:
@@ -72,6 +84,12 @@ def test_trees(text: str, tree: Node) -> None:
         ("NOT 7", 4, "this is a value"),
         ("a = 'x", 4, "a string that does not end"),
         ("a = 012", 5, "expected the end"),
+        ("a = 000", 5, "expected the end"),
+        ("a = 0 1", 6, "expected the end"),
+        ("a = 1e5 012", 8, "expected the end"),
+        ("a = 'x''y", 4, "a string that does not end"),
+        ("a = 1" + "0" * 5_000, 4, "does not fit 64 bits"),
+        ("a --", 2, "expected the end"),
         ("a ; b", 2, "';' begins no part"),
         ("a > 'x'", 7, "only numbers and properties can be compared by >"),
         ("a > TRUE", 8, "only numbers"),
@@ -102,8 +120,64 @@ def test_bounds() -> None:
     assert parse("(" * deep + "a" + ")" * deep) == A
     for opening in ("(", "NOT ", "- "):
         with pytest.raises(BadFilter, match="nests deeper"):
+            parse(opening * 1_000 + "a")
+        with pytest.raises(BadFilter, match=f"more than {MAX_WORDS} words"):
             parse(opening * 10_000 + "a")
-    assert isinstance(parse(" AND ".join(["a"] * 5_000)), All)
+    assert isinstance(parse(" AND ".join(["a"] * (MAX_WORDS // 2))), All)
+    with pytest.raises(BadFilter, match="words"):
+        parse(" AND ".join(["a"] * (MAX_WORDS // 2 + 1)))
+    with pytest.raises(BadFilter, match="half a character"):
+        parse("a = '\ud800'")
+
+
+@pytest.mark.parametrize("chain", ["a = a", " = a", " <> a", " IS NULL", " IS NOT NULL"])
+def test_chains_nest_without_parentheses(chain: str) -> None:
+    text = "a" + chain.removeprefix("a")
+    step = chain.removeprefix("a")
+    assert measure(parse(text + step * 40))[0] > 40
+    for steps in (MAX_TREE_DEPTH, 1_000):
+        with pytest.raises(BadFilter, match=r"nests deeper|words"):
+            parse(text + step * steps)
+
+
+def test_what_is_evaluated_twice_counts_twice() -> None:
+    text = "a"
+    for _ in range(8):
+        text = f"-({text} BETWEEN 1 AND 2)"
+    assert measure(parse(f"{text} = 5"))[1] > 1_000
+    for _ in range(20):
+        text = f"-({text} BETWEEN 1 AND 2)"
+    with pytest.raises(BadFilter, match=f"parts, the limit is {MAX_PARTS}"):
+        parse(f"{text} = 5")
+
+
+def test_levels_and_parts_of_a_tree() -> None:
+    assert measure(parse("a")) == (1, 1)
+    assert measure(parse("a = 1 OR NOT (b IN ('x') AND c IS NULL)")) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0" * 60_000, "-" * 60_000, "a = " + "-" * 60_000, "-" * 60_000 + "\n", "'" * 60_001,
+        "a = " + "'x" * 30_001, "1" * 60_000, "a = " + "1" * 60_000, "a = 1" + "0" * 60_000 + "L",
+        "a = " + "0" * 60_000 + "1", "a = 1." + "0" * 60_000 + "1", "a = 1e" + "9" * 60_000,
+        "a = 1" + "0" * 60_000 + "e", "0.e" * 20_000, "a=" * 30_000 + "a", "a IS NULL " * 6_000,
+        "/*" * 30_000, "--" * 30_000, "- -" * 20_000, " " * 60_000 + "'", "a" * 60_000 + " = 1",
+        "a = " + "(" * 60_000, "-(a BETWEEN 1 AND 2) BETWEEN " * 2_000, "NOT " * 15_000,
+        "a IN (" + "'x'," * 15_000, "--\n" * 20_000 + "a",
+    ],
+)  # fmt: skip
+def test_long_texts_are_read_or_refused_at_once(text: str) -> None:
+    parse("a = 1")
+    begun = process_time()
+    problem = ""
+    try:
+        parse(text)
+    except BadFilter as error:
+        problem = str(error)
+    assert len(problem) < 2_000
+    assert process_time() - begun < LIMIT_S
 
 
 WORDS = ["a", "5", "'x'", "(", ")", "NOT", "AND", "OR", "=", "<", "IN", "IS", "NULL", "-", ","]

@@ -69,6 +69,32 @@ def test_equal_hashes_are_told_apart_by_text() -> None:
     assert not found.accepts("BB")
 
 
+def test_an_expression_has_so_many_tags() -> None:
+    several = [f"t{number}" for number in range(tags.MAX_TAGS)]
+    assert len(tags.parse("||".join(several)).codes) == tags.MAX_TAGS
+    with pytest.raises(ValueError, match=f"names {tags.MAX_TAGS + 1} tags, the limit is") as caught:
+        tags.parse("||".join([*several, "more"]))
+    assert len(str(caught.value)) < 200
+
+
+def test_codes_of_long_tags_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tags, "_codes", {})
+    assert tags.tag_code("x" * 30_000) == tags.java_hash("x" * 30_000)
+    assert tags.tag_code("x" * 64) == tags.java_hash("x" * 64)
+    assert list(tags._codes) == ["x" * 64]
+
+
+def test_a_broker_takes_what_a_user_of_this_project_may_not_write() -> None:
+    assert tags.parse("a|b").tags == {"a|b"}
+    assert tags.parse_exactly(" a || b ") == tags.parse("a || b")
+    assert tags.parse_exactly("a||b||").tags == {"a", "b"}
+    assert tags.parse_exactly(None).matches_all
+    assert tags.parse_exactly("two words || b").tags == {"two words", "b"}
+    for expression in ("a|b", "a,b", "a || *", "*|a"):
+        with pytest.raises(ValueError, match=r"Write a \|\| b"):
+            tags.parse_exactly(expression)
+
+
 def test_expression_without_a_tag() -> None:
     with pytest.raises(ValueError, match="names no tag"):
         tags.parse(" || ")

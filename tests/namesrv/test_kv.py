@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.core.errors import CometError, StoreCorrupt
+from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
+from cometmq.namesrv import kv as kv_module
 from cometmq.namesrv.kv import KvTables
 from cometmq.store.files import PosixFiles
 
@@ -125,3 +126,50 @@ async def test_a_change_that_cannot_be_written_is_told(path: Path) -> None:
     files.error = None
     await kv.put("n", "other", "w")
     assert reopened(path).table("n") == {"k": "v", "other": "w"}
+
+
+# ------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value", "problem"),
+    [
+        ("n" * 513, "k", "v", "the namespace has 513 characters"),
+        ("n", "k" * 513, "v", "the key has 513 characters"),
+        ("n", "k", "v" * 65_537, "the value has 65537 characters"),
+    ],
+)
+async def test_long_texts_are_refused(
+    path: Path, namespace: str, key: str, value: str, problem: str
+) -> None:
+    kv = reopened(path)
+    with pytest.raises(BadRequest, match=problem):
+        await kv.put(namespace, key, value)
+    assert kv.table(namespace) is None
+
+
+async def test_all_keys_together_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_module, "TOTAL_LENGTH_MAX", 100)
+    kv = reopened(path)
+    await kv.put("n", "a", "v" * 33)
+    await kv.put("n", "b", "v" * 33)
+    for tables in (kv, reopened(path)):
+        with pytest.raises(BadRequest, match="all keys and values would have 101 characters"):
+            await tables.put("n", "b", "v" * 34)
+        with pytest.raises(BadRequest, match="117 characters"):
+            await tables.put("m", "a", "")
+        assert tables.table("n") == {"a": "v" * 33, "b": "v" * 33}
+    await kv.put("n", "a", "w")
+    await kv.delete("n", "b")
+    await kv.put("m", "c", "v" * 60)
+
+
+async def test_namespaces_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_module, "NAMESPACES_MAX", 2)
+    kv = reopened(path)
+    for namespace in ("a", "b"):
+        await kv.put(namespace, "k", "v")
+        await kv.delete(namespace, "k")
+    with pytest.raises(BadRequest, match="there are 2 namespaces"):
+        await kv.put("c", "k", "v")
+    await kv.put("a", "k", "v")

@@ -97,6 +97,54 @@ async def test_permissions_and_deletion(asker: Asker) -> None:
     assert every.body == b'{"topicList":[]}'
 
 
+async def test_what_is_over_a_bound_is_refused_and_costs_nobody_else(served: Served) -> None:
+    stranger, broker = served.asker(), served.asker()
+    await broker.register(topics("t"), name="broker-b", address="b:1")
+    for compressed in (True, False):
+        long = await stranger.register(topics("t" * 600), compressed=compressed)
+        assert long.code == 1
+        assert "has 600 characters; this name server takes at most 512" in (long.remark or "")
+    for number in range(64):
+        address = f"a:{number}"
+        assert (await stranger.register(topics(), name=address, address=address)).code == 0
+    many = await stranger.register(topics(), name="late", address="late:1")
+    assert many.code == 1
+    assert "65 brokers on one connection" in (many.remark or "")
+    info = json.loads((await broker.ask(Code.GET_BROKER_CLUSTER_INFO)).body)
+    assert len(info["brokerAddrTable"]) == 65
+    await stranger.close()
+    await until(lambda: served.server.routes.data_version("a:1") is None)
+    info = json.loads((await broker.ask(Code.GET_BROKER_CLUSTER_INFO)).body)
+    assert list(info["brokerAddrTable"]) == ["broker-b"]
+
+
+async def test_a_registration_of_too_many_topics_is_not_read_to_its_end(asker: Asker) -> None:
+    names = [f"t{number}" for number in range(260_000)]
+    answer = await asker.register(topics(*names), compressed=True)
+    assert answer.code == 1
+    assert "topics of one broker; this name server takes at most 250000" in (answer.remark or "")
+    assert (await asker.register(topics("t"))).code == 0
+
+
+async def test_brokers_get_the_latest_order_configuration(asker: Asker) -> None:
+    for text in ("broker-a:4", "broker-a:8"):
+        await asker.ask(Code.PUT_KV_CONFIG, h.PutKvConfig("ORDER_TOPIC_CONFIG", "t", text))
+        for _ in range(2):
+            answer = await asker.register(topics("t"))
+            assert json.loads(answer.body) == {"table": {"t": text}}
+    await asker.ask(Code.DELETE_KV_CONFIG, h.KvKey("ORDER_TOPIC_CONFIG", "t"))
+    assert (await asker.register(topics("t"))).body == b""
+
+
+async def test_many_topics_are_listed_in_order(served: Served) -> None:
+    asker = served.asker()
+    names = [f"topic-{number}" for number in range(5_000)]
+    await asker.register(topics(*names[:3_000]))
+    await asker.register(topics(*names[2_000:]), name="broker-b", address="b:1")
+    listed = await asker.ask(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    assert json.loads(listed.body) == {"topicList": sorted(names)}
+
+
 # ------------------------------------------------------------------- in the middle of a long one
 
 MANY = 2_000

@@ -2,12 +2,15 @@
 
 import gc
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from cometmq.core.errors import BadRequest
+from cometmq.namesrv.bounds import ENTRY_BYTES, LAYOUT_BYTES, Limits
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS, Registered, Registration, RouteTable
 from cometmq.protocol.bodies import DataVersion, TopicConfig
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -308,6 +311,171 @@ def test_topics_are_not_asked_for_when_they_are_known(routes: RouteTable) -> Non
     assert routes.pick("t") is not None
 
 
+# ------------------------------------------------------------------------------------- bounds
+
+
+def end_of_a_connection(brokers: int) -> float:
+    """Processor time of the end of a connection that registered so many, in seconds."""
+    many = 1 << 20
+    limits = Limits(brokers=many, host_brokers=many, connection_brokers=many)
+    routes = RouteTable(limits=limits)
+    routes.register(header("other", address="o:1"), body("t"), "other", 0)
+    for number in range(brokers):
+        name = f"broker-{number}"
+        routes.register(header(name, address=f"a:{number}", cluster=name), body("t"), "x", 0)
+    started_s = time.process_time()
+    gone = routes.channel_closed("x")
+    took_s = time.process_time() - started_s
+    assert len(gone) == brokers
+    assert names_of(routes) == ["t"]
+    assert list(routes.clusters().cluster_addr_table) == ["c"]
+    return took_s
+
+
+def test_the_end_of_a_connection_takes_time_for_what_it_registered() -> None:
+    assert end_of_a_connection(2_000) < 0.2
+
+
+def known_to(routes: RouteTable) -> list[str]:
+    return sorted(routes.clusters().broker_addr_table)
+
+
+LONG = "x" * 256
+
+
+@pytest.mark.parametrize(
+    ("broker", "problem"),
+    [
+        (header(LONG), "brokerName 'xxx"),
+        (header(address=LONG), "brokerAddr 'xxx"),
+        (header(cluster=LONG), "clusterName 'xxx"),
+    ],
+)
+def test_long_names_of_brokers_are_refused(
+    routes: RouteTable, broker: RegisterBroker, problem: str
+) -> None:
+    with pytest.raises(BadRequest, match=problem):
+        routes.register(broker, body("t"), "x", 0)
+    assert known_to(routes) == []
+    assert names_of(routes) == []
+
+
+def test_long_names_and_numbers_of_topics_are_refused(routes: RouteTable) -> None:
+    with pytest.raises(BadRequest, match="has 513 characters"):
+        body("t" * 513)
+    with pytest.raises(BadRequest, match="readQueueNums of a topic is no 32-bit number"):
+        body("t", queues=1 << 31)
+    body("t" * 512, queues=(1 << 31) - 1)
+
+
+def test_filter_servers_are_bounded(routes: RouteTable) -> None:
+    with pytest.raises(BadRequest, match="17 filter servers"):
+        routes.register(header(), body("t", filters=("f:1",) * 17), "x", 0)
+    with pytest.raises(BadRequest, match="filter server 'xxx"):
+        routes.register(header(), body("t", filters=(LONG,)), "x", 0)
+
+
+def several(routes: RouteTable, count: int, **same: Any) -> None:
+    """Registers so many, each with a name, an address and a connection of its own, or the same."""
+    for number in range(count):
+        fields: dict[str, Any] = {
+            "name": f"broker-{number}", "address": f"a:{number}", "broker_id": number,
+            "cluster": "c", "channel": f"x{number}", "host": f"h{number}",
+        } | same  # fmt: skip
+        channel, host = fields.pop("channel"), fields.pop("host")
+        routes.register(header(**fields), body("t"), channel, 0, host)
+
+
+@pytest.mark.parametrize(
+    ("same", "problem"),
+    [
+        ({"channel": "x"}, "3 brokers on one connection"),
+        ({"host": "h"}, "4 brokers of one machine"),
+        ({"name": "broker"}, "5 addresses of one broker"),
+        ({"address": "a:1"}, "6 brokers at one address"),
+        ({"name": "broker", "address": "a:1", "broker_id": 0}, None),
+        ({}, "8 brokers;"),
+    ],
+)
+def test_brokers_are_bounded(same: dict[str, Any], problem: str | None) -> None:
+    limits = Limits(
+        brokers=7, host_brokers=3, connection_brokers=2, name_addresses=4, address_names=5
+    )
+    routes = RouteTable(limits=limits)
+    if problem is None:
+        several(routes, 20, **same)
+        return
+    with pytest.raises(BadRequest, match=problem):
+        several(routes, 20, **same)
+    # Who is known stays, and may register again; what goes leaves a place.
+    before = routes.clusters()
+    some = {"name": "broker-0", "address": "a:0", "channel": "x0", "host": "h0"} | same
+    channel, host = some.pop("channel"), some.pop("host")
+    routes.register(header(**some), body("t", version=2), channel, 1, host)
+    assert routes.clusters() == before
+    for channel in ["x", *(f"x{number}" for number in range(20))]:
+        routes.channel_closed(channel)
+    assert known_to(routes) == []
+    several(routes, 2, **same)
+
+
+def test_a_broker_is_in_few_clusters(routes: RouteTable) -> None:
+    for number in range(16):
+        routes.register(header(cluster=f"c{number}"), body("t"), "x", 0)
+    with pytest.raises(BadRequest, match="17 clusters of one broker"):
+        routes.register(header(cluster="late"), body("t"), "x", 0)
+    assert "late" not in routes.clusters().cluster_addr_table
+
+
+def test_topics_are_bounded() -> None:
+    routes = RouteTable(limits=Limits(topics=3))
+    routes.register(header(), body("t", "u", "v"), "x", 0)
+    routes.register(header(), body("t", "u", "v", version=2, queues=5), "x", 0)
+    with pytest.raises(BadRequest, match="4 topics of one broker"):
+        routes.register(header(), body("w", version=3), "x", 0)
+    assert routes.data_version("a:1") == DataVersion(2, 1)
+    routes.delete_topic("u")
+    routes.register(header(), body("w", version=3), "x", 0)
+    assert names_of(routes) == ["t", "v", "w"]
+
+
+def test_kinds_of_queues_are_bounded() -> None:
+    routes = RouteTable(limits=Limits(layouts=3))
+    for version in range(1, 20):  # the same ones count once
+        routes.register(header(), body("t", "u", version=version, queues=1 + version % 2), "x", 0)
+    table = {f"t{queues}": TopicConfig("t", queues, queues) for queues in range(4)}
+    with pytest.raises(BadRequest, match="kinds of queues"):
+        routes.register(
+            header(), Registration(DataVersion(99, 1), routes.layouts(table), []), "x", 0
+        )
+
+
+def test_the_topics_of_all_brokers_are_bounded() -> None:
+    routes = RouteTable(limits=Limits(topic_bytes=2_300))
+    several(routes, 3, broker_id=0)
+    with pytest.raises(BadRequest, match="bytes for the topics of all brokers"):
+        routes.register(header("broker-0", 0, "a:0"), body("long" * 125, version=2), "x0", 0, "h0")
+    routes.register(header("broker-0", 0, "a:0"), body("u", version=2), "x0", 0, "h0")
+    with pytest.raises(BadRequest, match="bytes for the topics of all brokers"):
+        several(routes, 4, broker_id=0)
+    routes.channel_closed("x1")
+    several(routes, 4, broker_id=0, name="broker-3", address="a:3", channel="x3", host="h3")
+    for channel in ("x0", "x2", "x3"):
+        routes.channel_closed(channel)
+    assert routes._topic_bytes == 0
+
+
+def test_a_large_cluster_is_taken() -> None:
+    routes = RouteTable()
+    table = {f"a-topic-of-a-large-cluster-{number:06}": TopicConfig("t", 8, 8)
+             for number in range(100_000)}  # fmt: skip
+    layouts = routes.layouts(table)
+    for number in range(90):
+        broker = header(f"broker-{number}", address=f"a:{number}")
+        routes.register(broker, Registration(DataVersion(1, 1), layouts, []), number, 0, "h")
+    assert len(known_to(routes)) == 90
+
+
 # --------------------------------------------------------------------------- tables stay in step
 
 names = st.sampled_from(["broker-a", "broker-b"])
@@ -376,6 +544,16 @@ class RouteMachine(RuleBasedStateMachine):
     @invariant()
     def tables_agree(self) -> None:
         info = self.routes.clusters()
+        counted = sum(
+            sum(map(len, broker.topics))
+            + ENTRY_BYTES * len(broker.topics)
+            + LAYOUT_BYTES * broker.layouts
+            for broker in self.routes._brokers.values()
+        )
+        assert self.routes._topic_bytes == counted
+        held = {address for over in self.routes._over.values() for address in over}
+        assert held == set(self.routes._live)
+        assert sum(self.routes._hosts.values()) == len(held)
         in_clusters = {name for found in info.cluster_addr_table.values() for name in found}
         assert in_clusters == set(info.broker_addr_table)
         for broker in info.broker_addr_table.values():

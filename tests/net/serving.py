@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -85,3 +85,20 @@ async def serving(
         yield served
     finally:
         await served.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def until_still(value: Callable[[], int]) -> None:
+    """Wait until a number has not changed for a while."""
+    same, last = 0, value()
+    async with asyncio.timeout(20):
+        while same < 50:
+            await asyncio.sleep(0.002)
+            now = value()
+            same, last = (same + 1 if now == last else 0), now

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from cometmq.core.clock import SystemClock
-from cometmq.core.errors import BadRequest, BrokerRefused, NotConnected, RequestTimedOut
+from cometmq.core.errors import (
+    BadRequest,
+    BrokerRefused,
+    LocalProtocolError,
+    NotConnected,
+    RequestTimedOut,
+)
 from cometmq.net.client import Remoting, split_address
 from cometmq.net.router import Reply
 from cometmq.net.tasks import Tasks
@@ -89,6 +95,74 @@ async def test_requests_of_one_turn_leave_in_one_write(
         )
     )
     assert len(writes) == 1
+
+
+def topic_of(value: Any) -> Topic:
+    return Topic(topic=value)
+
+
+@pytest.mark.parametrize("oneway", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"body": "text"}, "its body is str; give bytes"),
+        ({"body": 5}, "its body is int"),
+        ({"body": None}, "its body is NoneType"),
+        ({"body": ["a", "b"]}, "its body is list"),
+        ({"body": bytes(17 << 20)}, "the limit for both is 16777216"),
+        ({"header": Topic(topic="\ud800")}, "surrogates not allowed"),
+        ({"header": topic_of(b"t")}, "header field topic is bytes"),
+        ({"header": topic_of([1])}, "header field topic is list"),
+        ({"header": topic_of(1.5)}, "header field topic is float"),
+        ({"header": topic_of(10**5000)}, "ValueError"),
+        ({"header": {"topic": "t"}}, "TypeError"),
+        ({"header": Topic(topic="t" * (17 << 20))}, "the limit for both is 16777216"),
+        ({"header": Topic(topic="\udfff"), "codec": BINARY}, "surrogates not allowed"),
+        ({"code": 40_000, "codec": BINARY}, "does not fit the binary header"),
+        ({"code": "105"}, "a code is a whole number of 32 bits"),
+        ({"code": 1 << 31}, "a code is a whole number of 32 bits"),
+    ],
+)
+async def test_what_cannot_be_encoded_fails_alone_and_at_once(
+    peer: ScriptedPeer, remoting: Remoting, wrong: dict[str, Any], problem: str, oneway: bool
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="first"), timeout_ms=5000)
+
+    def good(at: int) -> Any:
+        return remoting.request(peer.address, CODE, Topic(topic=f"t{at}"), b"b", timeout_ms=5000)
+
+    def bad() -> Any:
+        given = {"code": CODE, "header": Topic(topic="bad"), "body": b"", **wrong}
+        send = remoting.oneway if oneway else remoting.request
+        return send(peer.address, timeout_ms=5000, **given)
+
+    answers = await asyncio.gather(
+        *(good(at) for at in range(10)),
+        bad(),
+        *(good(at) for at in range(10, 20)),
+        return_exceptions=True,
+    )
+    failure = answers.pop(10)
+    assert [answer.ext["topic"] for answer in answers] == [f"t{at}" for at in range(20)]  # type: ignore[union-attr]
+    assert isinstance(failure, LocalProtocolError)
+    assert problem in str(failure)
+    assert (len(peer.connections), remoting.losses) == (1, 0)
+    assert remoting._links[peer.address].connection.in_flight == 0
+
+
+@pytest.mark.parametrize("body", [bytearray(b"1234"), memoryview(b"12345678")[::2]])
+async def test_a_body_is_sent_as_it_was_when_it_was_given(
+    peer: ScriptedPeer, remoting: Remoting, body: Any
+) -> None:
+    peer.on(CODE, echo)
+    await remoting.request(peer.address, CODE, Topic(topic="first"), timeout_ms=5000)
+    asking = asyncio.create_task(
+        remoting.request(peer.address, CODE, Topic(topic="t"), body, timeout_ms=5000)
+    )
+    expected = bytes(body)
+    asyncio.get_running_loop().call_soon(getattr(body, "clear", lambda: None))
+    assert (await asking).body == expected
 
 
 async def test_a_binary_request_is_answered(peer: ScriptedPeer, remoting: Remoting) -> None:
@@ -363,6 +437,12 @@ class Inbound:
             raise BadRequest(206, "not here")
         if request.header.client_id == "broken":
             raise KeyError("oops")
+        if request.header.client_id == "text":
+            return Reply(body="text")  # type: ignore[arg-type]
+        if request.header.client_id == "half":
+            return Reply(ext={"x": "\ud800"})
+        if request.header.client_id == "half an error":
+            raise KeyError("\ud800")
         return Reply(body=request.header.client_id.encode())
 
 
@@ -406,6 +486,17 @@ async def test_a_handler_that_raises_is_answered(
     assert (answer.code, answer.remark) == (code, remark)
 
 
+@pytest.mark.parametrize("client_id", ["text", "half", "half an error"])
+async def test_an_answer_that_cannot_be_encoded_is_told(
+    peer: ScriptedPeer, inbound: Inbound, client_id: str
+) -> None:
+    connection, code = peer.connections[0], RequestCode.GET_CONSUMER_RUNNING_INFO
+    header = GetConsumerRunningInfo(consumer_group="g", client_id=client_id)
+    good = GetConsumerRunningInfo(consumer_group="g", client_id="me")
+    answers = await asyncio.gather(*(connection.ask(code, each) for each in (good, header, good)))
+    assert [answer.code for answer in answers] == [0, 1, 0]
+
+
 async def test_what_is_not_served_is_refused(peer: ScriptedPeer, inbound: Inbound) -> None:
     connection = peer.connections[0]
     header = ConsumerGroup(consumer_group="g")
@@ -447,3 +538,25 @@ async def test_a_host_that_cannot_be_a_name(remoting: Remoting) -> None:
 async def test_bad_addresses_are_told(text: str, remoting: Remoting) -> None:
     with pytest.raises(NotConnected, match="host:port"):
         await remoting.request(text, CODE, None, timeout_ms=1000)
+
+
+async def test_a_request_that_cannot_be_encoded_lets_the_next_one_in(peer: ScriptedPeer) -> None:
+    peer.on(CODE, echo)
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks, max_in_flight=1)
+
+    def ask(topic: str) -> Any:
+        return remoting.request(peer.address, CODE, Topic(topic=topic), timeout_ms=5000)
+
+    outcomes = await asyncio.gather(
+        *(ask(topic) for topic in ("a", "\ud800", "b", "\ud800", "c")), return_exceptions=True
+    )
+    await remoting.close()
+    await tasks.close()
+    assert [type(each).__name__ for each in outcomes] == [
+        "Response",
+        "LocalProtocolError",
+        "Response",
+        "LocalProtocolError",
+        "Response",
+    ]

@@ -12,6 +12,8 @@ import trustme
 
 from cometmq.core.clock import SystemClock, VirtualClock
 from cometmq.net import server as server_module
+from cometmq.net.descriptors import Connections
+from cometmq.net.memory import MemoryBudget
 from cometmq.net.peer import IDLE_LIMIT_MS, Peer
 from cometmq.net.router import Reply, Router
 from cometmq.net.server import IDLE_SCAN_MS, Server
@@ -84,6 +86,7 @@ async def test_a_silent_socket_does_not_stop_others_from_being_accepted() -> Non
 
 async def test_connections_beyond_the_bound_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "max_connections", lambda: 2)
+    monkeypatch.setattr(server_module, "PROCESS", Connections())
     async with serving({BEAT: beat}) as served:
         clients = [await served.connect() for _ in range(2)]
         for client in clients:
@@ -98,19 +101,14 @@ async def test_connections_beyond_the_bound_are_refused(monkeypatch: pytest.Monk
 async def test_the_connection_that_holds_most_is_closed_when_all_hold_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_module, "MEMORY_BOUND_BYTES", 100_000)
     monkeypatch.setattr(server_module, "SHED_SCAN_MS", 5)
-    async with serving({BEAT: beat}) as served:
+    async with serving({BEAT: beat}, budget=MemoryBudget(100_000)) as served:
         small, large = await served.connect(), await served.connect()
         for client, size in ((small, 20_000), (large, 200_000)):
             head = encode_head(code=BEAT, opaque=1, flag=0, ext={}, body_bytes=1 << 20)
             client.writer.write(head + bytes(size))
         assert await large.closed()
         assert len(served.server.peers) == 1
-
-
-def test_this_machine_allows_connections() -> None:
-    assert server_module.max_connections() > 100
 
 
 class CountingTurns(Watchdog):

@@ -282,3 +282,69 @@ def test_a_start_on_too_small_a_disk_says_so_and_ends(tmp_path: Path) -> None:
     assert complaint.startswith("cometmq start: ")
     assert "Traceback" not in failed.value.log_tail
     assert any(character.isdigit() for character in complaint), complaint
+
+
+async def resumed(peer: RawPeer) -> None:
+    """Wait until a send is taken."""
+    deadline = SystemClock().monotonic_ms() + 40_000
+    key = "resumed"
+    while True:
+        answer = await peer.write(RequestCode.SEND_MESSAGE_V2, header(key), body(key))
+        if answer.code == ResponseCode.SUCCESS:
+            return
+        assert SystemClock().monotonic_ms() < deadline, answer.remark
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("to_the_brim", [True, False])
+async def test_a_broker_starts_on_a_full_disk_to_drain_it(
+    tmp_path: Path, to_the_brim: bool, killed: bool
+) -> None:
+    """Not a byte is left when it starts: what is there is read, sends are refused, and taken again
+    once there is room."""
+    disk = tmp_path / "disk"
+    keep = SETTINGS | (TO_THE_BRIM if to_the_brim else {"cleanFileForciblyEnable": "false"})
+    with small_disk(disk, size_mb=84) as prefix:
+        node = NodeProcess(
+            disk / "store", namesrv_port=lasting_port(), broker_port=lasting_port(VIP_DISTANCE),
+            settings=keep, prefix=prefix, log_path=tmp_path / "node.log",
+        )  # fmt: skip
+        # What is freed at the end has to have room for a log file.
+        ballast = str(disk / "ballast")
+        await run(*prefix, "fallocate", "-l", "20M", f"{ballast}-first")
+        node.start()
+        try:
+            peer = await RawPeer.connect(node.broker)
+            await create_topic(peer, TOPIC, 1)
+            acknowledged, _ = await fill(peer)
+            await peer.close()
+            if killed:
+                node.kill()
+            else:
+                assert node.terminate() == 0
+            await run(*prefix, "sh", "-c", f"! cat /dev/zero 2>/dev/null > {ballast}")
+
+            node.start()
+            peer = await RawPeer.connect(node.broker)
+            await check(peer, acknowledged, kept=True)
+            answer = await peer.write(RequestCode.SEND_MESSAGE_V2, header("late"), body("late"))
+            if answer.code == ResponseCode.SUCCESS:
+                # The end of the last file may take some that fit.
+                late, remarks = await fill(peer, "later")
+                acknowledged |= late | {"late": int(answer.ext["queueOffset"])}
+            else:
+                remarks = [answer.remark or ""]
+                assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert any(word in remarks[0] for word in NO_ROOM), remarks[0]
+            await run(*prefix, "rm", ballast, f"{ballast}-first")
+            await resumed(peer)
+            await peer.close()
+            assert node.terminate() == 0
+            node.start()
+            peer = await RawPeer.connect(node.broker)
+            await check(peer, acknowledged, kept=True)
+            await peer.close()
+            assert node.terminate() == 0
+        finally:
+            node.kill()

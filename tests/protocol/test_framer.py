@@ -2,6 +2,8 @@
 
 import itertools
 import struct
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -129,3 +131,47 @@ def test_random_bytes_are_frames_or_refused(pieces: list[bytes], limit: int) -> 
         except RemoteProtocolError:
             return
         assert framer.buffered_bytes == fed - taken
+
+
+def kept_bytes(feed: Callable[[], Framer]) -> int:
+    """What 16 framers keep in memory after they were fed."""
+    tracemalloc.start()
+    framers = [feed() for _ in range(16)]
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(framers) == 16
+    return kept
+
+
+def test_a_byte_of_the_next_frame_does_not_keep_a_large_one() -> None:
+    body = bytes(1 << 20)
+    frame = (4 + len(body)).to_bytes(4, "big") + bytes(4) + body
+
+    def feed() -> Framer:
+        framer = Framer()
+        framer.feed(frame + b"\0")
+        assert len(framer.take(10)) == 1
+        return framer
+
+    assert kept_bytes(feed) < 1 << 20
+
+
+def test_many_small_pieces_take_little_more_than_their_bytes() -> None:
+    head = (1 << 20).to_bytes(4, "big") + bytes(4)
+
+    def feed() -> Framer:
+        framer = Framer()
+        framer.feed(head)
+        for _ in range(10_000):
+            framer.feed(bytes(1) + b"\1")
+        assert framer.buffered_bytes == 20_008
+        return framer
+
+    assert kept_bytes(feed) < 16 * 60_000
+
+
+def test_a_header_over_the_limit_is_refused_as_soon_as_its_length_is_known() -> None:
+    framer = Framer(max_header_bytes=1000)
+    framer.feed((2000).to_bytes(4, "big") + (1001).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError, match="header of 1001 bytes is over the limit of 1000"):
+        framer.take(1)

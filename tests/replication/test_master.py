@@ -1,11 +1,13 @@
 """What a master sends to whom, and what it takes for an acknowledgement."""
 
 import asyncio
+from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
 
 from cometmq.replication.master import MasterSettings
+from cometmq.replication.transfer import REPORT
 from cometmq.store.config import FlushDiskType
 from tests.replication.pairs import assert_same, pair, until, until_copied
 from tests.store.stores import fill
@@ -76,3 +78,55 @@ async def test_cold_history_is_read_in_a_thread_and_at_the_rate(tmp_path: Path) 
         slave = made.slave(master)
         await until_copied(master, slave)
         assert_same(master.store, slave.store)
+
+
+async def crowd(port: int, count: int, said: bytes, host: str = "127.0.0.1") -> list[Writer]:
+    """Connections from a machine that say this and no more."""
+    writers = []
+    for _ in range(count):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+        writer.write(said)
+        writers.append(writer)
+    return writers
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9"])
+@pytest.mark.parametrize("said", ["nothing", "a part", "no log", "all of the log"])
+async def test_strangers_do_not_keep_a_slave_out(tmp_path: Path, said: str, host: str) -> None:
+    async with pair(tmp_path) as made:
+        node = await made.master(settings=MasterSettings(copies=2))
+        master = node.master
+        assert master is not None
+        fill(node.store, 30)
+        text = {
+            "nothing": b"", "a part": b"\0\0\0", "no log": REPORT.pack(0),
+            "all of the log": REPORT.pack(node.store.written_offset),
+        }[said]  # fmt: skip
+        writers = await crowd(node.port, 150, text, host)
+        slave = made.slave(node)
+        await until_copied(node, slave)
+        more = await crowd(node.port, 150, text, host)
+        await until(lambda: len(master._places.silent) + len(master.slaves()) >= 64)
+        fill(node.store, 30, first=30)
+        await until_copied(node, slave)
+        await until(lambda: master.reached == node.store.written_offset)
+        assert len(master.slaves()) <= 64
+        assert len(master._places.silent) <= 64
+        for writer in [*writers, *more]:
+            writer.close()
+
+
+async def test_strangers_that_say_nothing_are_no_copies(tmp_path: Path) -> None:
+    async with pair(tmp_path) as made:
+        node = await made.master(settings=MasterSettings(copies=2))
+        master = node.master
+        assert master is not None
+        fill(node.store, 30)
+        writers = await crowd(node.port, 5, b"\0")
+        await until(lambda: len(master._places.silent) == 5)
+        assert master.reached == 0
+        assert not master.has_enough
+        assert not master.has_a_near_slave
+        assert master.slaves() == []
+        for writer in writers:
+            writer.close()

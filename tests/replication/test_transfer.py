@@ -90,7 +90,10 @@ def test_silence_ends_a_connection() -> None:
     for link in (slave, master):
         assert not link.is_silent(SILENCE_MS)
         assert link.is_silent(SILENCE_MS + 1)
-    slave.receive_data(b"", BOUNDS, 0, SILENCE_MS)
+    slave.receive_data(b"\0", BOUNDS, 0, SILENCE_MS)
+    assert slave.is_silent(SILENCE_MS + 1)  # a part of a report says nothing
+    slave = connected()
+    slave.receive_data(REPORT.pack(slave.acked), BOUNDS, 0, SILENCE_MS)
     master.receive_data(memoryview(b""), SILENCE_MS)
     assert not slave.is_silent(2 * SILENCE_MS)
     assert not master.is_silent(2 * SILENCE_MS)

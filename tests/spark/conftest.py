@@ -32,6 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[at] = item
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clusters of tests have the ports and names of others before them, which nobody may know. Any
+    JVM starts later, and Spark's Python processes take the environment from there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = local_session("tests", settings=QUICK_JVM)

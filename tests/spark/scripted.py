@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from cometmq.protocol.bodies import ClusterBroker, ClusterInfo
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.connection import Connection, encode_response
 from cometmq.protocol.fastjson import encode_json
@@ -101,6 +102,9 @@ class ScriptedCluster:
         self._topic = topic
         self.routes_asked: list[str] = []
         self.unknown: set[str] = set()
+        self.broker_name = "broker-a"
+        self.order_topic_conf: str | None = None
+        self.registered: dict[str, dict[str, str]] = {}
         self.brokers = [ScriptedPeer(script) for script in scripts]
         self.addresses = {str(at): peer.address for at, peer in enumerate(self.brokers)}
         self._names = ScriptedPeer(self._route)
@@ -116,14 +120,22 @@ class ScriptedCluster:
             peer.__exit__(None, None, None)
 
     def _route(self, request: Request[Any]) -> Answer:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return 0, {}, encode_json(self._cluster())
         assert request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         self.routes_asked.append(request.header.topic)
         if request.header.topic in self.unknown:
             return ResponseCode.TOPIC_NOT_EXIST, {}, b""
         route = TopicRoute(
-            [BrokerData("broker-a", self.addresses, "c")], [QueueData("broker-a", 1, 1, 6)]
+            [BrokerData(self.broker_name, self.addresses, "c")],
+            [QueueData(self.broker_name, 1, 1, 6)],
+            order_topic_conf=self.order_topic_conf,
         )
         return 0, {}, encode_json(route)
+
+    def _cluster(self) -> ClusterInfo:
+        known = {self.broker_name: self.addresses, **self.registered}
+        return ClusterInfo({name: ClusterBroker(name, at, "c") for name, at in known.items()})
 
 
 def pull_answer(code: int, onward: int, body: bytes = b"") -> Answer:

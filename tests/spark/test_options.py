@@ -22,6 +22,11 @@ def test_an_unknown_name_says_what_is_near() -> None:
         o.by_name({"xyz": "1"}, KNOWN)
 
 
+def test_what_spark_adds_for_itself_is_no_option() -> None:
+    given = {"queryname": "q", "checkpointLocation": "/c", "path": "p", "paths": "[]", "topic": "a"}
+    assert o.by_name(given, KNOWN) == {"topic": "a"}
+
+
 def test_a_name_and_its_alias_are_one_option() -> None:
     with pytest.raises(o.BadOption, match="'subject': is given already, as Topic"):
         o.by_name({"Topic": "a", "subject": "b"}, KNOWN, {"subject": "topic"})

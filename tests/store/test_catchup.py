@@ -82,7 +82,8 @@ def test_a_queue_that_lacks_entries_after_a_kill(tmp_path: Path, lost: str) -> N
         assert (root / "cometmq-progress.json").exists()
     again = opened(root)
     assert len(assert_consistent(again)) == 200
-    assert remade(again) == ([("t", 2)] if lost == "file" else [])
+    # Both are found before the log is read, by the numbers of folders and of entries.
+    assert remade(again) == []
     assert [entry for entry in names_aside(root)] == []
     again.close()
 

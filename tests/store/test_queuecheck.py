@@ -62,7 +62,9 @@ def test_good_queues_have_no_fault(store: MessageStore) -> None:
         assert fault_of(store, exact=exact) is None
     assert fault_of(store, exact=False, below=log_of(store)[100].physical_offset) is None
     shutil.rmtree(queue_path(store).parent)
-    assert fault_of(store) is None
+    fault = fault_of(store)
+    assert fault is not None
+    assert (fault.is_begin, fault.problem) == (True, "its folder is empty")
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from cometmq.core.errors import StoreCorrupt
 from cometmq.filter.tags import parse, tag_code
 from cometmq.message.record import iter_decode
 from cometmq.store.engine import MessageStore
@@ -151,13 +152,16 @@ def test_ranges_over_the_end_of_a_file(tmp_path: Path) -> None:
 
 
 def test_entries_that_cannot_be_read(store: MessageStore, tmp_path: Path) -> None:
-    """The queue's file is gone: upstream's answer is 'nothing here', not an error."""
+    """The queue's file is gone: upstream's answer is 'nothing here', and a consumer waits for ever;
+    ours is an error."""
     store.dispatcher.write(0)
     queue = store.queue("t", 0)
     assert queue.tail_offset >= 0
     queue.tail.clear()
     queue.tail_offset = queue.max_offset
     store.pool.set_aside("t")
-    assert store.read("t", 0, 0, 5).status is ReadStatus.OFFSET_FOUND_NULL
-    assert store.read("t", 0, 0, 5, codes=frozenset({1})).status is ReadStatus.OFFSET_FOUND_NULL
+    with pytest.raises(StoreCorrupt, match="No such file"):
+        store.read("t", 0, 0, 5)
+    with pytest.raises(StoreCorrupt, match="No such file"):
+        store.read("t", 0, 0, 5, codes=frozenset({1}))
     store.close()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import iter_decode
 from cometmq.store import resident
 from cometmq.store.engine import MessageStore
@@ -110,12 +111,15 @@ async def test_entries_that_are_not_in_memory(tmp_path: Path) -> None:
 async def test_entries_of_files_that_are_gone(tmp_path: Path) -> None:
     files = Watched()
     store = reopened(tmp_path, files)
-    result = store.read("t", 0, 5, 4)
+    lost, expired = store.read("t", 0, 5, 4), store.read("t", 0, 5, 4)
     store.pool.drop(str(tmp_path / "consumequeue" / "t" / "0"), 0)
-    await store.load(result)
-    assert (result.status, result.count) == (ReadStatus.OFFSET_FOUND_NULL, 0)
+    with pytest.raises(StoreCorrupt, match="this queue file cannot be read"):
+        await store.load(lost)
+    store.queue("t", 0).min_offset = 40
+    await store.load(expired)
+    assert (expired.status, expired.count) == (ReadStatus.OFFSET_FOUND_NULL, 0)
     files.cold = False
-    assert store.read("t", 0, 5, 4).status is ReadStatus.OFFSET_FOUND_NULL
+    assert store.read("t", 0, 5, 4).status is ReadStatus.OFFSET_TOO_SMALL
     store.close()
 
 

@@ -41,7 +41,7 @@ class Tagged:
 
     def __init__(self, wanted: Callable[[int], bool]) -> None:
         self._wanted = wanted
-        self.expression = ""
+        self.expression, self.weight = "", 1
         self.looked_at: list[int] = []
 
     def select(self, texts: Sequence[str]) -> list[int]:

@@ -54,6 +54,18 @@ def test_only_those_who_want_the_same_know(queue: ConsumeQueue) -> None:
     assert verdicts.find(queue, matcher, 10) is None
 
 
+def test_so_many_matchers_are_kept(queue: ConsumeQueue) -> None:
+    verdicts, matchers = Verdicts(max_matchers=3), [object() for _ in range(6)]
+    for matcher in matchers:
+        verdicts.put(queue, matcher, 0, 1_000, [3])
+    known = [verdicts.find(queue, matcher, 0) is not None for matcher in matchers]
+    assert known == [False] * 3 + [True] * 3
+    for page in range(3):
+        verdicts.put(queue, matchers[5], page * 256, 256, [])
+    assert verdicts.find(queue, matchers[3], 0) is not None
+    assert len(verdicts._pages) == 12
+
+
 def test_the_pages_that_nobody_asked_for_longest_go(queue: ConsumeQueue) -> None:
     verdicts, matcher = Verdicts(max_pages=2), object()
     for page in (0, 1):

@@ -36,6 +36,7 @@ from cometmq.protocol.bodies import (
     GroupList,
     KvTable,
     SubscriptionGroupConfig,
+    SubscriptionGroupTable,
     TopicConfig,
     TopicConfigTable,
     TopicList,
@@ -135,7 +136,8 @@ class Admin:
         """Create or change a topic on the masters of a cluster (all when empty) or on the named
         ``brokers``; returns its route once the name server knows it of all of them.
 
-        Raises RouteNotFound when there is no such broker, or the route does not come.
+        Raises RouteNotFound when one of them does not exist, before anything is created, or when
+        the route does not come.
         """
         wanted = set(brokers)
         masters = [
@@ -143,6 +145,11 @@ class Admin:
             for broker in await self.brokers(cluster, masters_only=True)
             if not wanted or broker.name in wanted
         ]
+        unknown = wanted.difference(broker.name for broker in masters)
+        if unknown:
+            raise RouteNotFound(
+                topic, f"there is no master broker {', '.join(sorted(unknown))}; nothing is created"
+            )
         if not masters:
             raise RouteNotFound(topic, "there is no master broker to create it on")
         header = h.CreateTopic(
@@ -216,6 +223,18 @@ class Admin:
         header = h.GroupName(group_name=group, remove_offset=True)
         for broker in await self.brokers(cluster, masters_only=True):
             await self._call(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+
+    async def knows_group(self, group: str) -> bool:
+        """Whether any broker knows a group: from its settings, its offsets or its members."""
+        for broker in await self.brokers(masters_only=True):
+            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            response = await self._call(broker.address, code, None)
+            table = parse_json(response.body, SubscriptionGroupTable).subscription_group_table
+            if group in table:
+                return True
+        if await self.consumer_progress(group):
+            return True
+        return await self.consumer_connections(group) is not None
 
     async def groups_of(self, topic: str) -> list[str]:
         """Groups that consume a topic or did, sorted. Raises RouteNotFound."""

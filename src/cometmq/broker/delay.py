@@ -235,7 +235,10 @@ class DelayDelivery:
         if not due:
             return 0
         begin = self._positions[level]
-        found = await gather(self._store.log, [(physical, size) for physical, size in due])
+        found = await gather(self._store.log, due)
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+        if not await self._store.repairs.prove(queue, begin, due, found):
+            return 0  # made right; a later round reads them again
         at = 0
         while at < len(due):
             stop = self._append_some(level, begin, due, found, at)

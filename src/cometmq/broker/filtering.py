@@ -7,12 +7,14 @@ PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest
 from cometmq.filter import tags
+from cometmq.filter.budget import Budget
 from cometmq.filter.sql92 import BadFilter, SqlFilter
 from cometmq.filter.stored import matching
 from cometmq.net.router import Reply
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from cometmq.broker.members import Members
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import Subscription
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import PullMessage
 
@@ -34,7 +37,13 @@ if TYPE_CHECKING:
 SUBSCRIPTION: Final = 4
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_REMEMBERED: Final = 10_000
+#: What is remembered of expressions, all together.
+MAX_REMEMBERED: Final = 10_000
+MAX_REMEMBERED_BYTES: Final = 32 << 20
+#: Filters in use, together: with more of them no further pull is held by one.
+MAX_LIVE_BYTES: Final = 128 << 20
+_WANTED_BYTES: Final = 200
+_TAG_BYTES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,12 @@ class Wanted:
 
     codes: frozenset[int] | None = None
     sql: SqlFilter | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        sql_bytes = 0 if self.sql is None else self.sql.size_bytes
+        return _WANTED_BYTES + sql_bytes + _TAG_BYTES * len(self.codes or ())
 
 
 _EVERYTHING: Final = Wanted()
@@ -56,6 +71,12 @@ class Filters:
         self._members = members
         self._stored = stored
         self._known: dict[tuple[bool, str], Wanted] = {}
+        self._known_bytes = self._live_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more pull may be held by a filter of its own."""
+        return self._live_bytes < MAX_LIVE_BYTES
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -88,12 +109,15 @@ class Filters:
                 "the consumer's subscription not latest: its heartbeat is older than this pull",
             )
         if subscription.expression_type == SQL92:
-            return self._read(SQL92, self._stored_expression(header))
+            return self._read(SQL92, self._stored_expression(header, subscription))
         # Java's hashes are signed; queue entries hold them sign-extended, as these are.
         return Wanted(frozenset(subscription.code_set) or None)
 
-    def _stored_expression(self, header: PullMessage) -> str:
+    def _stored_expression(self, header: PullMessage, subscription: Subscription) -> str:
         data = self._stored.get(header.topic, header.consumer_group)
+        if data is None:
+            self._stored.register(header.consumer_group, subscription)
+            data = self._stored.get(header.topic, header.consumer_group)
         if data is None:
             raise BadRequest(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -113,7 +137,7 @@ class Filters:
         if not is_sql and kind not in (None, "", TAG):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR,
-                f"filter expressions of type {kind} are not supported: use {TAG} or {SQL92}",
+                f"filter expressions of type {kind[:40]!r} are not supported: use {TAG} or {SQL92}",
             )
         if is_sql and not self._config.enable_property_filter:
             raise BadRequest(
@@ -125,11 +149,24 @@ class Filters:
             return _EVERYTHING
         key = (is_sql, expression or "")
         found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = _parse(*key)
-        return found
+        return self._remember(key, _parse(*key)) if found is None else found
+
+    def _remember(self, key: tuple[bool, str], wanted: Wanted) -> Wanted:
+        if wanted.sql is not None:
+            size_bytes = wanted.sql.size_bytes
+            self._live_bytes += size_bytes
+            weakref.finalize(wanted.sql, self._forget, size_bytes).atexit = False
+        known = self._known
+        known[key] = wanted
+        self._known_bytes += wanted.size_bytes + len(key[1])
+        while len(known) > MAX_REMEMBERED or self._known_bytes > MAX_REMEMBERED_BYTES:
+            oldest = next(iter(known))
+            self._known_bytes -= known.pop(oldest).size_bytes + len(oldest[1])
+        return wanted
+
+    def _forget(self, size_bytes: int) -> None:
+        """A filter is in nobody's use any more."""
+        self._live_bytes -= size_bytes
 
 
 def _parse(is_sql: bool, expression: str) -> Wanted:
@@ -141,11 +178,13 @@ def _parse(is_sql: bool, expression: str) -> Wanted:
         raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
 
-def keep_matching(result: ReadResult, sql: SqlFilter) -> None:
-    """Leave in a loaded result only the messages that match; maybe none."""
+def keep_matching(result: ReadResult, sql: SqlFilter) -> int:
+    """Leave in a loaded result only the messages that match; maybe none. Gives how many bytes of
+    properties were looked at."""
     matches = matching(result.chunks, sql.matches)
     result.chunks, result.count = matches.chunks, matches.count
     result.size_bytes = matches.size_bytes
+    return matches.looked_bytes
 
 
 def read_matching(
@@ -155,7 +194,8 @@ def read_matching(
     max_bytes: int,
     sql: SqlFilter,
 ) -> ReadResult:
-    """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES.
+    """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES; fewer when that
+    is much work (filter/budget.py).
 
     ``read(offset, max_count, max_bytes)`` gives the messages. A cold result comes as it is, when
     nothing was found before it: it is to be loaded, and then filtered. The result is far behind the
@@ -183,17 +223,19 @@ def _read_matching(
 ) -> ReadResult:
     found: ReadResult | None = None
     scanned = 0
+    budget = Budget(sql.weight)
     while True:
         result = read(
             offset,
-            max_count - (found.count if found else 0),
-            max_bytes - (found.size_bytes if found else 0),
+            min(max_count - (found.count if found else 0), budget.count),
+            min(max_bytes - (found.size_bytes if found else 0), budget.size_bytes),
         )
         if result.status is not ReadStatus.FOUND or result.cold:
             return found or result
         scanned += result.next_offset - offset
         offset = result.next_offset
-        keep_matching(result, sql)
+        budget.count -= result.count
+        budget.size_bytes -= keep_matching(result, sql)
         if found is None:
             found = result if result.count else None
         elif result.count and found.size_bytes + result.size_bytes > max_bytes:
@@ -206,6 +248,6 @@ def _read_matching(
             found.next_offset = offset
             if found.count >= max_count or found.size_bytes >= max_bytes:
                 return found
-        if scanned >= MAX_SCANNED_ENTRIES or offset >= result.max_offset:
+        if scanned >= MAX_SCANNED_ENTRIES or offset >= result.max_offset or budget.is_spent:
             nothing = ReadStatus.NO_MATCHED_MESSAGE
             return found or empty(nothing, offset, result.min_offset, result.max_offset)

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest, CometError
-from cometmq.net.router import begin_task
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.bulk import Bulk
 
@@ -91,7 +91,7 @@ class LargeBatches:
             async with self._one:
                 bulk = Bulk(self._store, *place, shared)
                 await bulk.prepare(request.body)
-                request.body = b""
+                request.drop_body()
                 self._appender.end_turn()
                 runs = await bulk.put()
         except CometError as error:
@@ -107,4 +107,4 @@ class LargeBatches:
             self._appender.add_send(send, wait_durable=wait_durable)
         finally:
             self._waiting_bytes -= size_bytes
-            peer.running_tasks -= 1
+            end_task(peer)

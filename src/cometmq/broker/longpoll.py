@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 QueueKey = tuple[str, int]
 
-#: Beyond this a pull is answered at once: each held one costs about a kilobyte.
+#: Beyond this a pull is answered at once: each held one costs about a kilobyte. Where memory is
+#: small there are fewer; those with long texts are charged to their connections besides.
 MAX_HELD: Final = 100_000
 #: The share of one connection; a client holds one pull for each queue it reads.
 MAX_HELD_BY_PEER: Final = 10_000
 #: Pulls that are served before the loop gets a turn of its own.
 SERVED_PER_TURN: Final = 32
+#: After so long no further pull is served in a turn.
+SERVING_NS: Final = 5_000_000
 #: A client may ask to be held for any time; its own request timeout is 30 s.
 MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
@@ -47,6 +50,8 @@ class HeldPull:
     wanted: Wanted
     deadline_ms: int
     key: int = -1
+    #: Whether it counts among its connection's slow requests, for it waits for a turn of its own.
+    is_task: bool = False
 
 
 class LongPoll:
@@ -63,6 +68,9 @@ class LongPoll:
         self._serve = serve
         self._call_soon = call_soon
         self._ready: deque[tuple[HeldPull, bool]] = deque()
+        self._is_due = False
+        #: Whether enough was looked at in this turn: whoever filters waits for the next one.
+        self.rests = False
         self._held: dict[QueueKey, Watermark[HeldPull]] = {}
         self._of_peer: dict[Peer, set[HeldPull]] = {}
         # Queues by the tenth of a second in which one of their pulls is due. A busy queue holds
@@ -74,7 +82,7 @@ class LongPoll:
     def hold(self, pull: HeldPull) -> bool:
         """Hold ``pull`` until its queue has a message at its offset; False at the bound."""
         pulls = self._of_peer.get(pull.peer)
-        if self.count >= MAX_HELD or pull.peer.closed:
+        if pull.peer.closed or self.count >= pull.peer.memory.budget.max_waiting(MAX_HELD):
             return False
         if pulls is not None and len(pulls) >= MAX_HELD_BY_PEER:
             return False
@@ -96,6 +104,17 @@ class LongPoll:
             watermark = self._held.get(queue)
             if watermark is not None:
                 self._release(queue, watermark.advance(max_offset), final=False)
+
+    def look_on(self, pull: HeldPull) -> None:
+        """Serve a pull in a later turn; when its time is up by now, it must be answered then."""
+        is_late = 0 < pull.deadline_ms <= self._clock.monotonic_ms()
+        self._ready.append((pull, is_late))
+        self._serve_soon()
+
+    def rest(self) -> None:
+        """A look at messages took long: :attr:`rests` until the next turn."""
+        self.rests = True
+        self._serve_soon()
 
     async def expire_forever(self) -> None:
         """Serve the pulls whose time is up."""
@@ -122,20 +141,29 @@ class LongPoll:
     def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
         self._drop_if_empty(queue)
         self.count -= len(pulls)
-        if pulls and not self._ready:
-            self._call_soon(self._serve_some)
         for pull in pulls:
             self._of_peer[pull.peer].discard(pull)
             self._ready.append((pull, final))
+        if pulls:
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_soon(self._serve_some)
 
     def _serve_some(self) -> None:
-        ready = self._ready
+        self._is_due = self.rests = False
+        ready, now_ns = self._ready, self._clock.monotonic_ns
+        stop_ns = now_ns() + SERVING_NS
         for _ in range(min(SERVED_PER_TURN, len(ready))):
             pull, final = ready.popleft()
             if not pull.peer.closed:
                 self._serve(pull, final)
+                if self.rests or now_ns() >= stop_ns:
+                    break
         if ready:
-            self._call_soon(self._serve_some)
+            self._serve_soon()
 
     def _drop_if_empty(self, queue: QueueKey) -> None:
         if not len(self._held[queue]):

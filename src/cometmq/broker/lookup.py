@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import BadRecord, decode_one
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
@@ -46,6 +47,28 @@ async def find_record(store: MessageStore, physical_offset: int) -> Record | Non
     except BadRecord as error:
         log.error("record cannot be read offset=%d reason=%s", physical_offset, error)
         return None
+
+
+async def record_of_queue(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> Record | None:
+    """The record of a queue offset; None when there is none any more. A wrong entry is made right
+    first."""
+    for is_last in (False, True):
+        entry = find_entry(store, topic, queue_id, offset)
+        if entry is None:
+            return None
+        record = await find_record(store, entry[0])
+        place = (topic, queue_id, offset)
+        if record and (record.topic, record.queue_id, record.queue_offset) == place:
+            return record
+        if is_last:
+            break
+        try:
+            await store.repairs.repair(store.queue(topic, queue_id), offset)
+        except StoreCorrupt:
+            break  # logged there
+    return None
 
 
 async def find_bytes(store: MessageStore, physical_offset: int) -> bytes | None:

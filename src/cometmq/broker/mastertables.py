@@ -131,7 +131,7 @@ class MasterTables:
         self.synced_ms = self._clock.monotonic_ms()
         runtime = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         end = parse_json(runtime, KvTable).table.get("commitLogMaxOffset", "")
-        if end.isdecimal():
+        if end.isdecimal() and len(end) < 20:
             self.master_end, self.master_end_ms = int(end), self._clock.monotonic_ms()
 
     async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:

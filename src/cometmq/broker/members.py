@@ -7,11 +7,13 @@ membertable.py decides; here requests are served, and a group's consumers are to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.membertable import Group, Member, MemberTable, Wants
 from cometmq.core.errors import BadRequest
+from cometmq.filter.tags import MAX_TAGS
 from cometmq.message.names import RETRY_PREFIX, is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
@@ -29,6 +31,7 @@ from cometmq.protocol.headers import ConsumerGroup
 if TYPE_CHECKING:
     from cometmq.broker.groups import GroupTable
     from cometmq.broker.topics import TopicTable
+    from cometmq.core.budget import Charge
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
@@ -40,7 +43,21 @@ log = logging.getLogger(__name__)
 
 #: A heartbeat is read on the loop, and each group it names may become a topic.
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
+#: Of one connection.
 MAX_GROUPS: Final = 1_000
+MAX_CLIENT_ID_CHARS: Final = 1_024
+MAX_TOPIC_CHARS: Final = 255
+#: What is kept of all that one connection tells.
+MAX_KEPT_CHARS: Final = 1 << 20
+_SUBSCRIPTION_CHARS: Final = 100
+_CODE_CHARS: Final = 12
+#: What a line of the log says of members that disagree.
+_MAX_DESCRIBED: Final = 8
+_MAX_LOGGED_CHARS: Final = 200
+#: Where so many characters are kept, or more, their connection is charged for them; decoded they
+#: take about four times their size.
+CHARGED_CHARS: Final = 4_096
+_DECODED_FACTOR: Final = 4
 SCAN_INTERVAL_MS: Final = 10_000
 
 
@@ -51,7 +68,9 @@ class Members:
         self._topics = topics
         self._groups = groups
         self._clock = clock
-        self._watched: set[Peer] = set()
+        #: What is kept of each connection's groups, in characters, and its charge for that.
+        self._kept: dict[Peer, dict[str, int]] = {}
+        self._charges: dict[Peer, Charge] = {}
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
         #: Where the log ends; a broker sets it.
@@ -87,22 +106,13 @@ class Members:
                 f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
             )
         body = parse_client_body(request.body, Heartbeat)
-        names = [data.group_name for data in body.consumer_data_set]
-        names += [data.group_name for data in body.producer_data_set]
-        if len(names) > MAX_GROUPS:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} a client",
-            )
-        for name in names:
-            if not is_legal_name(name):
-                raise BadRequest(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-",
-                )
-        if names and peer not in self._watched:
-            self._watched.add(peer)
+        _check(body)
+        kept = self._kept_after(peer, body)
+        if kept and peer not in self._kept:
             peer.on_close.append(self._closed)
+        if kept:
+            self._kept[peer] = kept
+            self._charge(peer)
         version = self._topics.data_version
         changed = self._add(peer, request, body)
         if self._topics.data_version == version:
@@ -111,6 +121,36 @@ class Members:
             return Reply()
         self._topics.when_announced(lambda: self._answer_late(peer, request, changed))
         return None
+
+    def _charge(self, peer: Peer) -> None:
+        """Have a connection's memory account for what is kept of it."""
+        chars = sum(self._kept.get(peer, {}).values())
+        charged = self._charges.pop(peer, None)
+        if charged is not None:
+            charged.give_back()
+        if chars >= CHARGED_CHARS:
+            self._charges[peer] = peer.memory.charge(chars * _DECODED_FACTOR)
+
+    def _kept_after(self, peer: Peer, body: Heartbeat) -> dict[str, int]:
+        """What is kept of a connection's groups with what it tells now. Raises BadRequest when that
+        is too much."""
+        kept = dict(self._kept.get(peer, ()))
+        for producer in body.producer_data_set:
+            kept.setdefault(producer.group_name, len(producer.group_name))
+        for data in body.consumer_data_set:
+            kept[data.group_name] = _chars_of(data)
+        if len(kept) > MAX_GROUPS:
+            raise _refused(
+                f"the client has {len(kept)} groups, the limit is {MAX_GROUPS} a connection: use "
+                "fewer groups in one client"
+            )
+        chars = sum(kept.values())
+        if chars > MAX_KEPT_CHARS:
+            raise _refused(
+                f"the client's subscriptions have {chars} characters, the limit is "
+                f"{MAX_KEPT_CHARS} a connection: subscribe to less in one client"
+            )
+        return kept
 
     def _add(self, peer: Peer, request: Request[Any], body: Heartbeat) -> list[str]:
         """Enter a client into its groups; gives those that changed."""
@@ -127,7 +167,7 @@ class Members:
             if self.table.add_consumer(peer, data, member):
                 log.info(
                     "consumer group changed group=%s client=%s peer=%s members=%d",
-                    data.group_name, body.client_id, peer.address,
+                    data.group_name, body.client_id[:_MAX_LOGGED_CHARS], peer.address,
                     len(self.table.consumers[data.group_name].members),
                 )  # fmt: skip
                 changed.append(data.group_name)
@@ -149,8 +189,13 @@ class Members:
         header = request.header
         if header.producer_group:
             self.table.remove_producer(peer, header.producer_group)
+            self._forget(peer, header.producer_group)
         if header.consumer_group and self.table.remove_consumer(peer, header.consumer_group):
-            log.info("consumer left group=%s client=%s", header.consumer_group, header.client_id)
+            log.info(
+                "consumer left group=%s client=%s",
+                header.consumer_group, header.client_id[:_MAX_LOGGED_CHARS],
+            )  # fmt: skip
+            self._forget(peer, header.consumer_group)
             self._lost(header.consumer_group)
         return Reply()
 
@@ -271,8 +316,15 @@ class Members:
             log.warning(
                 "subscriptions of one group differ group=%s %s: the last heartbeat counts for all, "
                 "so give each subscription a group of its own",
-                name, " ".join(f"{each}={wanted}" for each, wanted in _described(group).items()),
+                name, _in_words(group),
             )  # fmt: skip
+
+    def _forget(self, peer: Peer, group: str) -> None:
+        """A connection left a group, as a producer or as a consumer."""
+        kept = self._kept.get(peer)
+        if kept is not None and not self.table.is_member(peer, group):
+            kept.pop(group, None)
+            self._charge(peer)
 
     def _notify(self, group: str) -> None:
         if not self._groups.notifies(group):
@@ -282,22 +334,90 @@ class Members:
             peer.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup(group))
 
     def _closed(self, peer: Peer) -> None:
-        self._watched.discard(peer)
+        if (charge := self._charges.pop(peer, None)) is not None:
+            charge.give_back()
+        self._kept.pop(peer, None)
         for group in self.table.remove_channel(peer):
             log.info("consumer connection closed group=%s peer=%s", group, peer.address)
             self._lost(group)
 
 
+def _check(body: Heartbeat) -> None:
+    """Raises BadRequest for names that are none."""
+    if len(body.client_id) > MAX_CLIENT_ID_CHARS:
+        raise _refused(
+            f"client id {body.client_id[:40]!r}... has {len(body.client_id)} characters, the limit "
+            f"is {MAX_CLIENT_ID_CHARS}: use a shorter instance name"
+        )
+    names = [data.group_name for data in body.consumer_data_set]
+    names += [data.group_name for data in body.producer_data_set]
+    if len(names) > MAX_GROUPS:
+        raise _refused(f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} a client")
+    for name in names:
+        if not is_legal_name(name):
+            raise _refused(f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-")
+    for data in body.consumer_data_set:
+        for each in data.subscription_data_set:
+            _check_subscription(data.group_name, each)
+
+
+def _check_subscription(group: str, wanted: Subscription) -> None:
+    if len(wanted.topic) > MAX_TOPIC_CHARS:
+        raise _refused(
+            f"group {group} subscribes to topic {wanted.topic[:40]!r}... of {len(wanted.topic)} "
+            f"characters, the limit is {MAX_TOPIC_CHARS}"
+        )
+    tags = max(len(wanted.tags_set), len(wanted.code_set))
+    if tags > MAX_TAGS:
+        raise _refused(
+            f"group {group} subscribes to {tags} tags of topic {wanted.topic!r}, the limit is "
+            f"{MAX_TAGS}: use * and filter in the consumer"
+        )
+
+
+def _refused(problem: str) -> BadRequest:
+    return BadRequest(ResponseCode.SYSTEM_ERROR, problem)
+
+
+def _chars_of(data: ConsumerData) -> int:
+    """About how much is kept of what a consumer told."""
+    named = (data.group_name, data.consume_type, data.message_model, data.consume_from_where)
+    return sum(map(len, named)) + sum(
+        _SUBSCRIPTION_CHARS
+        + len(each.topic)
+        + len(each.sub_string)
+        + len(each.expression_type or "")
+        + sum(_CODE_CHARS + len(tag) for tag in each.tags_set)
+        + _CODE_CHARS * len(each.code_set)
+        for each in data.subscription_data_set
+    )
+
+
+def _in_words(group: Group[Peer]) -> str:
+    """What some clients of a group want, for the log."""
+    pieces = [
+        f"{client[:_MAX_LOGGED_CHARS]}={str(wanted)[:_MAX_LOGGED_CHARS]}"
+        for client, wanted in islice(_each_described(group), _MAX_DESCRIBED)
+    ]
+    more = len(group.told) - len(pieces)
+    return " ".join(pieces) + (f" and {more} more" if more > 0 else "")
+
+
 def _described(group: Group[Peer]) -> dict[str, dict[str, str]]:
     """What each client of a group wants: expressions by topic."""
-    return {
-        group.members[peer].client_id: {
-            each.topic: each.sub_string
-            for each in sorted(told.subscription_data_set, key=lambda each: each.topic)
-            if not each.topic.startswith(RETRY_PREFIX)
-        }
-        for peer, told in group.told.items()
-    }
+    return dict(_each_described(group))
+
+
+def _each_described(group: Group[Peer]) -> Iterator[tuple[str, dict[str, str]]]:
+    for peer, told in group.told.items():
+        yield (
+            group.members[peer].client_id,
+            {
+                each.topic: each.sub_string
+                for each in sorted(told.subscription_data_set, key=lambda each: each.topic)
+                if not each.topic.startswith(RETRY_PREFIX)
+            },
+        )
 
 
 def language_name(language: str | int) -> str:
@@ -307,4 +427,4 @@ def language_name(language: str | int) -> str:
             return Language(language).name
         except ValueError:
             return Language.OTHER.name
-    return language
+    return language if language in Language.__members__ else Language.OTHER.name

@@ -96,6 +96,8 @@ class MemberTable(Generic[Channel]):
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
         #: The channel of each client that produces, as its last heartbeat came.
         self._producers_by_id: dict[str, Channel] = {}
+        #: In how many groups a channel produces under an id.
+        self._uses_of_id: Counter[tuple[Channel, str]] = Counter()
 
     def producer(self, client_id: str) -> Channel | None:
         """Where a client that produces is connected."""
@@ -121,8 +123,14 @@ class MemberTable(Generic[Channel]):
 
     def add_producer(self, channel: Channel, group: str, member: Member) -> None:
         """A heartbeat of a producer."""
-        self.producers.setdefault(group, {})[channel] = member
+        members = self.producers.setdefault(group, {})
+        known = members.get(channel)
+        members[channel] = member
         self._producers_by_id[member.client_id] = channel
+        if known is None or known.client_id != member.client_id:
+            self._uses_of_id[channel, member.client_id] += 1
+            if known is not None:
+                self._forget_id(channel, known.client_id)
         self._groups_of.setdefault(channel, set()).add((group, False))
 
     def remove_consumer(self, channel: Channel, group: str) -> bool:
@@ -145,10 +153,18 @@ class MemberTable(Generic[Channel]):
             return False
         if not known:
             del self.producers[group]
-        is_left = any(not is_consumer for _, is_consumer in self._groups_of.get(channel, ()))
-        if not is_left and self._producers_by_id.get(member.client_id) is channel:
-            del self._producers_by_id[member.client_id]
+        self._forget_id(channel, member.client_id)
         return True
+
+    def _forget_id(self, channel: Channel, client_id: str) -> None:
+        """A channel produces under an id in one group less."""
+        key = (channel, client_id)
+        self._uses_of_id[key] -= 1
+        if self._uses_of_id[key] > 0:
+            return
+        del self._uses_of_id[key]
+        if self._producers_by_id.get(client_id) is channel:
+            del self._producers_by_id[client_id]
 
     def remove_channel(self, channel: Channel) -> list[str]:
         """A connection is gone; gives the consumer groups that lost a member."""
@@ -179,6 +195,11 @@ class MemberTable(Generic[Channel]):
                 self.remove_producer(channel, name)
             silent.update(quiet)
         return lost, silent
+
+    def is_member(self, channel: Channel, group: str) -> bool:
+        """Whether a channel is in a group, as a producer or as a consumer."""
+        groups = self._groups_of.get(channel, ())
+        return (group, True) in groups or (group, False) in groups
 
     def channels(self) -> set[Channel]:
         """Every channel that is a member of something."""

@@ -19,6 +19,7 @@ from cometmq.broker.prettyjson import EntryTexts
 from cometmq.broker.tables import TableFile
 from cometmq.core.errors import BadRequest, StoreError
 from cometmq.core.slices import join_in_slices
+from cometmq.message.names import is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
@@ -291,6 +292,12 @@ class OffsetHandler:
                 ResponseCode.SYSTEM_ERROR,
                 f"offset {header.commit_offset} of queue {header.queue_id}: topic {header.topic} "
                 f"has {queues} queues, and offsets are not negative",
+            )
+        if not is_legal_name(header.consumer_group):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"group name {header.consumer_group[:140]!r} is illegal: it may have up to 127 of "
+                "%|a-zA-Z0-9_-",
             )
         self._offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset

@@ -19,7 +19,7 @@ from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.broker.looker import Looker, is_useful
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
-from cometmq.net.router import Reply, begin_task
+from cometmq.net.router import Reply, begin_task, end_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import PullMessageResponse
@@ -59,6 +59,10 @@ MAX_MESSAGES: Final = 32
 #: The same for a group of the system that asks for more, as the Spark source does: it reads all
 #: there is, and a pull costs a broker as much as thirty messages.
 MAX_BULK_MESSAGES: Final = 1_024
+#: A look at messages by an expression that took longer ends the turn of all who filter.
+LONG_LOOK_NS: Final = 2_000_000
+#: Pulls that wait so count as slow requests when their expression has more parts.
+LIGHT_WEIGHT: Final = 64
 #: Cold reads under way at once: each holds its bytes in memory.
 MAX_COLD_READS: Final = 16
 
@@ -173,9 +177,18 @@ class PullHandler:
         pull = HeldPull(
             peer, request, (header.topic, header.queue_id), header.queue_offset, wanted, 0
         )
+        if wanted.sql is not None and self.longpoll.rests and self._filters.has_room:
+            if wanted.sql.weight > LIGHT_WEIGHT:
+                begin_task(peer)
+                pull.is_task = True
+            self.longpoll.look_on(pull)
+            return
         self._read(pull, final=False)
 
     def _serve_held(self, pull: HeldPull, final: bool) -> None:
+        if pull.is_task:
+            pull.is_task = False
+            pull.peer.running_tasks -= 1
         try:
             self._read(pull, final)
         except Exception as error:  # nobody else is there to answer it
@@ -218,9 +231,15 @@ class PullHandler:
             self._far.wait(pull, final)
             return
         result = self._find(pull)
-        while result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
-            # What woke it does not match: it waits on behind that.
+        if pull.wanted.sql is not None and self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
+            self.longpoll.rest()
+        if result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
+            # What woke it does not match: it waits on behind that, or looks on in a later turn.
             pull.offset = result.next_offset
+            if pull.offset < result.max_offset:
+                self._far_read(result, begun_ns)
+                self.longpoll.look_on(pull)
+                return
             result = self._find(pull)
         if result.status is ReadStatus.FOUND:
             if result.cold:
@@ -243,6 +262,8 @@ class PullHandler:
             return False
         if result.status in _EMPTY and pull.offset != 0 and not self._config.is_slave:
             return False
+        if pull.wanted.sql is not None and not self._filters.has_room:
+            return False
         if not pull.deadline_ms:
             hold_ms = min(header.suspend_timeout_millis, MAX_HOLD_MS)
             if is_ahead or not self._config.long_polling_enable:
@@ -263,7 +284,7 @@ class PullHandler:
         except Exception as error:  # nobody else is there to answer it
             self._fail(pull, error)
         finally:
-            pull.peer.running_tasks -= 1
+            end_task(pull.peer)
 
     def _loaded(self, pull: HeldPull, result: ReadResult) -> None:
         begun_ns = self._clock.monotonic_ns()
@@ -311,7 +332,7 @@ class PullHandler:
             request.opaque,
             status.name.encode(),
         )
-        size = _LENGTH_BYTES + len(head) + (result.size_bytes if chunks else 0)
+        size = _LENGTH_BYTES + len(head) + sum(map(len, chunks))
         peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
         peer.write_all(chunks)
 

@@ -44,6 +44,11 @@ log = logging.getLogger(__name__)
 STATUS_TIMEOUT_MS: Final = 4_000
 #: Administrators wait 15 s.
 RELAY_TIMEOUT_MS: Final = 10_000
+#: Messages that consumers were asked to consume and answers that wait for those of other consumers,
+#: of all administrators together.
+MAX_WAITING_BYTES: Final = 16 << 20
+#: Messages that are read at once.
+MAX_READS: Final = 2
 
 
 class RelayHandler:
@@ -54,6 +59,8 @@ class RelayHandler:
         self._config = config
         self._store = store
         self._members = members
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -78,13 +85,32 @@ class RelayHandler:
             for peer, member in group.members.items()
             if not header.client_addr or header.client_addr == member.client_id
         ]
-        tables = await asyncio.gather(*(self._status(peer, one, header) for peer, one in asked))
-        found = {
-            member.client_id: table
-            for (_, member), table in zip(asked, tables, strict=True)
-            if table is not None
-        }
-        return Reply(body=encode_json(ConsumerStatus(found)))
+        found: dict[str, msgspec.Raw] = {}
+        try:
+            await asyncio.gather(*(self._ask_one(peer, one, header, found) for peer, one in asked))
+            return Reply(body=encode_json(ConsumerStatus(found)))
+        finally:
+            self._waiting_bytes -= sum(map(len, found.values()))
+
+    async def _ask_one(
+        self,
+        peer: Peer,
+        member: Member,
+        header: GetConsumerStatus,
+        found: dict[str, msgspec.Raw],
+    ) -> None:
+        """Add where one consumer stands to what was found, if it tells and there is room."""
+        table = await self._status(peer, member, header)
+        if table is None or member.client_id in found:
+            return
+        if self._waiting_bytes + len(table) > MAX_WAITING_BYTES:
+            log.warning(
+                "consumer status left out group=%s client=%s reason=%d bytes of answers wait",
+                header.group, member.client_id, self._waiting_bytes,
+            )  # fmt: skip
+            return
+        self._waiting_bytes += len(table)
+        found[member.client_id] = table
 
     async def _status(
         self, peer: Peer, member: Member, header: GetConsumerStatus
@@ -96,7 +122,7 @@ class RelayHandler:
             if answer.code != ResponseCode.SUCCESS:
                 raise BadRequest(answer.code, answer.remark or "it says no more")
             body = parse_json(
-                answer.body, ClientStatusRead, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+                answer.body, ClientStatusRead, dialect_max_bytes=2 * REQUEST_DIALECT_MAX_BYTES
             )
             return object_map(queue_table(body.message_queue_table).items())
         except CometError as error:
@@ -124,13 +150,25 @@ class RelayHandler:
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r} is no offset id: {error}"
             ) from None
-        record = await find_bytes(self._store, offset)
-        if record is None:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
-            )
-        asked = msgspec.structs.replace(header, broker_name=self._config.broker_name)
-        return await self._ask(peer, request, asked, record)
+        async with self._reads:
+            record = await find_bytes(self._store, offset)
+            if record is None:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+                )
+            size_bytes = len(record)
+            if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]{self._waiting_bytes} bytes of messages wait for consumers to "
+                    "consume them directly: ask again later",
+                )
+            self._waiting_bytes += size_bytes
+        try:
+            asked = msgspec.structs.replace(header, broker_name=self._config.broker_name)
+            return await self._ask(peer, request, asked, record)
+        finally:
+            self._waiting_bytes -= size_bytes
 
     def _consumer(self, group: str, client_id: str | None) -> Peer:
         known = self._members.group(group)

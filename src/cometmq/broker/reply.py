@@ -11,9 +11,14 @@ later (upstream: ReplyMessageProcessor.java).
 from __future__ import annotations
 
 import logging
-import random
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.admission import (
+    Admission,
+    check_no_transaction,
+    check_properties,
+    choose_queue,
+)
 from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest, ClientError
 from cometmq.message import properties as props
@@ -51,9 +56,9 @@ class ReplyHandler:
         clock: Clock,
         store_address: str,
     ) -> None:
+        self._admission = Admission(config, topics, clock)
         self._config = config
         self._appender = appender
-        self._topics = topics
         self._members = members
         self._clock = clock
         self._store_address = store_address
@@ -67,16 +72,27 @@ class ReplyHandler:
 
     async def reply(self, peer: Peer, request: Request[SendMessage]) -> Reply:
         """Push an answer to who asked, and store it; fails when the asker did not get it."""
-        header = request.header
-        queue_id = self._queue_id(header)
-        properties = props.decode_text(header.properties or "")
-        body = request.body
-        if len(body) > self._config.max_message_size:
+        header, body = request.header, request.body
+        self._admission.check_load(peer, self._appender.waiting_sends)
+        config = self._admission.find_topic(header.topic)
+        if config is None:
             raise BadRequest(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message is {len(body)} bytes long, the limit is "
-                f"{self._config.max_message_size} (maxMessageSize)",
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist: replies go to "
+                f"{self._config.broker_cluster_name}_REPLY_TOPIC",
             )
+        if not writable(self._config.broker_permission):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] sending message is forbidden",
+            )
+        queue_id = choose_queue(header.queue_id, config)
+        check_no_transaction(header.sys_flag, "a reply")
+        properties = props.decode_text(header.properties or "")
+        stored_properties = properties | {props.CLUSTER: self._config.broker_cluster_name}
+        raw_properties = props.encode(stored_properties)
+        check_properties(raw_properties)
+        self._admission.check_body(body)
         problem = await self._push(peer, header, queue_id, properties, body)
         response = SendMessageResponse(msg_id="0", queue_id=queue_id, queue_offset=0)
         if self._config.store_reply_message_enable:
@@ -85,7 +101,8 @@ class ReplyHandler:
                     topic=header.topic,
                     queue_id=queue_id,
                     body=body,
-                    properties=properties | {props.CLUSTER: self._config.broker_cluster_name},
+                    properties=stored_properties,
+                    raw_properties=raw_properties,
                     born_ms=header.born_timestamp,
                     born_host=peer.host_bytes,
                     flag=header.flag,
@@ -142,26 +159,3 @@ class ReplyHandler:
         if answer.code != ResponseCode.SUCCESS:
             return f"push reply message to {asker_id} fail: it answered {answer.code}"
         return ""
-
-    def _queue_id(self, header: SendMessage) -> int:
-        config = self._topics.get(header.topic)
-        if config is None:
-            raise BadRequest(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist: replies go to "
-                f"{self._config.broker_cluster_name}_REPLY_TOPIC",
-            )
-        if not writable(config.perm) or not writable(self._config.broker_permission):
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] sending message is forbidden",
-            )
-        if header.queue_id < 0:
-            return random.randrange(max(config.write_queue_nums, 1))
-        if header.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"request queueId[{header.queue_id}] is illegal, topic {header.topic} has "
-                f"{config.write_queue_nums} write queues",
-            )
-        return header.queue_id

@@ -19,7 +19,7 @@ from cometmq.broker.turns import OutgoingRecord
 from cometmq.core.errors import BadRequest, CometError
 from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id, encode_offset_id
-from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, is_legal_name
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, WAITING_TOPICS, is_legal_name
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
@@ -154,7 +154,9 @@ class SendBackHandler:
 
     async def _record(self, header: ConsumerSendMsgBack) -> Record:
         record = await find_record(self._store, header.offset)
-        if record is None or not _may_be(record, header.origin_msg_id or ""):
+        # What waits in a topic of the broker's own, half messages among it, was given to nobody.
+        may_be = record is not None and record.topic not in WAITING_TOPICS
+        if record is None or not may_be or not _may_be(record, header.origin_msg_id or ""):
             raise BadRequest(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
             )

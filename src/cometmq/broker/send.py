@@ -12,20 +12,23 @@ broker/transactions.py.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from cometmq.broker.admission import (
+    Admission,
+    check_no_transaction,
+    check_properties,
+    choose_queue,
+)
 from cometmq.broker.destinations import Destinations
 from cometmq.broker.halfmessages import prepared
 from cometmq.broker.largebatch import LargeBatches
-from cometmq.broker.limits import check_body, check_properties
 from cometmq.broker.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.broker.repeats.guard import Stored
 from cometmq.broker.repeats.sending import GuardedSends
 from cometmq.broker.sendanswers import SendAnswers
 from cometmq.broker.timers.rules import drop_wishes, wants_timer
-from cometmq.broker.topics import check_name
 from cometmq.broker.transactions import committed_send
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
@@ -34,14 +37,12 @@ from cometmq.message.batch import has_more_than
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import (
     DLQ_PREFIX,
-    FORBIDDEN_TO_SEND,
     HALF_TOPIC,
     RETRY_PREFIX,
     TIMER_TOPIC,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
-from cometmq.protocol.route import writable
 from cometmq.store.batching import Shared
 from cometmq.store.bulk import BULK_MESSAGES
 
@@ -68,9 +69,6 @@ if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
-
-#: Sends that may wait for a sync; more are refused, for each holds its request.
-MAX_WAITING_SENDS: Final = 100_000
 
 #: Messages lie here until they are due, or their transaction ends.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
@@ -109,6 +107,7 @@ class SendHandler:
         self._transactions = transactions
         self._timers = timers
         self._clock = clock
+        self._admission = Admission(config, topics, clock)
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._inside_hooks = False
@@ -146,14 +145,14 @@ class SendHandler:
         header, batch = request.header, request.header.batch
         if batch is not None and batch != "false" and truth(batch):
             return self.send_batch(peer, request)
-        self._check_load(peer)
+        self._admission.check_load(peer, self._appender.waiting_sends)
         topic, queue_id = header.topic, header.queue_id
         queues = self._destinations.get(topic)
         queue = queues[queue_id] if queues is not None and -1 < queue_id < len(queues) else None
         config = None if queue is not None else self._check_topic(peer, header)
         if self._hooks_added and not self._inside_hooks:
             return self._hooked(self.send, peer, request)
-        queue_id = answered_id = queue_id if config is None else self._queue_id(header, config)
+        queue_id = answered_id = queue_id if config is None else choose_queue(queue_id, config)
         text, sys_flag = without_wait(header.properties or ""), header.sys_flag
         properties = props.decode_text(text)
         if (
@@ -171,7 +170,7 @@ class SendHandler:
         raw = text.encode("utf-8", "replace")
         raw = raw + self._separated_cluster if raw else self._cluster_property
         check_properties(raw)
-        check_body(request.body, self._config.max_message_size)
+        self._admission.check_body(request.body)
         unique = properties.get(props.UNIQ_KEY)
         wait_durable = properties.get(props.WAIT) != "false" or may_wait(header.properties or "")
         guarded = self._guarded
@@ -197,7 +196,10 @@ class SendHandler:
             self._transactions.prepared(queue_offset, physical, properties, copy)
         elif topic == TIMER_TOPIC:
             self._keep_handle(physical, properties)
-        request.body = b""  # stored: a send that waits for its sync need not hold it too
+        if request.charge is None:
+            request.body = b""  # stored: a send that waits for its sync need not hold it too
+        else:
+            request.drop_body()
         waiting = (peer, request, answered_id, queue_offset, physical)
         self._appender.add_send(waiting, wait_durable=wait_durable)
         return None
@@ -216,7 +218,7 @@ class SendHandler:
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
         header = request.header
-        self._check_load(peer)
+        self._admission.check_load(peer, self._appender.waiting_sends)
         config = self._check_topic(peer, header)
         if self._hooks and not self._inside_hooks:
             return self._hooked(self.send_batch, peer, request)
@@ -225,17 +227,16 @@ class SendHandler:
             raise BadRequest(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
             )
-        if header.sys_flag & TRANSACTION_MASK:
-            raise MessageIllegal("a batch cannot be part of a transaction: send one by one")
+        check_no_transaction(header.sys_flag, "a batch")
         properties = props.decode_text(header.properties or "")
         if props.DELAY in properties or wants_timer(properties):
             raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
-        check_body(request.body, self._config.max_message_size)
+        self._admission.check_body(request.body)
         text_of_all = without_wait(header.properties or "")
         if props.UNIQ_KEY in properties and has_own_ids(request.body):
             text_of_all = without_id(text_of_all)
         properties_of_all = text_of_all.encode("utf-8", "replace")
-        queue_id = self._queue_id(header, config)
+        queue_id = choose_queue(header.queue_id, config)
         store = self._store
         shared = Shared(
             header.sys_flag,
@@ -254,7 +255,7 @@ class SendHandler:
             return None
         queue = store.queue(topic, queue_id)
         queue_offset, physical_offsets = store.append_batch(queue, request.body, shared)
-        request.body = b""
+        request.drop_body()
         send = (peer, request, queue_id, queue_offset, [physical_offsets])
         self._appender.add_send(send, wait_durable=wait_durable)
         return None
@@ -289,44 +290,15 @@ class SendHandler:
 
     # ------------------------------------------------------------------------------------ checks
 
-    def _check_load(self, peer: Peer) -> None:
-        begin_ms = self._config.start_accept_send_request_time_stamp
-        if begin_ms and self._clock.wall_ms() < begin_ms:
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker unable to service, until {begin_ms} ms (startAcceptSendRequestTimeStamp)",
-            )
-        if peer.congested or self._appender.waiting_sends > MAX_WAITING_SENDS:
-            raise BadRequest(
-                ResponseCode.SYSTEM_BUSY,
-                f"[OVERLOAD]{self._appender.waiting_sends} sends wait for the disk, this "
-                f"connection's answers {'pile up' if peer.congested else 'are read'}: send slower",
-            )
-
     def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
-        broker = self._config
-        config = self._topics.get(header.topic)
+        config = self._admission.find_topic(header.topic)
         if config is None:
             config = self._create_topic(peer, header)
-        elif header.topic in FORBIDDEN_TO_SEND:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"Sending message to topic[{header.topic}] is forbidden.",
-            )
-        if not writable(config.perm) or (not writable(broker.broker_permission) and config.order):
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] sending message is forbidden",
-            )
+            self._admission.check_writable(config)
         return config
 
     def _create_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
         topic = header.topic
-        check_name(topic)
-        if topic in FORBIDDEN_TO_SEND:
-            raise BadRequest(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
-            )
         created = self._topics.create_by_send(
             topic,
             header.default_topic,
@@ -345,18 +317,6 @@ class SendHandler:
         self._answers.unannounced.add(topic)
         self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))
         return created
-
-    def _queue_id(self, header: SendMessage, config: TopicConfig) -> int:
-        queue_id = header.queue_id
-        if queue_id < 0:
-            return random.randrange(max(config.write_queue_nums, 1))
-        if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
-            raise BadRequest(
-                ResponseCode.SYSTEM_ERROR,
-                f"request queueId[{queue_id}] is illegal, topic {header.topic} has "
-                f"{config.write_queue_nums} write queues",
-            )
-        return queue_id
 
     def _elsewhere(
         self, header: SendMessage, queue_id: int, properties: dict[str, str], text: str

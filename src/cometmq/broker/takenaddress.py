@@ -21,8 +21,8 @@ from cometmq.broker.ports import VIP_DISTANCE, join, reserve_ports
 from cometmq.broker.rolefile import keep_role, role_path
 from cometmq.core.errors import BadRequest, NotConnected, SettingsError
 from cometmq.net.client import split_address
+from cometmq.net.descriptors import backlog
 from cometmq.net.router import Reply
-from cometmq.net.server import BACKLOG, Reserve
 from cometmq.protocol.bodies import AddressState, TakeAddress
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
+    from cometmq.net.server import Reserve
     from cometmq.protocol.frame import Request
     from cometmq.store.files import Files
 
@@ -116,7 +117,7 @@ class Addresses:
         try:
             for listener in listeners:
                 # Whoever bound it as well could be faster; who connects has to wait.
-                listener.listen(BACKLOG)
+                listener.listen(backlog())
             await asyncio.to_thread(keep_role, role, root, files, clock, address=address)
         except BaseException:
             _close(listeners)

@@ -30,7 +30,7 @@ from cometmq.broker.halfmessages import (
     half_offsets_of,
     immunity_ms,
 )
-from cometmq.broker.lookup import bounds, find_entry, find_record
+from cometmq.broker.lookup import bounds, find_record, record_of_queue
 from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
@@ -164,8 +164,7 @@ class TransactionState:
         for offset in range(start, end):
             if offset % _SLICE == 0:
                 await self._clock.sleep_ms(0)
-            entry = find_entry(self._store, topic, 0, offset)
-            record = None if entry is None else await find_record(self._store, entry[0])
+            record = await record_of_queue(self._store, topic, 0, offset)
             if record is not None:
                 yield record
 
@@ -217,8 +216,7 @@ class TransactionState:
         start = trail.known_end
         stop = min(start + OPS_A_ROUND, trail.applied)
         for offset in range(start, stop):
-            entry = find_entry(self._store, OP_HALF_TOPIC, 0, offset)
-            record = None if entry is None else await find_record(self._store, entry[0])
+            record = await record_of_queue(self._store, OP_HALF_TOPIC, 0, offset)
             trail.remember(offset, () if record is None else half_offsets_of(record.body))
 
     async def save_sometimes(self) -> None:

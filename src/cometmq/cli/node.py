@@ -40,10 +40,21 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The addresses of a node that runs."""
+    """The addresses of a node that runs; ``is_registered`` tells whether its own name server has
+    its broker now."""
 
     namesrv: str
     broker: str
+    is_registered: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker that serves: the address that it tells others, and ``registered_with``, which gives
+    the name servers that have it now."""
+
+    address: str
+    registered_with: Callable[[], list[str]]
 
 
 def node_config(
@@ -89,14 +100,17 @@ def namesrv_config(values: Mapping[str, str]) -> NamesrvConfig:
 async def running_node(
     config: NodeConfig, clock: Clock, on_failed: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Node]:
-    """Run a node; inside, it is registered and serves. Raises what a start can raise: StoreError,
-    and OSError for a port that is taken; for ``on_failed`` see :func:`running_broker`."""
+    """Run a node; inside, it serves and has tried to register.
+
+    Raises what a start can raise: StoreError, and OSError for a port that is taken; for
+    ``on_failed`` see :func:`running_broker`.
+    """
     async with running_namesrv(config.namesrv, clock) as namesrv:
         broker = set_address(config.broker, namesrv)
         async with running_broker(
             broker, config.store, clock, config.notices, on_failed
-        ) as address:
-            yield Node(namesrv, address)
+        ) as running:
+            yield Node(namesrv, running.address, lambda: namesrv in running.registered_with())
 
 
 @asynccontextmanager
@@ -119,8 +133,8 @@ async def running_broker(
     clock: Clock,
     notices: tuple[str, ...] = (),
     on_failed: Callable[[], None] = lambda: None,
-) -> AsyncIterator[str]:
-    """Run a broker; gives the address that it tells others.
+) -> AsyncIterator[RunningBroker]:
+    """Run a broker; inside, it serves and has tried to register with its name servers.
 
     ``on_failed`` is called when it ended to begin anew, and could not: the block is to end then,
     and what was wrong is raised behind it.
@@ -133,7 +147,9 @@ async def running_broker(
     lives.on_failed = on_failed
     port = await lives.start()
     try:
-        yield join_address(config.broker_ip1, port)
+        address = join_address(config.broker_ip1, port)
+        # The broker of now: one that began anew registers anew.
+        yield RunningBroker(address, lambda: lives.broker.registered)
         lives.raise_failure()
     finally:
         await lives.stop()

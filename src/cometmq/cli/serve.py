@@ -50,11 +50,21 @@ class Lifetime:
             self._task.cancel()
         self._stop.set()
 
+    def serve(self) -> None:
+        """From now on the servers run: garbage is collected, and a signal stops them in order."""
+        if not self._ready:
+            self._ready = True
+            self._on_ready()
+
     def announce(self, line: str) -> None:
-        """Print the ready line; from now on the servers run."""
-        self._ready = True
+        """Print the ready line; from now on the servers run, if they did not before."""
         print(line, flush=True)
-        self._on_ready()
+        self.serve()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the servers have to stop."""
+        return self._stop.is_set()
 
     def end(self) -> None:
         """The servers cannot go on."""

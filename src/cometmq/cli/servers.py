@@ -4,7 +4,8 @@
     cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
     cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
 
-Each prints exactly one line on standard output, once it really serves:
+Each prints exactly one line on standard output, once it really serves and a name server has the
+broker (a broker without name servers waits for none):
 
     ready namesrv=127.0.0.1:9876 broker=127.0.0.1:10911
 
@@ -14,7 +15,8 @@ with only its own part for ``namesrv`` and ``broker``. Later settings win: file,
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,9 @@ from cometmq.core.settings import normalise, parse_properties
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
+REGISTERED_POLL_MS: Final = 50
+
+log = logging.getLogger(__name__)
 
 
 def main(words: Sequence[str]) -> int:
@@ -140,7 +145,9 @@ def _prepare_start(options: argparse.Namespace) -> serve.Main:
 
     async def run(lifetime: serve.Lifetime) -> None:
         async with running_node(config, SystemClock(), lifetime.end) as node:
-            lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
+            await _until_registered(lifetime, node.is_registered, [node.namesrv])
+            if not lifetime.is_ending:
+                lifetime.announce(f"ready namesrv={node.namesrv} broker={node.broker}")
             await lifetime.wait()
 
     return run
@@ -165,11 +172,35 @@ def _prepare_broker(options: argparse.Namespace) -> serve.Main:
     async def run(lifetime: serve.Lifetime) -> None:
         async with running_broker(
             broker, store, SystemClock(), tuple(notices), lifetime.end
-        ) as address:
-            lifetime.announce(f"ready broker={address}")
+        ) as running:
+            await _until_registered(
+                lifetime, lambda: bool(running.registered_with()), broker.name_servers
+            )
+            if not lifetime.is_ending:
+                lifetime.announce(f"ready broker={running.address}")
             await lifetime.wait()
 
     return run
+
+
+async def _until_registered(
+    lifetime: serve.Lifetime, is_registered: Callable[[], bool], name_servers: Sequence[str]
+) -> None:
+    """Return once the broker is registered, or has to stop; at once without name servers.
+
+    It serves meanwhile those who know its address, and tries all name servers again and again.
+    """
+    if not name_servers or is_registered():
+        return
+    lifetime.serve()
+    log.warning(
+        "waits_for_name_server name_servers=%s text=%r",
+        ";".join(name_servers),
+        "none has this broker yet; it serves, goes on trying, and is ready once one has it",
+    )
+    clock = SystemClock()
+    while not lifetime.is_ending and not is_registered():
+        await clock.sleep_ms(REGISTERED_POLL_MS)
 
 
 def _with_options(options: argparse.Namespace, **given: object) -> dict[str, str]:

@@ -66,10 +66,11 @@ class ReceivedMessage(received.MessageView):
         self._thread = thread
         self._message = message
 
-    def processing(self) -> Processing:
+    def processing(self, *, reraise: bool = False) -> Processing:
         """``with message.processing():`` acknowledges the message when the block is left; an
-        Exception in it is logged, sends the message to be retried, and goes no further."""
-        return Processing(self, self._thread, self._message.processing())
+        Exception in it is logged, sends the message to be retried, and goes no further, unless
+        ``reraise``."""
+        return Processing(self, self._thread, self._message.processing(reraise=reraise))
 
     def ack(self) -> None:
         """Done: never give it again."""
@@ -127,11 +128,14 @@ class Subscription(_Facade[subscription.Subscription]):
     async def _take(self) -> received.ReceivedMessage | None:
         return await anext(self._inner, None)
 
-    def run(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+    def run(self, handler: Callable[[ReceivedMessage], Any], *, reraise: bool = False) -> None:
         """Call ``handler`` with every message, in ``concurrency`` threads, until the subscription
-        is closed (from another thread, or by an interrupt of this one)."""
+        is closed (from another thread, or by an interrupt of this one). With ``reraise`` the first
+        exception of a handler closes it, and is raised here."""
+        raised: list[Exception] = []
+        arguments = (handler, raised if reraise else None)
         workers = [
-            threading.Thread(target=self._work, args=(handler,), name=f"cometmq handler {number}")
+            threading.Thread(target=self._work, args=arguments, name=f"cometmq handler {number}")
             for number in range(self._inner.options.concurrency)
         ]
         for worker in workers:
@@ -142,11 +146,22 @@ class Subscription(_Facade[subscription.Subscription]):
         except BaseException:
             self.close()
             raise
+        if raised:
+            raise raised[0]
 
-    def _work(self, handler: Callable[[ReceivedMessage], Any]) -> None:
+    def _work(
+        self, handler: Callable[[ReceivedMessage], Any], raised: list[Exception] | None
+    ) -> None:
+        """Serve one thread; an exception goes to ``raised`` where that is given."""
         for message in self:
-            with message.processing():
-                handler(message)
+            try:
+                with message.processing(reraise=raised is not None):
+                    handler(message)
+            except Exception as error:
+                if raised is None:
+                    raise
+                raised.append(error)
+                self.close()
 
     def close(self) -> None:
         """Leave the group; iterations and handlers end."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import MessageIllegal
+from cometmq.filter import tags
 from cometmq.message import names, properties
 
 if TYPE_CHECKING:
@@ -56,11 +57,7 @@ def check_target(topic: str) -> None:
 
 def check_message(message: Message, max_message_bytes: int) -> None:
     """Raises MessageIllegal, saying which limit a message breaks; its topic is not looked at."""
-    if len(message.body) > max_message_bytes:
-        raise MessageIllegal(
-            f"the body has {len(message.body)} bytes; the limit is {max_message_bytes} "
-            "(max_message_bytes of the client, maxMessageSize of the broker)"
-        )
+    _check_body(message.body, max_message_bytes)
     if message.is_delayed:
         _check_delay(message)
     if message.born_ms:
@@ -75,7 +72,25 @@ def check_message(message: Message, max_message_bytes: int) -> None:
         if message.message_id.split() != [message.message_id]:
             raise MessageIllegal(f"message id {message.message_id!r} holds a blank")
     if message.tag:
-        _check_property("tag", message.tag)
+        _check_tag(message.tag)
+
+
+def _check_body(body: bytes, max_message_bytes: int) -> None:
+    if type(body) is not bytes and not _is_byte_sequence(body):
+        raise MessageIllegal(
+            f"the body is {type(body).__name__}: give bytes, for text body.encode()"
+        )
+    if len(body) > max_message_bytes:
+        raise MessageIllegal(
+            f"the body has {len(body)} bytes; the limit is {max_message_bytes} "
+            "(max_message_bytes of the client, maxMessageSize of the broker)"
+        )
+
+
+def _is_byte_sequence(body: object) -> bool:
+    if isinstance(body, memoryview):
+        return body.nbytes == len(body) and body.c_contiguous
+    return isinstance(body, bytes | bytearray)
 
 
 def _check_birth(born_ms: int) -> None:
@@ -99,6 +114,15 @@ def _check_delay(message: Message) -> None:
         )
 
 
+def _check_tag(tag: str) -> None:
+    _check_property("tag", tag)
+    problem = tags.problem_of(tag)
+    if problem:
+        raise MessageIllegal(
+            f"the tag {tag!r} {problem}, so that no consumer could ask for it: give one word"
+        )
+
+
 def _check_property(name: str, value: str) -> None:
     if name in properties.RESERVED:
         raise MessageIllegal(f"property name {name!r} is reserved: choose another")
@@ -111,6 +135,8 @@ def _check_property(name: str, value: str) -> None:
 def check_property_size(text: str) -> str:
     """A property text that is not too long. Raises MessageIllegal."""
     # A character is at most four bytes, so short texts need not be encoded to be measured.
+    if not text.isascii():
+        _check_encodable(text)
     if len(text) * 4 > properties.MAX_SIZE_BYTES:
         size = len(text.encode("utf-8", "replace"))
         if size > properties.MAX_SIZE_BYTES:
@@ -118,6 +144,17 @@ def check_property_size(text: str) -> str:
                 f"the properties have {size} bytes; the limit is {properties.MAX_SIZE_BYTES}"
             )
     return text
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        pair = text[text.rfind("\x02", 0, error.start) + 1 :].split("\x02", 1)[0]
+        raise MessageIllegal(
+            f"property {pair.replace(chr(1), '=', 1)!r} holds half of a surrogate pair, which "
+            "UTF-8 cannot say"
+        ) from None
 
 
 def goes_alone(message: Message) -> bool:

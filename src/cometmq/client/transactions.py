@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from cometmq.client.consumer.failures import note
 from cometmq.client.consumer.received import MessageView
 from cometmq.client.hooks import TransactionEnd, tell
 from cometmq.client.results import SendStatus
@@ -212,7 +213,8 @@ class CheckerTable:
     async def _ask(self, checker: Checker, stored: StoredMessage) -> bool | None:
         try:
             verdict = await checker(MessageView(self._session.namespace.unwrap_message(stored)))
-        except Exception:
+        except Exception as error:
             log.exception("transaction_checker_failed message=%s", stored.message_id)
+            note(error)
             return None
         return None if verdict is None else bool(verdict)

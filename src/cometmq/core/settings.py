@@ -23,6 +23,12 @@ if typing.TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
+#: More than any number of a setting needs; Python reads long ones in quadratic time.
+_NUMBER_MAX_CHARACTERS = 40
+_NUMBER_BOUND = 2**63
+#: What errors show of a value, and how long a key may be to be compared with all known ones.
+_SHOWN_CHARACTERS = 80
+
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -44,7 +50,9 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         cut = min((at for at in (line.find("="), line.find(":")) if at >= 0), default=-1)
         if cut <= 0:
-            raise SettingsError(line, f"line {number} is not of the form key=value")
+            raise SettingsError(
+                line[:_SHOWN_CHARACTERS], f"line {number} is not of the form key=value"
+            )
         values[line[:cut].strip()] = line[cut + 1 :].strip()
     return values
 
@@ -84,9 +92,10 @@ def reject_unknown(
     taken = set(used)
     for key in values:
         if key not in taken:
-            near = difflib.get_close_matches(key, known, n=1)
+            short = key[:_SHOWN_CHARACTERS]
+            near = difflib.get_close_matches(short, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "see docs/settings.md for all keys"
-            raise SettingsError(key, f"no such setting; {hint}")
+            raise SettingsError(short, f"no such setting; {hint}")
 
 
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
@@ -118,16 +127,13 @@ def _convert(key: str, text: str, hint: Any) -> Any:
     if hint is bool:
         return _convert_bool(key, text)
     if hint is int or hint is float:
-        try:
-            return hint(text)
-        except ValueError:
-            raise SettingsError(key, f"{text!r} is not a number") from None
+        return _convert_number(key, text, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         try:
             return hint[text.upper()]
         except KeyError:
             names = ", ".join(hint.__members__)
-            raise SettingsError(key, f"{text!r} is none of {names}") from None
+            raise SettingsError(key, f"{_shown(text)} is none of {names}") from None
     return text
 
 
@@ -137,4 +143,22 @@ def _convert_bool(key: str, text: str) -> bool:
         return True
     if lowered in _FALSE:
         return False
-    raise SettingsError(key, f"{text!r} is neither true nor false")
+    raise SettingsError(key, f"{_shown(text)} is neither true nor false")
+
+
+def _convert_number(key: str, text: str, kind: type[int | float]) -> int | float:
+    if len(text) > _NUMBER_MAX_CHARACTERS:
+        raise SettingsError(key, f"{_shown(text)} is too long for a number")
+    try:
+        number = kind(text)
+    except ValueError:
+        raise SettingsError(key, f"{_shown(text)} is not a number") from None
+    # Infinity and what is no number at all fail the comparison as well.
+    if not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
+        raise SettingsError(key, f"{_shown(text)} does not fit 64 bits")
+    return number
+
+
+def _shown(text: str) -> str:
+    """The text as an error shows it: its beginning, when it is long."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

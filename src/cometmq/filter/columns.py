@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cometmq.message.record import Buffer
@@ -28,13 +28,27 @@ _END: Final = "\xff"
 _PARTING: Final = "\x02\xff\x02"
 #: What broken text may hold instead of FF: no text compares equal with either.
 _NO_TEXT: Final = "\xfe"
+#: Name and value, where the name is one that an expression can name.
+_pairs = re.compile(rb"\x02([A-Za-z0-9_$]++)\x01([^\x02\xff]++)").findall
 
 
-class Batch(NamedTuple):
+class Batch:
     """The property texts of ``size`` messages in one piece."""
 
-    joined: bytes
-    size: int
+    __slots__ = ("_rows", "joined", "size")
+
+    def __init__(self, joined: bytes, size: int) -> None:
+        self.joined = joined
+        self.size = size
+        self._rows: list[dict[bytes, bytes]] | None = None
+
+    @property
+    def rows(self) -> list[dict[bytes, bytes]]:
+        """The properties of each message by name. Taken apart once, for whoever asks for many."""
+        rows = self._rows
+        if rows is None:
+            rows = self._rows = [dict(_pairs(each)) for each in self.joined.split(b"\xff")[1:-1]]
+        return rows
 
 
 def texts_of(properties: Iterable[Buffer]) -> list[str]:
@@ -60,6 +74,12 @@ def column(name: bytes) -> Callable[[Batch], list[bytes]]:
     return lambda batch: find_once(batch) or find_last(batch.joined)
 
 
+def row_column(name: bytes) -> Callable[[Batch], list[bytes]]:
+    """As :func:`column`, at a cost that does not grow with the size of the texts once they are
+    taken apart."""
+    return lambda batch: [row.get(name, b"") for row in batch.rows]
+
+
 def digits_column(name: bytes) -> Callable[[Batch], list[bytes]]:
     """As :func:`column`, for a property that is a number of a few digits; gives nothing when it is
     anything else in one of the messages."""
@@ -73,7 +93,7 @@ def _once(name: bytes, value: bytes) -> Callable[[Batch], list[bytes]]:
     find = re.compile(re.escape(marker) + b"(" + value + b")[^\xff]*").findall
 
     def values(batch: Batch) -> list[bytes]:
-        joined, size = batch
+        joined, size = batch.joined, batch.size
         found = find(joined)
         return found if len(found) == size == joined.count(marker) else []
 

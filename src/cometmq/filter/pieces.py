@@ -54,7 +54,7 @@ class Pieces(NamedTuple):
         """
         if not self.name:
             return False
-        joined, size = batch
+        joined, size = batch.joined, batch.size
         if joined.count((self.name + _MARK).encode()) != size:
             return False
         wholes = (b"\x02%b\x02" % piece.encode(CODEC) for piece in self.texts)

@@ -18,10 +18,10 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cometmq.filter.columns import Batch, column, digits_column, join, texts_of
+from cometmq.filter.columns import Batch, column, digits_column, join, row_column, texts_of
 from cometmq.filter.pieces import pieces_of
 from cometmq.filter.sqltext import (
     All,
@@ -36,6 +36,7 @@ from cometmq.filter.sqltext import (
     OneOf,
     Property,
     Search,
+    measure,
     parse,
 )
 
@@ -72,24 +73,51 @@ _ORDERS: Final[dict[str, Order]] = {
 }
 _METHODS: Final = {"=": "__eq__", "<": "__gt__", "<=": "__ge__", ">": "__lt__", ">=": "__le__"}
 _MIRRORED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_WHOLE: Final = re.compile(rb"[+-]?[0-9]+")
-# What Java's Double.valueOf takes, without its hexadecimal form.
+_WHOLE: Final = re.compile(rb"[+-]?[0-9]++")
+# What Java's Double.valueOf takes, without its hexadecimal form. No repeat gives back what it took.
 _REAL: Final = re.compile(
-    rb"[\x00-\x20]*([+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))"
-    rb"[fFdD]?[\x00-\x20]*"
+    rb"[\x00-\x20]*+([+-]?(?:NaN|Infinity"
+    rb"|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))"
+    rb"[fFdD]?[\x00-\x20]*+"
 )
+#: Digits of the greatest Long; what has more, behind zeros, is none.
+_LONG_DIGITS: Final = 19
+#: Longer texts are read as numbers once, for all parts of a filter that compare them.
+_LONG_TEXT: Final = 64
+#: Filters of more parts find properties by rows (columns.py): the search for one in the texts of
+#: all messages costs as much as there are bytes, and each of these expressions is to be made.
+_FEW_PARTS: Final = 32
+#: Conditions of such a filter that are looked at before the others, by their pieces.
+_MAX_NARROWING: Final = 4
+#: Python looks for a piece in less than so many bytes in a way whose cost is the product of both
+#: lengths. Where that is large, what it looks in is filled up to so many.
+_LONG_SEARCH: Final = 30_000
+_MAX_PRODUCT: Final = 100_000
 
 
 class SqlFilter:
-    """A compiled expression. Raises BadFilter when it cannot be read."""
+    """A compiled expression. Raises BadFilter when it cannot be read. ``weight`` is how many parts
+    are evaluated for each message (budget.py)."""
 
-    __slots__ = ("_conditions", "expression")
+    __slots__ = ("__weakref__", "_conditions", "expression", "weight")
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
-        # Each has to be true, in whatever order they are looked at: the cheap ones first.
-        found = map(_Condition, _conditions(parse(expression)))
-        self._conditions = sorted(found, key=lambda condition: condition.is_dear)
+        tree = parse(expression)
+        _, self.weight = measure(tree)
+        conditions = _conditions(tree)
+        if self.weight > _FEW_PARTS:
+            found = _few_conditions(conditions)
+        else:
+            # Each has to be true, in whatever order they are looked at: the cheap ones first.
+            found = sorted(map(_Condition, conditions), key=lambda condition: condition.is_dear)
+        self._conditions = found
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes, at the most."""
+        searches = min(self.weight, _FEW_PARTS)
+        return 4_000 + 1_100 * searches + 250 * self.weight + 11 * len(self.expression)
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
@@ -121,6 +149,16 @@ def _conditions(node: Node) -> list[Node]:
     if isinstance(node, All):
         return [each for operand in node.operands for each in _conditions(operand)]
     return [node]
+
+
+def _few_conditions(nodes: list[Node]) -> list[_Condition]:
+    """The same as few conditions: some that have pieces, and one of all the others."""
+    narrowing = [node for node in nodes if pieces_of(node) is not None][:_MAX_NARROWING]
+    others = tuple(node for node in nodes if not any(node is each for each in narrowing))
+    found = [_Condition(node, _ROWS) for node in narrowing]
+    if others:
+        found.append(_Condition(All(others) if len(others) > 1 else others[0], _ROWS))
+    return found
 
 
 class _Left:
@@ -155,8 +193,8 @@ class _Condition:
 
     __slots__ = ("_evaluate", "_pieces", "is_dear")
 
-    def __init__(self, node: Node) -> None:
-        self._evaluate = _compile(node)
+    def __init__(self, node: Node, columns: _Columns | None = None) -> None:
+        self._evaluate = _compile(node, columns or _COLUMNS)
         self._pieces = pieces_of(node)
         #: Whether more is to be done than to compare the text of a property.
         self.is_dear = self._pieces is None and not isinstance(node, (OneOf, Search))
@@ -176,43 +214,57 @@ class _NotComparable(Exception):
     """Values of an evaluation cannot be compared: the message does not match."""
 
 
-def _compile(node: Node) -> Evaluate:
+class _Columns(NamedTuple):
+    """How a property is found by its name; and, unless it is None, how a number of few digits is
+    (columns.py)."""
+
+    texts: Callable[[bytes], Texts]
+    digits: Callable[[bytes], Texts] | None
+
+
+_COLUMNS: Final = _Columns(column, digits_column)
+_ROWS: Final = _Columns(row_column, None)
+
+
+def _compile(node: Node, columns: _Columns = _COLUMNS) -> Evaluate:
     """Evaluate something that is true or false: text alone is never true."""
+    inner = partial(_compile, columns=columns)
     match node:
         case Property(name):
-            return _text_as_truth(column(name.encode()))
+            return _text_as_truth(columns.texts(name.encode()))
         case Negative() | Constant():
-            return _values(node)
+            return _values(node, columns)
         case Not(operand):
-            return _not(_compile(operand))
+            return _not(inner(operand))
         case All(operands):
-            return _all(tuple(map(_compile, operands)))
+            return _all(tuple(map(inner, operands)))
         case Any(operands):
-            return _any(tuple(map(_compile, operands)))
+            return _any(tuple(map(inner, operands)))
         case IsNull(operand):
-            return _is_null(_values(operand))
+            return _is_null(_values(operand, columns))
         case Compare(sign, left, right):
-            return _compare(sign, left, right)
+            return _compare(sign, left, right, columns)
         case OneOf(name, texts):
-            return _one_of(column(name.encode()), frozenset(text.encode() for text in texts))
+            wanted = frozenset(text.encode() for text in texts)
+            return _one_of(columns.texts(name.encode()), wanted)
         case Search(kind, name, text):
-            return _search(kind, column(name.encode()), text.encode())
+            return _search(kind, columns.texts(name.encode()), text.encode())
 
 
-def _values(node: Node) -> Evaluate:
+def _values(node: Node, columns: _Columns) -> Evaluate:
     """Evaluate an operand: a property gives its text."""
     match node:
         case Property(name):
-            texts = column(name.encode())
+            texts = columns.texts(name.encode())
             return lambda batch: [text or None for text in texts(batch)]
         case Constant(value):
             constant = value.encode() if isinstance(value, str) else value
             return lambda batch: [constant] * batch.size
         case Negative(operand):
-            values = _values(operand)
+            values = _values(operand, columns)
             return lambda batch: [_negative(value) for value in values(batch)]
         case _:
-            return _compile(node)
+            return _compile(node, columns)
 
 
 def _text_as_truth(texts: Texts) -> Evaluate:
@@ -271,7 +323,12 @@ def _one_of(texts: Texts, wanted: frozenset[bytes]) -> Evaluate:
 
 def _search(kind: str, texts: Texts, wanted: bytes) -> Evaluate:
     if kind == "CONTAINS":
-        return lambda batch: [wanted in text if text else None for text in texts(batch)]
+        most = _MAX_PRODUCT // max(len(wanted), 1)
+
+        def contains(text: bytes) -> bool:
+            return wanted in (text if len(text) <= most else text.ljust(_LONG_SEARCH, b"\xff"))
+
+        return lambda batch: [contains(text) if text else None for text in texts(batch)]
     if kind == "STARTSWITH":
         return lambda batch: [text.startswith(wanted) if text else None for text in texts(batch)]
     return lambda batch: [text.endswith(wanted) if text else None for text in texts(batch)]
@@ -280,17 +337,17 @@ def _search(kind: str, texts: Texts, wanted: bytes) -> Evaluate:
 # ------------------------------------------------------------------------------------- comparison
 
 
-def _compare(sign: str, left: Node, right: Node) -> Evaluate:
+def _compare(sign: str, left: Node, right: Node, columns: _Columns) -> Evaluate:
     """A property beside a number or text, which is nearly every comparison, has a short way."""
     left, right = _folded(left), _folded(right)
     if isinstance(left, Property) and isinstance(right, Constant):
-        short = _short_way(sign, left.name.encode(), right.value)
+        short = _short_way(sign, left.name.encode(), right.value, columns)
         if short is not None:
             return short
     if sign != "=" and isinstance(left, Constant) and isinstance(right, Property):
-        return _compare(_MIRRORED[sign], right, left)
+        return _compare(_MIRRORED[sign], right, left, columns)
     compare = _equal if sign == "=" else partial(_ordered, _ORDERS[sign])
-    firsts, seconds = _values(left), _values(right)
+    firsts, seconds = _values(left, columns), _values(right, columns)
     return lambda batch: [
         _ERROR if first is _ERROR or second is _ERROR else _compared(compare, first, second)
         for first, second in zip(firsts(batch), seconds(batch), strict=True)
@@ -316,21 +373,23 @@ def _folded(node: Node) -> Node:
     return node
 
 
-def _short_way(sign: str, name: bytes, value: str | int | float | bool | None) -> Evaluate | None:
+def _short_way(
+    sign: str, name: bytes, value: str | int | float | bool | None, columns: _Columns
+) -> Evaluate | None:
     if isinstance(value, bool) or value is None:
         return None
-    texts = column(name)
+    texts = columns.texts(name)
     if isinstance(value, str):
         wanted = value.encode()
         return lambda batch: [text == wanted if text else None for text in texts(batch)]
     order = _ORDERS[sign]
-    if isinstance(value, float):
+    if isinstance(value, float) or columns.digits is None:
         return lambda batch: _beside_number(order, texts(batch), value)
-    return _beside_whole_number(sign, name, value)
+    return _beside_whole_number(sign, texts, columns.digits(name), value)
 
 
-def _beside_whole_number(sign: str, name: bytes, number: int) -> Evaluate:
-    texts, digits, order = column(name), digits_column(name), _ORDERS[sign]
+def _beside_whole_number(sign: str, texts: Texts, digits: Texts, number: int) -> Evaluate:
+    order = _ORDERS[sign]
     # The operator's method of the number, for what stands on its other side.
     short_order: Callable[[int], bool] = getattr(number, _METHODS[sign])
 
@@ -394,19 +453,41 @@ def _number_beside(text: bytes, number: int | float) -> int | float:
     """Text as a number of the other side's Java type: Integer, Long or Double."""
     if isinstance(number, float):
         return _real(text)
-    if not _WHOLE.fullmatch(text):
-        raise _NotComparable
-    found = int(text)
+    found = _long_whole(text) if len(text) > _LONG_TEXT else _read_whole(text)
     bound = _INT if -_INT <= number < _INT else _LONG
-    if not -bound <= found < bound:
+    if found is None or not -bound <= found < bound:
         raise _NotComparable
     return found
 
 
+def _read_whole(text: bytes) -> int | None:
+    """None for what is no whole number, or none that a Long can be."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    if len(text) <= _LONG_DIGITS:
+        return int(text)
+    digits = text.lstrip(b"+-").lstrip(b"0")
+    if len(digits) > _LONG_DIGITS:
+        return None
+    return -int(digits or b"0") if text.startswith(b"-") else int(digits or b"0")
+
+
 def _real(text: bytes) -> float:
+    found = _long_real(text) if len(text) > _LONG_TEXT else _read_real(text)
+    if found is None:
+        raise _NotComparable
+    return found
+
+
+def _read_real(text: bytes) -> float | None:
+    """None for what is no number."""
     match = _REAL.fullmatch(text)
     if match is None:
-        raise _NotComparable
+        return None
     found = float(match.group(1))
     # Java orders NaN above every number.
     return math.inf if math.isnan(found) else found
+
+
+_long_whole = lru_cache(maxsize=_LONG_TEXT)(_read_whole)
+_long_real = lru_cache(maxsize=_LONG_TEXT)(_read_real)

@@ -20,22 +20,37 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
+#: Levels of parentheses, signs and NOT in the text.
 MAX_DEPTH = 64
+#: Levels of the tree: ``a = a = a`` nests without any parenthesis.
+MAX_TREE_DEPTH = 128
 MAX_CHARS = 65_536
+#: Names, numbers, strings, words and signs. Each takes some microseconds to read.
+MAX_WORDS = 2_048
+#: Nodes of the tree, as often as they are evaluated: BETWEEN evaluates what is before it twice.
+MAX_PARTS = 4_096
 
 _LONG = 1 << 63
+_LONG_DIGITS = 19
+_MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
+# No repeat gives back what it took: a token is found, or not, in one pass over its characters. A
+# comment behind -- is not here: that a line ends anywhere is asked once a text, not at each sign.
 _TOKEN = re.compile(
-    r"""(?P<blank>[ \t\n\r\f]+|--[^\n\r]*[\n\r]|/\*.*?\*/)
-      | (?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-      | (?P<whole>0|[1-9]\d*[lL]?)
-      | (?P<string>'(?:''|[^'])*')
-      | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    r"""(?P<blank>[ \t\n\r\f]++|/\*.*?\*/)
+      | (?P<float>\d++(?:\.\d*+(?:[eE][+-]?\d++)?|[eE][+-]?\d++)|\.\d++(?:[eE][+-]?\d++)?)
+      | (?P<whole>0|[1-9]\d*+[lL]?)
+      | (?P<string>'(?:''|[^'])*+')
+      | (?P<name>[A-Za-z_$][A-Za-z0-9_$]*+)
       | (?P<sign><>|<=|>=|[=<>(),+-])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+_COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
+_DIGITS = re.compile(r"[0-9]++")
+_ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]")
 
 
 class BadFilter(ValueError):
@@ -138,29 +153,90 @@ def parse(expression: str) -> Node:
     """Read an expression that is true or false of a message. Raises BadFilter."""
     if len(expression) > MAX_CHARS:
         raise BadFilter(expression, MAX_CHARS, f"it is longer than {MAX_CHARS} characters")
+    try:
+        expression.encode()
+    except UnicodeEncodeError as error:
+        raise BadFilter(expression, error.start, "half a character") from None
     reader = _Reader(expression, _tokens(expression))
     node = reader.truth(reader.alternatives(), 0)
     if reader.token.kind != "end":
         raise reader.unexpected("the end")
+    levels, parts = measure(node)
+    if levels > MAX_TREE_DEPTH:
+        raise BadFilter(expression, 0, f"it nests deeper than {MAX_TREE_DEPTH} levels")
+    if parts > MAX_PARTS:
+        raise BadFilter(expression, 0, f"it has {parts} parts, the limit is {MAX_PARTS}")
     return node
+
+
+def count_words(expression: str) -> int:
+    """About how many words there are to be read, at most MAX_WORDS: what it costs to parse."""
+    return sum(1 for _ in islice(_ROUGH_WORD.finditer(expression), MAX_WORDS))
+
+
+def measure(root: Node) -> tuple[int, int]:
+    """How many levels a tree has, and how many nodes are evaluated, where one that stands at
+    several places counts at each. Takes no stack for a deep tree, and looks at each node once."""
+    known: dict[int, tuple[int, int]] = {}
+    left = [root]
+    while left:
+        node = left[-1]
+        operands = _operands(node)
+        unknown = [each for each in operands if id(each) not in known]
+        if unknown:
+            left += unknown
+            continue
+        left.pop()
+        found = [known[id(each)] for each in operands]
+        levels = 1 + max((each for each, _ in found), default=0)
+        known[id(node)] = levels, 1 + sum(parts for _, parts in found)
+    return known[id(root)]
+
+
+def _operands(node: Node) -> tuple[Node, ...]:
+    match node:
+        case Negative(operand) | Not(operand) | IsNull(operand):
+            return (operand,)
+        case All(operands) | Any(operands):
+            return operands
+        case Compare(_, left, right):
+            return left, right
+        case _:
+            return ()
 
 
 def _tokens(expression: str) -> list[_Token]:
     found: list[_Token] = []
+    last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
     at = 0
     while at < len(expression):
-        match = _TOKEN.match(expression, at)
-        if match is None:
-            what = "a string that does not end" if expression[at] == "'" else "no part of a filter"
-            raise BadFilter(expression, at, f"{expression[at]!r} begins {what}")
-        kind, text = str(match.lastgroup), match.group()
-        if kind == "name" and text.upper() in _WORDS:
-            kind, text = "word", text.upper()
-        if kind != "blank":
-            found.append(_Token(kind, text, at))
-        at = match.end()
+        if at < last_line_end and (comment := _COMMENT.match(expression, at)):
+            at = comment.end()
+            continue
+        token = _token(expression, at)
+        if token.kind != "blank":
+            if len(found) == MAX_WORDS:
+                raise BadFilter(expression, at, f"it has more than {MAX_WORDS} words")
+            found.append(token)
+        at += len(token.text)
     found.append(_Token("end", "", at))
     return found
+
+
+def _token(expression: str, at: int) -> _Token:
+    before = expression[at - 1] if at else ""
+    if before == "0" and (digits := _DIGITS.match(expression, at)):
+        # Behind a number 0, which the reader refuses. One token, for each zero of a run of them
+        # would look at the rest of the run.
+        return _Token("whole", digits.group(), at)
+    match = _TOKEN.match(expression, at)
+    if match is None:
+        what = "a string that does not end" if expression[at] == "'" else "no part of a filter"
+        raise BadFilter(expression, at, f"{expression[at]!r} begins {what}")
+    kind, text = str(match.lastgroup), match.group()
+    if kind == "name" and text.upper() in _WORDS:
+        kind, text = "word", text.upper()
+    return _Token(kind, text, at)
 
 
 class _Reader:
@@ -180,7 +256,7 @@ class _Reader:
         return BadFilter(self._expression, self.token.position, text)
 
     def unexpected(self, wanted: str) -> BadFilter:
-        found = repr(self.token.text) if self.token.text else "the end"
+        found = repr(self.token.text[:_MAX_QUOTED]) if self.token.text else "the end"
         return self.problem(f"expected {wanted}, found {found}")
 
     def accept(self, *texts: str) -> str:
@@ -336,7 +412,8 @@ class _Reader:
 
     def _number(self, token: _Token) -> Constant:
         if token.kind == "whole":
-            value = int(token.text.rstrip("lL"))
+            digits = token.text.rstrip("lL")
+            value = int(digits) if len(digits) <= _LONG_DIGITS else _LONG
             if value >= _LONG:
                 raise self.problem("the number does not fit 64 bits")
             return Constant(value)

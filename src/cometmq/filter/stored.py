@@ -35,6 +35,8 @@ class Matches:
     chunks: list[memoryview]
     count: int
     size_bytes: int
+    #: Of the properties of all records that were looked at.
+    looked_bytes: int = 0
 
 
 def matching(
@@ -43,7 +45,8 @@ def matching(
     """Keep the records of ``chunks`` (each of whole records) that match: ``matches`` gets the
     property bytes of all of them and says it of each."""
     places = [(chunk, at, size) for chunk in chunks for at, size in _records(chunk)]
-    verdicts = matches([stored_properties(chunk, at, size) for chunk, at, size in places])
+    properties = [stored_properties(chunk, at, size) for chunk, at, size in places]
+    verdicts = matches(properties)
     kept: list[memoryview] = []
     size_bytes = 0
     last: memoryview | None = None
@@ -57,7 +60,7 @@ def matching(
         stop = at + size
     if last is not None:
         kept.append(last[first:stop])
-    return Matches(kept, sum(verdicts), size_bytes)
+    return Matches(kept, sum(verdicts), size_bytes, sum(map(len, properties)))
 
 
 def _records(chunk: memoryview) -> Iterator[tuple[int, int]]:

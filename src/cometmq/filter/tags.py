@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 ALL = "*"
+#: What parts tags in the mind of whoever writes an expression, or of a broker.
+_PARTING = "|,"
 _SEPARATOR = "||"
+#: In one expression; whoever filters compares with all of them.
+MAX_TAGS = 4_096
 _CACHE_LIMIT = 65_536
+#: The codes of longer tags are not remembered: a tag may have as many characters as properties.
+_CACHED_CHARS = 64
 _codes: dict[str, int] = {}
 
 
@@ -35,6 +41,8 @@ def tag_code(tag: str | None) -> int:
         return 0
     code = _codes.get(tag)
     if code is None:
+        if len(tag) > _CACHED_CHARS:
+            return java_hash(tag)
         if len(_codes) >= _CACHE_LIMIT:
             _codes.clear()
         code = _codes[tag] = java_hash(tag)
@@ -68,12 +76,44 @@ class TagFilter:
 def parse(expression: str | None) -> TagFilter:
     """Read an expression such as ``insert || update``.
 
-    Raises ValueError when there are separators and no tag between them.
+    Raises ValueError when there are separators and no tag between them, or more than MAX_TAGS.
     """
     text = (expression or "").strip()
     if not text or text == ALL:
         return TagFilter(ALL, frozenset(), frozenset())
     tags = frozenset(part for part in map(str.strip, text.split(_SEPARATOR)) if part)
     if not tags:
-        raise ValueError(f"tag expression {expression!r} names no tag; use * for every message")
+        raise ValueError(
+            f"tag expression {text[:_CACHED_CHARS]!r} names no tag; use * for every message"
+        )
+    if len(tags) > MAX_TAGS:
+        raise ValueError(
+            f"tag expression {text[:_CACHED_CHARS]!r}... names {len(tags)} tags, the limit is "
+            f"{MAX_TAGS}: use * and filter in the consumer"
+        )
     return TagFilter(text, tags, frozenset(map(tag_code, tags)))
+
+
+def problem_of(tag: str) -> str:
+    """Why no expression can name a tag of a message, on any broker; empty for a good one."""
+    if tag.strip() != tag or not tag:
+        return "is empty, or begins or ends with a blank"
+    if _SEPARATOR in tag:
+        return f"holds {_SEPARATOR!r}, which parts tags"
+    return ""
+
+
+def parse_exactly(expression: str | None) -> TagFilter:
+    """As :func:`parse`, for an expression that a user of this project writes: one that would most
+    likely never match raises ValueError, which says how to write it."""
+    wanted = parse(expression)
+    for tag in sorted(wanted.tags):
+        signs = [sign for sign in _PARTING if sign in tag]
+        if signs or tag == ALL:
+            problem = f"the sign {signs[0]!r}" if signs else "what stands for every message"
+            raise ValueError(
+                f"tag expression {expression!r}: the tag {tag!r} holds {problem}. Write a || b for "
+                "messages tagged a or b, and * alone for every message; a tag of such signs can "
+                "be asked for with SQL92 only: TAGS = '...'"
+            )
+    return wanted

@@ -122,7 +122,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def delay_level(self) -> int:
         """The delay level asked for; 0 when none was."""
         text = self.properties.get(props.DELAY, "")
-        return int(text) if text.isascii() and text.isdigit() else 0
+        return int(text[:9]) if text.isascii() and text.isdigit() else 0
 
     @property
     def born_address(self) -> str:

@@ -39,6 +39,8 @@ FORBIDDEN_TO_SEND: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
+#: Topics whose messages wait there for another one; clients get them from that one alone.
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 MAX_NAME_CHARACTERS: Final = 127

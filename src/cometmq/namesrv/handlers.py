@@ -6,15 +6,17 @@ key-value file waits for the disk and therefore runs in the task lane.
 
 from __future__ import annotations
 
+import heapq
 import logging
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.net.router import Reply
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import KvTable, TopicList
+from cometmq.protocol.bodies import KvTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import encode_json
 
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Request
 
 log = logging.getLogger(__name__)
+
+#: Characters of a topic that an answer repeats.
+TOPIC_SHOWN: Final = 512
+#: Names that are sorted, and encoded, at once.
+RUN_NAMES: Final = 1_024
 
 
 class RouteHandlers:
@@ -58,8 +65,8 @@ class RouteHandlers:
         if body is None:
             raise BadRequest(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {topic}; create it, or send to "
-                "a broker that creates topics (autoCreateTopicEnable)",
+                f"No topic route info in name server for the topic: {topic[:TOPIC_SHOWN]}; create "
+                "it, or send to a broker that creates topics (autoCreateTopicEnable)",
             )
         return Reply(body=body)
 
@@ -81,7 +88,16 @@ class RouteHandlers:
         for some in self._routes.topics(cluster):
             names.update(some)
             await slices.pause()
-        return Reply(body=encode_json(TopicList(sorted(names))))
+        # Sorted and encoded in runs: there may be millions, and others wait meanwhile.
+        left, runs = iter(names), []
+        while run := sorted(islice(left, RUN_NAMES)):
+            runs.append(run)
+            await slices.pause()
+        merged, pieces = heapq.merge(*runs), []
+        while some := list(islice(merged, RUN_NAMES)):
+            pieces.append(encode_json(some)[1:-1])
+            await slices.pause()
+        return Reply(body=b'{"topicList":[' + b",".join(pieces) + b"]}")
 
     def system_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
         """304: topics that clusters and brokers are named after."""

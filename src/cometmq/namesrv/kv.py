@@ -16,7 +16,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from cometmq.core.errors import CometError, ProtocolError, StoreCorrupt
+from cometmq.core.errors import BadRequest, CometError, ProtocolError, StoreCorrupt
+from cometmq.protocol.bodies import KvTable
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.fastjson import encode_json, parse_json
 from cometmq.store.files import Files, PosixFiles, read_file, write_file_atomically
 
@@ -24,6 +26,15 @@ log = logging.getLogger(__name__)
 
 #: Where the queues of ordered topics are kept (upstream: NamesrvUtil.java).
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+
+#: Characters of a namespace and of a key, and of a value: an order configuration names brokers.
+NAME_LENGTH_MAX: Final = 512
+VALUE_LENGTH_MAX: Final = 64 * 1024
+NAMESPACES_MAX: Final = 256
+#: Characters of all keys and values together. Each change writes all of them.
+TOTAL_LENGTH_MAX: Final = 4 * 1024 * 1024
+#: What an entry counts beside its characters.
+_ENTRY_LENGTH: Final = 16
 
 
 class _KvFile(Struct, rename="camel"):
@@ -40,6 +51,8 @@ class KvTables:
         self._backup = path.with_name(path.name + ".bak")
         self._files: Files = files or PosixFiles()
         self._tables: dict[str, dict[str, str]] = {}
+        self._length = 0
+        self._encoded: dict[str, bytes] = {}
         self._writing = asyncio.Lock()
         self._changes = 0
         self._written = 0
@@ -65,6 +78,11 @@ class KvTables:
                 )
             else:
                 self._content = data
+                self._length = sum(
+                    _length_of(key, value)
+                    for table in self._tables.values()
+                    for key, value in table.items()
+                )
                 return
         if problem is not None:
             raise problem
@@ -77,21 +95,58 @@ class KvTables:
         """All keys of a namespace, None when it was never used."""
         return self._tables.get(namespace)
 
+    def encoded(self, namespace: str) -> bytes:
+        """:meth:`table` as the JSON that brokers and administrators get, b"" for nothing; made once
+        a change."""
+        found = self._encoded.get(namespace)
+        if found is None:
+            table = self._tables.get(namespace)
+            if not table:
+                return b""
+            found = self._encoded[namespace] = encode_json(KvTable(table))
+        return found
+
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value and wait until it is on disk.
 
         Raises CometError when the file cannot be written; the value holds until a restart then.
+        Raises BadRequest (SYSTEM_ERROR) for what is too long or too much; nothing changes then.
         """
+        self._length += self._growth(namespace, key, value)
         self._tables.setdefault(namespace, {})[key] = value
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
         """Remove a key and wait until the disk knows; errors as in :meth:`put`."""
-        if self._tables.get(namespace, {}).pop(key, None) is not None:
+        value = self._tables.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._length -= _length_of(key, value)
             await self._save()
+
+    def _growth(self, namespace: str, key: str, value: str) -> int:
+        """How much longer a value makes the tables. Raises BadRequest when that is too long."""
+        for what, text, most in (
+            ("namespace", namespace, NAME_LENGTH_MAX),
+            ("key", key, NAME_LENGTH_MAX),
+            ("value", value, VALUE_LENGTH_MAX),
+        ):
+            if len(text) > most:
+                raise _refused(f"the {what} has {len(text)} characters", most)
+        table = self._tables.get(namespace)
+        if table is None and len(self._tables) >= NAMESPACES_MAX:
+            raise _refused(f"there are {len(self._tables)} namespaces", NAMESPACES_MAX)
+        old = None if table is None else table.get(key)
+        growth = _length_of(key, value) - (0 if old is None else _length_of(key, old))
+        if growth > 0 and self._length + growth > TOTAL_LENGTH_MAX:
+            raise _refused(
+                f"all keys and values would have {self._length + growth} characters",
+                TOTAL_LENGTH_MAX,
+            )
+        return growth
 
     async def _save(self) -> None:
         self._changes += 1
+        self._encoded.clear()
         mine = self._changes
         async with self._writing:
             # Changes that came while another write was under way leave in one.
@@ -115,3 +170,14 @@ class KvTables:
             write_file_atomically(files, str(self._backup), self._content, durable=False)
         write_file_atomically(files, str(self._path), data, durable=True)
         self._content = data
+
+
+def _length_of(key: str, value: str) -> int:
+    return len(key) + len(value) + _ENTRY_LENGTH
+
+
+def _refused(what: str, most: int) -> BadRequest:
+    return BadRequest(
+        ResponseCode.SYSTEM_ERROR,
+        f"key not set: {what}; this name server takes at most {most}",
+    )

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import BadRequest
 from cometmq.core.slices import Slices
+from cometmq.namesrv.bounds import check_count
 from cometmq.namesrv.kv import ORDER_TOPIC_NAMESPACE
 from cometmq.namesrv.routes import QueueLayout, Registration
 from cometmq.net.router import Reply
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import DataVersion, KvTable
+from cometmq.protocol.bodies import DataVersion
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, encode_json, parse_json
 from cometmq.protocol.fields import truth
@@ -90,7 +91,9 @@ class BrokerHandlers:
                 broker.broker_name, rival, broker.broker_addr,
                 "both are alive: one of them has to be stopped",
             )  # fmt: skip
-        result = routes.register(broker, content, peer, self._clock.monotonic_ms())
+        result = routes.register(
+            broker, content, peer, self._clock.monotonic_ms(), peer.address.rpartition(":")[0]
+        )
         if is_new:
             log.info(
                 "broker registered name=%s id=%d address=%s cluster=%s peer=%s",
@@ -103,10 +106,9 @@ class BrokerHandlers:
         if peer not in self._watched:
             self._watched.add(peer)
             peer.on_close.append(self._closed)
-        order = self._kv.table(ORDER_TOPIC_NAMESPACE)
         return Reply(
             header=h.RegisterBrokerResponse(result.ha_server_addr, result.master_addr),
-            body=encode_json(KvTable(order)) if order else b"",
+            body=self._kv.encoded(ORDER_TOPIC_NAMESPACE),
         )
 
     async def _read(self, request: Request[h.RegisterBroker]) -> Registration:
@@ -118,6 +120,7 @@ class BrokerHandlers:
         topics: dict[str, QueueLayout] = {}
         for piece in reader.pieces(lambda version: routes.wants_topics(broker, version)):
             topics |= routes.layouts(piece)
+            check_count("topics of one broker", len(topics), routes.limits.topics)
             await slices.pause()
         return Registration(
             reader.data_version, topics if reader.has_topics else None, reader.filter_servers
@@ -127,14 +130,15 @@ class BrokerHandlers:
         """104: a broker stops."""
         broker = request.header
         async with self._changing:
-            self._routes.unregister(broker)
-        log.info(
-            "broker unregistered name=%s id=%d address=%s peer=%s",
-            broker.broker_name,
-            broker.broker_id,
-            broker.broker_addr,
-            peer.address,
-        )
+            was_known = self._routes.unregister(broker)
+        if was_known:
+            log.info(
+                "broker unregistered name=%s id=%d address=%s peer=%s",
+                broker.broker_name,
+                broker.broker_id,
+                broker.broker_addr,
+                peer.address,
+            )
         return Reply()
 
     def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:

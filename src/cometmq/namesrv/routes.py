@@ -10,12 +10,23 @@ have the same queues, so each text is there once, and nothing else is kept to an
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from cometmq.namesrv.bounds import (
+    LAYOUT_BYTES,
+    Limits,
+    check_count,
+    check_numbers,
+    check_texts,
+    check_topic_names,
+    size_of,
+)
 from cometmq.protocol.bodies import ClusterBroker, ClusterInfo, DataVersion, TopicConfig, TopicList
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData, QueueData
@@ -60,23 +71,30 @@ class Registration:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """One address that registered: when it was last heard, and over which connection."""
+    """One address that registered: when it was last heard, over which connection, from which
+    machine, and the broker names that have it."""
 
     last_seen_ms: int
     data_version: DataVersion
     channel: object
     ha_server_addr: str
+    host: str
+    names: set[str]
 
 
 @dataclass(slots=True)
 class _Broker:
     """One broker name: its cluster, the address of each of its ids, its topics, and the texts that
-    stand for it in a route."""
+    stand for it in a route. ``clusters`` are all that it registered in. ``layouts`` is at least the
+    number of ways in which queues of its topics are; ``topic_bytes`` is what the topics take."""
 
     name: str
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
     topics: dict[str, QueueLayout] = field(default_factory=dict)
+    clusters: set[str] = field(default_factory=set)
+    layouts: int = 0
+    topic_bytes: int = 0
     text: bytes = b""
     queues_text: bytes = b""
 
@@ -93,12 +111,16 @@ class _Broker:
 class RouteTable:
     """Brokers, clusters and topics of one name server.
 
-    ``expiry_ms`` is how long a silent broker stays.
+    ``expiry_ms`` is how long a silent broker stays; ``limits`` is what is taken at most.
     """
 
-    def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS) -> None:
+    def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS, limits: Limits | None = None) -> None:
         self._expiry_ms = expiry_ms
+        self.limits = limits or Limits()
         self._live: dict[str, _LiveBroker] = {}
+        self._over: dict[object, dict[str, None]] = {}  # addresses by connection
+        self._hosts: Counter[str] = Counter()  # addresses by the machine that registered them
+        self._topic_bytes = 0
         self._brokers: dict[str, _Broker] = {}  # in the order of their names
         self._clusters: dict[str, set[str]] = {}
         self._filter_servers: dict[str, list[str]] = {}
@@ -107,7 +129,11 @@ class RouteTable:
     # ------------------------------------------------------------------------------ brokers come
 
     def layouts(self, topics: Mapping[str, TopicConfig]) -> dict[str, QueueLayout]:
-        """Topics as a registration holds them; equal queues, and names, are there once."""
+        """Topics as a registration holds them; equal queues, and names, are there once.
+
+        Raises BadRequest for a name that is too long, and for numbers of more than 32 bits.
+        """
+        check_topic_names(topics, self.limits)
         layout = self._layout
         return {
             sys.intern(name): layout(
@@ -120,6 +146,7 @@ class RouteTable:
         key = perm, read, flag, write
         found = self._layouts.get(key)
         if found is None:
+            check_numbers(perm=perm, readQueueNums=read, topicSysFlag=flag, writeQueueNums=write)
             if len(self._layouts) >= _SHARED_LAYOUTS:
                 self._layouts.clear()
             text = encode_json(QueueData("", read, write, perm, flag)).partition(b",")[2]
@@ -139,34 +166,110 @@ class RouteTable:
         )
 
     def register(
-        self, broker: RegisterBroker, content: Registration, channel: object, now_ms: int
+        self,
+        broker: RegisterBroker,
+        content: Registration,
+        channel: object,
+        now_ms: int,
+        host: str = "",
     ) -> Registered:
-        """A broker says that it lives, where, and which topics it has.
+        """A broker says over a connection from ``host`` that it lives, where, and which topics it
+        has.
 
-        Topics that a registration lacks stay: a broker registers a created topic alone.
+        Topics that a registration lacks stay: a broker registers a created topic alone. Raises
+        BadRequest for what is over a bound; nothing has changed then.
         """
         name, address = broker.broker_name, broker.broker_addr
         wanted = self.wants_topics(broker, content.version)
         assert content.topics is not None or not wanted
-        self._clusters.setdefault(broker.cluster_name, set()).add(name)
         known = self._brokers.get(name)
+        topics = content.topics if wanted and content.topics else {}
+        self._check_broker(broker, content, channel, host)
+        layouts, topic_bytes = self._check_topics(known, topics)
+        self._clusters.setdefault(broker.cluster_name, set()).add(name)
         if known is None:
             known = _Broker(name, broker.cluster_name)
             self._brokers = dict(sorted([*self._brokers.items(), (name, known)]))
+        known.clusters.add(broker.cluster_name)
         self._displace(known, broker.broker_id, address, channel)
-        if wanted and content.topics:
-            known.topics.update(content.topics)
-        self._live[address] = _LiveBroker(now_ms, content.version, channel, broker.ha_server_addr)
+        if topics:
+            known.topics.update(topics)
+            self._resize(known, topic_bytes, layouts)
+        former = self._drop(address)
+        names = {name} if former is None else former.names | {name}
+        self._live[address] = _LiveBroker(
+            now_ms, content.version, channel, broker.ha_server_addr, host, names
+        )
+        self._over.setdefault(channel, {})[address] = None
+        self._hosts[host] += 1
         self._filter_servers.pop(address, None)
         if content.filter_servers:
             self._filter_servers[address] = content.filter_servers
         return self._master_of(known) if broker.broker_id != MASTER_ID else Registered()
+
+    def _check_broker(
+        self, broker: RegisterBroker, content: Registration, channel: object, host: str
+    ) -> None:
+        """Raises BadRequest when a broker is one too many, or says too much of itself."""
+        limits, address = self.limits, broker.broker_addr
+        check_texts(broker, content.filter_servers, limits)
+        over = self._over.get(channel, {})
+        if address not in over:
+            check_count("brokers on one connection", len(over) + 1, limits.connection_brokers)
+        live = self._live.get(address)
+        if live is None:
+            check_count("brokers", len(self._live) + 1, limits.brokers)
+        elif broker.broker_name not in live.names:
+            check_count("brokers at one address", len(live.names) + 1, limits.address_names)
+        if live is None or live.host != host:
+            check_count("brokers of one machine", self._hosts[host] + 1, limits.host_brokers)
+        known = self._brokers.get(broker.broker_name)
+        if known is None:
+            check_count("broker names", len(self._brokers) + 1, limits.brokers)
+            return
+        if broker.broker_id not in known.addresses and address not in known.addresses.values():
+            count = len(known.addresses) + 1
+            check_count("addresses of one broker", count, limits.name_addresses)
+        clusters = len({*known.clusters, broker.cluster_name})
+        check_count("clusters of one broker", clusters, limits.name_clusters)
+
+    def _check_topics(
+        self, known: _Broker | None, topics: Mapping[str, QueueLayout]
+    ) -> tuple[int, int]:
+        """The ways in which queues of a broker are, and what its topics take, when it has got these
+        too. Raises BadRequest when that is too much."""
+        limits = self.limits
+        held = {} if known is None else known.topics
+        layouts, size_bytes = (0, 0) if known is None else (known.layouts, known.topic_bytes)
+        if not topics:
+            return layouts, size_bytes
+        new = list(filterfalse(held.__contains__, topics))
+        check_count("topics of one broker", len(held) + len(new), limits.topics)
+        layouts += len(set(topics.values()))
+        if layouts > limits.layouts:
+            texts = {layout.text for layout in held.values()}
+            layouts = len(texts.union([layout.text for layout in topics.values()]))
+            check_count("kinds of queues of one broker", layouts, limits.layouts)
+        added = size_of(new, len(new))
+        former = 0 if known is None else known.layouts
+        total = self._topic_bytes + added + (layouts - former) * LAYOUT_BYTES
+        if added:
+            check_count("bytes for the topics of all brokers", total, limits.topic_bytes)
+        return layouts, size_bytes + added
+
+    def _resize(self, known: _Broker, topic_bytes: int, layouts: int) -> None:
+        """Account for what a broker's topics take by now."""
+        grown = (layouts - known.layouts) * LAYOUT_BYTES
+        self._topic_bytes += topic_bytes - known.topic_bytes + grown
+        known.topic_bytes, known.layouts = topic_bytes, layouts
 
     def _displace(self, known: _Broker, broker_id: int, address: str, channel: object) -> None:
         """Put an address under its id. Another one of the same broker there is gone."""
         former = known.addresses.get(broker_id, address)
         _place(known, broker_id, address)
         live = self._live.get(former)
+        if former != address and live is not None:
+            live.names.discard(known.name)
         if former != address and live is not None and live.channel is channel:
             self._forget(former)
 
@@ -202,16 +305,19 @@ class RouteTable:
 
     # -------------------------------------------------------------------------------- brokers go
 
-    def unregister(self, broker: BrokerIdentity) -> None:
-        """A broker says that it stops. An id that another address took over meanwhile stays."""
+    def unregister(self, broker: BrokerIdentity) -> bool:
+        """A broker says that it stops; False when it is not known as that. An id that another
+        address took over meanwhile stays."""
         known = self._brokers.get(broker.broker_name)
-        if known is not None and known.addresses.get(broker.broker_id) == broker.broker_addr:
-            self._forget(broker.broker_addr)
+        if known is None or known.addresses.get(broker.broker_id) != broker.broker_addr:
+            return False
+        self._forget(broker.broker_addr)
+        return True
 
     def channel_closed(self, channel: object) -> list[str]:
         """A connection ended: the brokers that registered over it last are gone. Their addresses
-        are given back."""
-        gone = [address for address, live in self._live.items() if live.channel is channel]
+        are given back. Takes time for what was registered over it, not for all brokers."""
+        gone = list(self._over.get(channel, ()))
         for address in gone:
             self._forget(address)
         return gone
@@ -231,20 +337,35 @@ class RouteTable:
 
     def _forget(self, address: str) -> None:
         """Take an address out of every table; with its last address a broker name goes too."""
-        self._live.pop(address, None)
+        live = self._drop(address)
         self._filter_servers.pop(address, None)
-        for broker in list(self._brokers.values()):
-            held = [key for key, at in broker.addresses.items() if at == address]
-            for broker_id in held:
+        for name in () if live is None else live.names:
+            broker = self._brokers[name]
+            for broker_id in [key for key, at in broker.addresses.items() if at == address]:
                 del broker.addresses[broker_id]
-            if not broker.addresses:
-                self._forget_name(broker.name)
-            elif held:
+            if broker.addresses:
                 broker.moved()
+            else:
+                self._forget_name(name)
+
+    def _drop(self, address: str) -> _LiveBroker | None:
+        """Take an address from those that are alive, and from its connection's."""
+        live = self._live.pop(address, None)
+        if live is not None:
+            over = self._over[live.channel]
+            del over[address]
+            if not over:
+                del self._over[live.channel]
+            self._hosts[live.host] -= 1
+            if not self._hosts[live.host]:
+                del self._hosts[live.host]
+        return live
 
     def _forget_name(self, name: str) -> None:
-        del self._brokers[name]
-        for cluster, names in list(self._clusters.items()):
+        broker = self._brokers.pop(name)
+        self._resize(broker, 0, 0)
+        for cluster in broker.clusters:
+            names = self._clusters[cluster]
             names.discard(name)
             if not names:
                 del self._clusters[cluster]
@@ -313,7 +434,9 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, in all clusters or in one."""
         for name in self._clusters.get(cluster, ()) if cluster else self._brokers:
-            self._brokers[name].topics.pop(topic, None)
+            broker = self._brokers[name]
+            if broker.topics.pop(topic, None) is not None:
+                self._resize(broker, broker.topic_bytes - size_of([topic], 1), broker.layouts)
 
     # ------------------------------------------------------------------------------------- lists
 

@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
 from cometmq.core.errors import (
     BrokerRefused,
     CometError,
+    LocalProtocolError,
     NotConnected,
     RemoteProtocolError,
     RequestTimedOut,
@@ -26,6 +30,7 @@ from cometmq.net.tasks import ended
 from cometmq.protocol.codes import Language, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
 from cometmq.protocol.frame import JSON, Request, Response
+from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -47,6 +52,17 @@ _MAX_IN_FLIGHT: Final = 16_384
 _MAX_INBOUND: Final = 256
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 _EVENTS_A_TURN: Final = 512
+#: What encoding raises for fields of wrong types, text that UTF-8 has not, numbers too large.
+_ENCODE_ERRORS: Final = (
+    CometError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+    msgspec.MsgspecError,
+)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -55,9 +71,37 @@ def split_address(address: str) -> tuple[str, int]:
     Raises NotConnected when it is not of that form.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535:
+    if not colon or not (port.isdecimal() and len(port) <= 5) or int(port) > 65_535:
         raise NotConnected(address, "an address has the form host:port")
     return host.strip("[]"), int(port)
+
+
+def _checked(code: object, body: bytes) -> bytes:
+    """The bytes of a body, which nobody changes any more. One that is none would break the write
+    that all requests of a turn share: it raises LocalProtocolError."""
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise LocalProtocolError(f"its body is {type(body).__name__}; give bytes")
+        body = bytes(body)
+    # The other side cannot read on behind a code that its header has no room for.
+    if not (isinstance(code, int) and -0x8000_0000 <= code < 0x8000_0000):
+        raise LocalProtocolError("a code is a whole number of 32 bits")
+    return body
+
+
+def _check_size(head: bytes, body: bytes) -> None:
+    """Raises LocalProtocolError for a frame on which servers close the connection, which would
+    cost all requests on it."""
+    if len(head) + len(body) > MAX_FRAME_BYTES:
+        raise LocalProtocolError(
+            f"its header has {len(head)} bytes and its body {len(body)}; the limit for both is "
+            f"{MAX_FRAME_BYTES}"
+        )
+
+
+def _not_sent(address: str, code: int, error: Exception) -> LocalProtocolError:
+    told = str(error) if isinstance(error, CometError) else repr(error)
+    return LocalProtocolError(f"request {code!r} to {address} was not sent: {told}")
 
 
 class Remoting:
@@ -118,8 +162,9 @@ class Remoting:
     ) -> Response:
         """Send a request and wait for its response, whatever its code.
 
-        Raises NotConnected (no connection, or it broke before the answer) and RequestTimedOut after
-        ``timeout_ms``, which counts the opening of a connection too.
+        Raises NotConnected (no connection, or it broke before the answer), RequestTimedOut after
+        ``timeout_ms``, which counts the opening of a connection too, and LocalProtocolError, at
+        once, for a request that cannot be encoded or that no server takes.
         """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         link = self._links.get(address)
@@ -162,8 +207,8 @@ class Remoting:
     ) -> None:
         """Send a request that nobody answers. Returning means that it is on its way, no more.
 
-        Raises NotConnected, or RequestTimedOut when the other side takes no bytes for
-        ``timeout_ms``.
+        Raises NotConnected, RequestTimedOut when the other side takes no bytes for ``timeout_ms``,
+        and LocalProtocolError as :meth:`request`.
         """
         link = self._links.get(address)
         if link is None or link.blocked:
@@ -271,16 +316,22 @@ class _Link(asyncio.Protocol):
             return self.lost
         waiter: asyncio.Future[_Outcome] = self._loop.create_future()
         connection = self.connection
-        opaque, head = connection.encode_request(
-            code, header, waiter, deadline_ms, body_bytes=len(body), codec=codec
-        )
-        self._write(head, body)
-        if deadline_ms < self._timer_ms:
-            self._arm(deadline_ms)
-        if connection.in_flight >= self._owner.max_in_flight:
-            self.blocked = True
+        opaque = -1
         try:
+            body = _checked(code, body)
+            opaque, head = connection.encode_request(
+                code, header, waiter, deadline_ms, body_bytes=len(body), codec=codec
+            )
+            _check_size(head, body)
+            self._write(head, body)
+            if deadline_ms < self._timer_ms:
+                self._arm(deadline_ms)
+            if connection.in_flight >= self._owner.max_in_flight:
+                self.blocked = True
             return await waiter
+        except _ENCODE_ERRORS as error:
+            connection.forget(opaque)
+            raise _not_sent(self.address, code, error) from error
         finally:
             if waiter.cancelled():
                 connection.forget(opaque)
@@ -291,8 +342,16 @@ class _Link(asyncio.Protocol):
         """Send a request without response."""
         if self.lost is not None:
             raise NotConnected(self.address, self.lost.problem)
-        head = self.connection.encode_oneway(code, header, body_bytes=len(body), codec=codec)
-        self._write(head, body)
+        try:
+            body = _checked(code, body)
+            head = self.connection.encode_oneway(code, header, body_bytes=len(body), codec=codec)
+            _check_size(head, body)
+            self._write(head, body)
+        except _ENCODE_ERRORS as error:
+            raise _not_sent(self.address, code, error) from error
+        finally:
+            if self._unblocked:
+                self._review()
 
     async def wait_unblocked(self) -> None:
         """Wait until a request may be handed over, or the connection is gone."""
@@ -399,25 +458,30 @@ class _Link(asyncio.Protocol):
     async def _handle(self, handler: InboundHandler, request: Request[Any]) -> None:
         try:
             reply = await handler(self.address, request)
+            if reply is not None and not request.oneway and self.lost is None:
+                self._answer(request, reply)
         except CometError as error:
             self._refuse(request, error.code, error.remark)
-            return
         except Exception as error:
-            self._refuse(request, ResponseCode.SYSTEM_ERROR, f"handler failed: {error!r}")
+            # Spelled out: an answer that cannot be encoded would leave the other side waiting.
+            told = f"handler failed: {error!r}".encode("utf-8", "backslashreplace").decode()
+            self._refuse(request, ResponseCode.SYSTEM_ERROR, told)
             raise
         finally:
             self._inbound -= 1
-        if reply is None or request.oneway or self.lost is not None:
-            return
+
+    def _answer(self, request: Request[Any], reply: Reply) -> None:
+        body = _checked(request.code, reply.body)
         head = encode_response(
             request,
             reply.code,
             header=reply.header,
             ext=reply.ext,
             remark=reply.remark,
-            body_bytes=len(reply.body),
+            body_bytes=len(body),
         )
-        self._write(head, reply.body)
+        _check_size(head, body)
+        self._write(head, body)
 
     # ------------------------------------------------------------------ writing, bounds, time
 

@@ -9,6 +9,9 @@ Writes. Answers are collected and leave in one write, after the round of the loo
 not read either, for at most STALL_LIMIT_MS: clients share one connection for sends and heartbeats,
 and a stalled one would expire whole groups. After that it is read again as ``congested`` (sends are
 refused, what is urgent is served), and at WRITE_BOUND_BYTES it is closed.
+
+Requests that wait. Large ones are charged to the connection (memory.py); while they are more than
+its share it is not read.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.departures import Departures
+from cometmq.net.memory import PeerMemory, process_budget
 from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
 from cometmq.protocol.frame import JSON, decode_head
-from cometmq.protocol.framer import FrameTooLarge
+from cometmq.protocol.framer import MAX_HEADER_BYTES, FrameTooLarge
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.lookout import Lookout
+    from cometmq.net.memory import MemoryBudget
     from cometmq.net.router import Reply, Router
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.connection import Event
@@ -45,8 +50,6 @@ READ_BOUND_BYTES: Final = 256 * 1024
 WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
 STALL_LIMIT_MS: Final = 1_000
-#: Connections of one server when the machine sets no lower bound (see Server).
-MAX_PEERS: Final = 100_000
 #: A connection without any traffic is closed, as upstream's IdleStateHandler does.
 IDLE_LIMIT_MS: Final = 120_000
 
@@ -57,7 +60,8 @@ class Peer(asyncio.Protocol):
     """One accepted connection.
 
     ``address`` is "ip:port"; ``host_bytes`` the same as a record stores it (4 or 16 address bytes
-    and a 4-byte port). ``on_close`` callbacks run once, when the connection has ended.
+    and a 4-byte port). ``has_room`` says whether it may stay; None when that was asked before.
+    ``on_close`` callbacks run once, when the connection has ended.
     """
 
     def __init__(
@@ -67,19 +71,24 @@ class Peer(asyncio.Protocol):
         clock: Clock,
         watchdog: Watchdog,
         peers: dict[Peer, None],
-        max_peers: int = MAX_PEERS,
+        has_room: Callable[[], bool] | None = None,
         lookout: Lookout | None = None,
         departures: Departures | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
-        self._max_peers = max_peers
+        self._has_room = has_room
         self._lookout = lookout
         self._loop = asyncio.get_running_loop()
         self._departures = departures or Departures(watchdog)
-        self._connection: Connection[Waiter] = Connection()
+        self._budget = process_budget() if budget is None else budget
+        self.memory = PeerMemory(self._budget, self._loop, self._pause_reading, self._read_again)
+        self._connection: Connection[Waiter] = Connection(
+            account=self.memory, max_header_bytes=MAX_HEADER_BYTES
+        )
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
         self._out: list[bytes | memoryview] = []
@@ -103,7 +112,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """What this connection holds in memory: bytes not served yet and bytes not sent yet."""
+        """Bytes not served yet and bytes not sent yet."""
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._connection.buffered_bytes + unsent
 
@@ -112,7 +121,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        if len(self._peers) >= self._max_peers:
+        if self._has_room is not None and not self._has_room():
             log.warning("connection refused reason=%d connections are open", len(self._peers))
             self._transport.abort()
             return
@@ -126,6 +135,11 @@ class Peer(asyncio.Protocol):
         self.last_read_ms = now_ns // 1_000_000
         if self._lookout is not None:
             self._lookout.arrived(now_ns)
+        budget = self._budget
+        budget.moved_bytes += len(data)
+        if budget.moved_bytes > budget.look_bytes:
+            self._loop.call_soon(budget.shed)
+            budget.moved_bytes = 0
         self._connection.receive_data(data)
         if not self._turn_due:
             self._turn()
@@ -135,6 +149,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.memory.close()
         self._peers.pop(self, None)
         self._backlog.clear()
         self._out.clear()
@@ -259,7 +274,14 @@ class Peer(asyncio.Protocol):
             # uvloop raises on a transport that is closing; its connection_lost is on the way.
             log.debug("write failed peer=%s error=%s", self.address, error)
             return
-        if not self._writable and transport.get_write_buffer_size() > WRITE_BOUND_BYTES:
+        if self._writable:
+            return
+        budget = self._budget
+        budget.moved_bytes += len(data)
+        if budget.moved_bytes > budget.look_bytes:
+            self._loop.call_soon(budget.shed)
+            budget.moved_bytes = 0
+        if transport.get_write_buffer_size() > WRITE_BOUND_BYTES:
             log.warning("connection closed peer=%s reason=does not read its answers", self.address)
             transport.abort()
 
@@ -278,7 +300,13 @@ class Peer(asyncio.Protocol):
             self._reading = False
             self._transport.pause_reading()
 
+    def _read_again(self) -> None:
+        if self._writable or self.congested:
+            self._resume_reading()
+
     def _resume_reading(self) -> None:
+        if self.memory.is_full:
+            return
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True
             self._transport.resume_reading()

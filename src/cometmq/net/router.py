@@ -101,6 +101,9 @@ class Router:
                 self._task_handlers[code] = cast("TaskHandler", handler)
             else:
                 self._loop_handlers[code] = cast("LoopHandler", handler)
+        self._max_body_bytes = {code: REGISTRY[code].max_body_bytes for code in handlers}
+        self._bodiless = frozenset(code for code in handlers if not REGISTRY[code].max_body_bytes)
+        self._urgent = frozenset(code for code in handlers if REGISTRY[code].urgent)
 
     def handle(self, peer: Peer, event: Event[Any]) -> None:
         """Serve one event of ``peer``. Never raises for what a peer sent."""
@@ -112,6 +115,8 @@ class Router:
             return
         handler = self._loop_handlers.get(event.code)
         try:
+            if event.charge is not None or (event.body and event.code in self._bodiless):
+                self._check_size(event)
             if self.hooks or event.code in self._guarded:
                 self._admit(peer, event)
             if handler is not None:
@@ -176,6 +181,27 @@ class Router:
                 f"{peer.address}: run it on the server's machine, or set remoteAdminEnable=true",
             )
 
+    def _check_size(self, request: Request[Any]) -> None:
+        size_bytes = len(request.body)
+        allowed = self._max_body_bytes.get(request.code, size_bytes)  # none: not supported
+        if size_bytes > allowed:
+            name = _name(request.code)
+            request.drop_body()
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"a {name} request has no body, this one came with {size_bytes} bytes: leave it out"
+                if not allowed
+                else f"the body of a {name} request may have {allowed} bytes, not {size_bytes}",
+            )
+        charge = request.charge
+        if charge is not None and charge.account.is_exhausted and request.code not in self._urgent:
+            request.drop_body()
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]the requests and answers that wait fill the memory that connections "
+                "may use: send again later",
+            )
+
     def _start(self, peer: Peer, request: Request[Any]) -> None:
         handler = self._task_handlers.get(request.code)
         if handler is None:
@@ -193,16 +219,23 @@ class Router:
         except Exception as error:
             reply = _failure(peer, request, error)
         finally:
-            peer.running_tasks -= 1
+            end_task(peer)
         if reply is not None:
             self.finish(peer, request, reply)
 
 
 def begin_task(peer: Peer) -> None:
-    """Count one more slow request of ``peer``; whoever runs it counts it down when it ends.
+    """Count one more slow request of ``peer``; whoever runs it calls :func:`end_task`.
 
-    Raises BadRequest (SYSTEM_BUSY) at the bound.
+    Raises BadRequest (SYSTEM_BUSY) at the bound of the connection or of the process.
     """
+    budget = peer.memory.budget
+    if budget.tasks >= budget.max_tasks:
+        raise BadRequest(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD]{budget.tasks} slow requests of all connections are running: send again "
+            "later",
+        )
     if peer.running_tasks >= MAX_TASKS_PER_PEER:
         raise BadRequest(
             ResponseCode.SYSTEM_BUSY,
@@ -210,6 +243,17 @@ def begin_task(peer: Peer) -> None:
             "wait for their answers",
         )
     peer.running_tasks += 1
+    budget.tasks += 1
+
+
+def end_task(peer: Peer) -> None:
+    """A slow request of ``peer`` has ended."""
+    peer.running_tasks -= 1
+    peer.memory.budget.tasks -= 1
+
+
+def _name(code: int) -> str:
+    return REGISTRY[code].code.name if code in REGISTRY else str(code)
 
 
 def _failure(peer: Peer, request: Request[Any], error: Exception) -> Reply:

@@ -15,7 +15,9 @@ from collections.abc import Set
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.net.departures import Departures
-from cometmq.net.peer import IDLE_LIMIT_MS, MAX_PEERS, Peer
+from cometmq.net.descriptors import PROCESS, backlog, max_connections
+from cometmq.net.memory import process_budget
+from cometmq.net.peer import IDLE_LIMIT_MS, Peer
 from cometmq.net.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -23,19 +25,15 @@ if TYPE_CHECKING:
 
     from cometmq.core.clock import Clock
     from cometmq.net.lookout import Lookout
+    from cometmq.net.memory import MemoryBudget
     from cometmq.net.router import Router
     from cometmq.net.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
 FIRST_BYTE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
 SHED_SCAN_MS: Final = 1_000
-#: What all connections together may hold in memory; beyond it the largest are closed.
-MEMORY_BOUND_BYTES: Final = 1 << 30
-#: File descriptors that connections leave to the store.
-RESERVED_FILES: Final = 1_024
 _TLS_HANDSHAKE: Final = 0x16
 
 
@@ -58,6 +56,7 @@ class Server:
         tls: ssl.SSLContext | None = None,
         lookout: Lookout | None = None,
         reserve: Reserve | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._router = router
         self._clock = clock
@@ -68,7 +67,9 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._sockets: list[socket.socket] = []
         self._scanning = False
-        self._max_peers = max_connections()
+        self._budget = process_budget() if budget is None else budget
+        self._max_connections = max_connections()
+        self._undecided = 0  # accepted, and its first byte is awaited
         self.watchdog = watchdog or Watchdog(clock)
         self._departures = Departures(self.watchdog)
         # In the order of their coming, as all that is done to each of them should be.
@@ -78,6 +79,15 @@ class Server:
     def peers(self) -> Set[Peer]:
         """The connections that are open."""
         return self._peers.keys()
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections are open, those among them that have sent nothing yet."""
+        return len(self._peers) + self._undecided
+
+    def has_room(self) -> bool:
+        """Whether one more connection leaves the stores of this process enough descriptors."""
+        return self.open_connections < PROCESS.room(self, self._max_connections)
 
     async def listen(self, host: str, port: int) -> int:
         """Reserve ``host:port`` and serve it at once; port 0 picks a free one. Gives the port.
@@ -93,12 +103,15 @@ class Server:
         """Accept connections on a reserved socket, which the server owns from now on."""
         if not self._scanning:
             self._scanning = True
+            self._budget.servers.append(self._sizes)
             self._tasks.keep(self._close_idle, name="close idle connections", clock=self._clock)
             self._tasks.keep(self._shed_memory, name="bound buffers", clock=self._clock)
-        listener.listen(BACKLOG)
+        PROCESS.join(self)
+        waiting = backlog()
+        listener.listen(waiting)
         if self._tls is None:
             loop = asyncio.get_running_loop()
-            server = await loop.create_server(self._new_peer, sock=listener, backlog=BACKLOG)
+            server = await loop.create_server(self._new_peer, sock=listener, backlog=waiting)
             self._servers.append(server)
         else:
             self._sockets.append(listener)
@@ -106,6 +119,10 @@ class Server:
 
     async def close(self) -> None:
         """Stop listening, then close every connection after sending what is queued for it."""
+        if self._scanning:
+            self._budget.servers.remove(self._sizes)
+            self._budget.buffered_bytes.pop(id(self), None)
+            self._scanning = False
         for server in self._servers:
             server.close()
         for listener in self._sockets:
@@ -114,6 +131,7 @@ class Server:
             peer.close()
         # One turn lets the transports finish; what a dead peer does not take is dropped.
         await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
+        PROCESS.leave(self)
 
     def _new_peer(self) -> Peer:
         return Peer(
@@ -121,9 +139,11 @@ class Server:
             clock=self._clock,
             watchdog=self.watchdog,
             peers=self._peers,
-            max_peers=self._max_peers,
+            # With TLS a connection has its place since it was accepted.
+            has_room=self.has_room if self._tls is None else None,
             lookout=self._lookout,
             departures=self._departures,
+            budget=self._budget,
         )
 
     async def _accept(self, listener: socket.socket) -> None:
@@ -137,6 +157,12 @@ class Server:
                 log.warning("accept failed error=%s", error)
                 await self._clock.sleep_ms(100)
                 continue
+            if not self.has_room():
+                log.warning("connection refused reason=%d connections are open", len(self._peers))
+                accepted.close()
+                await asyncio.sleep(0)  # noqa: TID251 - others have their turn when many come
+                continue
+            self._undecided += 1
             self._tasks.spawn(self._adopt(accepted), name="first byte")
 
     async def _adopt(self, accepted: socket.socket) -> None:
@@ -154,19 +180,19 @@ class Server:
         except asyncio.CancelledError:
             accepted.close()
             raise
+        finally:
+            self._undecided -= 1
 
     async def _shed_memory(self) -> None:
         while True:
             await self._clock.sleep_ms(SHED_SCAN_MS)
-            total = sum([peer.buffered_bytes for peer in self.peers])
-            if total <= MEMORY_BOUND_BYTES:
-                continue
-            sizes = sorted(((peer.buffered_bytes, peer) for peer in self.peers), key=_size)
-            while total > MEMORY_BOUND_BYTES:
-                size, peer = sizes.pop()
-                total -= size
-                log.warning("connection closed peer=%s reason=holds %d bytes", peer.address, size)
-                peer.abort()
+            self._budget.shed()
+
+    def _sizes(self) -> list[tuple[int, Peer]]:
+        """What each connection holds; what of it is buffered is told to the budget."""
+        buffered = [(peer.buffered_bytes, peer) for peer in self.peers]
+        self._budget.buffered_bytes[id(self)] = sum([size for size, _ in buffered])
+        return [(size + peer.memory.held_bytes, peer) for size, peer in buffered]
 
     async def _close_idle(self) -> None:
         while True:
@@ -196,26 +222,6 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _size(pair: tuple[int, Peer]) -> int:
-    return pair[0]
-
-
-def max_connections() -> int:
-    """How many connections this process may accept, after asking for all files it may open."""
-    try:
-        import resource
-    except ImportError:  # Windows counts sockets apart from files
-        return MAX_PEERS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    if soft == resource.RLIM_INFINITY:
-        return MAX_PEERS
-    return max(min(soft - RESERVED_FILES, MAX_PEERS), soft // 2)
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> bytes:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field, json
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field, json
+
+#: Java's int and long. A longer number is refused where a body is read, with the field's name.
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 #: Values of a table that are encoded, or decoded, in one piece.
 PIECE_VALUES: Final = 256
@@ -26,15 +30,15 @@ class QueueKey(Body, frozen=True, order=True):
 
     topic: str
     broker_name: str
-    queue_id: int
+    queue_id: Int32
 
 
 class DataVersion(Body, frozen=True):
     """A table's version; equal only when all parts are. Only 5.x peers send a state version."""
 
-    counter: int = 0
-    timestamp: int = 0
-    state_version: int | UnsetType = UNSET
+    counter: Int64 = 0
+    timestamp: Int64 = 0
+    state_version: Int64 | UnsetType = UNSET
 
 
 def table_pieces(
@@ -63,11 +67,11 @@ class TopicConfig(Body, frozen=True):
     """One topic on one broker; also the answer to 351."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = 6
+    read_queue_nums: Int32 = 16
+    write_queue_nums: Int32 = 16
+    perm: Int32 = 6
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int32 = 0
     order: bool = False
 
 
@@ -163,10 +167,10 @@ class SubscriptionGroupConfig(Body, frozen=True):
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_consume_slowly: int = 1
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int32 = 1
     notify_consumer_ids_changed_enable: bool = True
 
 
@@ -182,9 +186,9 @@ class Subscription(Body, frozen=True):
 
     topic: str
     sub_string: str = "*"
-    sub_version: int = 0
+    sub_version: Int64 = 0
     tags_set: tuple[str, ...] = ()
-    code_set: tuple[int, ...] = ()
+    code_set: tuple[Int32, ...] = ()
     expression_type: str | None = "TAG"
     class_filter_mode: bool = False
 
@@ -248,7 +252,7 @@ class ClientConnection(Body, frozen=True):
     client_id: str
     client_addr: str
     language: str
-    version: int
+    version: Int32
 
 
 class ConsumerConnections(Body, frozen=True):
@@ -275,9 +279,9 @@ class GroupList(Body, frozen=True):
 class TopicOffset(Body, frozen=True):
     """One queue's range in the answer to 202."""
 
-    min_offset: int
-    max_offset: int
-    last_update_timestamp: int
+    min_offset: Int64
+    max_offset: Int64
+    last_update_timestamp: Int64
 
 
 class TopicStats(Body, frozen=True):
@@ -289,9 +293,9 @@ class TopicStats(Body, frozen=True):
 class ConsumeOffset(Body, frozen=True):
     """One queue's progress in the answer to 208."""
 
-    broker_offset: int
-    consumer_offset: int
-    last_timestamp: int
+    broker_offset: Int64
+    consumer_offset: Int64
+    last_timestamp: Int64
 
 
 class ConsumeStats(Body, frozen=True):

@@ -29,6 +29,9 @@ from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
 
 B = TypeVar("B", bound=Body)
 
+#: Deeper than any of these bodies.
+_MAX_DEPTH: Final = 16
+
 #: The names of enumerations, in the order in which Java, C++ and Go declare them.
 ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "consumeType": ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY"),
@@ -71,19 +74,22 @@ _TEXTS: Final = {
 def parse_client_body(data: bytes, cls: type[B]) -> B:
     """Read a body, in whichever way it says things. Raises BadRequest (code 1)."""
     try:
-        return parse_json(data, cls, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
-    except BadRequest:
+        return msgspec.json.decode(data, type=cls, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         plain = parse_json(data, dict[str, Any], dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
     try:
-        return msgspec.convert(_tidied(plain, _NAMES[cls]), cls, strict=False)
+        return msgspec.convert(_tidied(plain, _NAMES[cls], _MAX_DEPTH), cls, strict=False)
     except msgspec.ValidationError as error:
         raise BadRequest(ResponseCode.SYSTEM_ERROR, f"JSON body: {error}") from None
 
 
-def _tidied(value: Any, names: dict[str, str]) -> Any:
-    """The same under the names that are meant, without what says nothing."""
+def _tidied(value: Any, names: dict[str, str], depth: int) -> Any:
+    """The same under the names that are meant, without what says nothing. What lies deeper than
+    ``depth`` is in no body and is left out."""
+    if depth == 0 and isinstance(value, (list, dict)):
+        return None
     if isinstance(value, list):
-        return [_tidied(item, names) for item in value if item is not None]
+        return [_tidied(item, names, depth - 1) for item in value if item is not None]
     if not isinstance(value, dict):
         return value
     tidy: dict[str, Any] = {}
@@ -92,7 +98,7 @@ def _tidied(value: Any, names: dict[str, str]) -> Any:
         name = names.get(_folded(written), written)
         if item is not None and (item != "" or name in _TEXTS):
             known = name in ENUMERATIONS
-            tidy[name] = _enumerated(name, item) if known else _tidied(item, names)
+            tidy[name] = _enumerated(name, item) if known else _tidied(item, names, depth - 1)
     return tidy
 
 

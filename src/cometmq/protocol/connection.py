@@ -27,14 +27,22 @@ from cometmq.protocol.frame import (
     encode_head,
     lengths,
 )
-from cometmq.protocol.framer import Framer, RawFrame
+from cometmq.protocol.framer import MAX_FRAME_BYTES, Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
 
 if TYPE_CHECKING:
+    from cometmq.core.budget import Account
     from cometmq.protocol.headers import Header
 
 T = TypeVar("T")
 H = TypeVar("H")
+
+#: Requests with a header or a body of at least so many bytes are charged; others cost too little
+#: to be worth it, and are counted by number where they wait.
+CHARGED_HEADER_BYTES: Final = 1_024
+CHARGED_BODY_BYTES: Final = 4_096
+#: A text with one rare character takes four bytes for each of its others.
+_TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 #: The commonest header of all: done, and nothing to tell.
@@ -70,12 +78,28 @@ Event = Request[Any] | Rejected | Answered[T]
 
 
 class Connection(Generic[T]):
-    """Protocol state of one connection; ``T`` is the owner's token for a request it sent."""
+    """Protocol state of one connection; ``T`` is the owner's token for a request it sent. Large
+    requests are charged to ``account``."""
 
-    __slots__ = ("_broken", "_framer", "_language", "_next_opaque", "_pending", "unknown_responses")
+    __slots__ = (
+        "_account",
+        "_broken",
+        "_framer",
+        "_language",
+        "_next_opaque",
+        "_pending",
+        "unknown_responses",
+    )
 
-    def __init__(self, language: Language = Language.PYTHON) -> None:
-        self._framer = Framer()
+    def __init__(
+        self,
+        language: Language = Language.PYTHON,
+        *,
+        account: Account | None = None,
+        max_header_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._account = account
+        self._framer = Framer(max_header_bytes)
         self._broken: RemoteProtocolError | None = None
         self._language = language
         self._next_opaque = 0
@@ -125,6 +149,11 @@ class Connection(Generic[T]):
                         if not request.flag & FLAG_RESPONSE:
                             request.body = body
                             request.codec = JSON  # whatever a field of that name said
+                            if (
+                                len(header) >= CHARGED_HEADER_BYTES
+                                or len(body) >= CHARGED_BODY_BYTES
+                            ):
+                                self._charge(request, header)
                             append(request)
                             continue
             if not self._add_tolerantly(frame, events):
@@ -161,7 +190,15 @@ class Connection(Generic[T]):
             # Not the one that was raised: its traceback would hold the connection in a cycle.
             told = BadRequest(error.code, error.remark)
             return Rejected(request_of(head, head.ext, codec, body), told)
-        return request_of(head, fields, codec, body)
+        request = request_of(head, fields, codec, body)
+        if len(header) >= CHARGED_HEADER_BYTES or len(body) >= CHARGED_BODY_BYTES:
+            self._charge(request, header)
+        return request
+
+    def _charge(self, request: Request[Any], header: bytes) -> None:
+        if self._account is not None:
+            size_bytes = len(header) * _TEXT_FACTOR + len(request.body)
+            request.charge = self._account.charge(size_bytes)
 
     def encode_request(
         self,
@@ -175,10 +212,13 @@ class Connection(Generic[T]):
         extra: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
         """Remember ``token`` under a new opaque; gives the opaque and the bytes that the body of
-        ``body_bytes`` follows. ``extra`` are fields beyond the header's (signatures)."""
+        ``body_bytes`` follows. ``extra`` are fields beyond the header's (signatures).
+
+        What cannot be encoded raises, and is not remembered."""
         opaque = self._new_opaque()
+        head = self._encode(code, header, opaque, 0, body_bytes, codec, extra)
         self._pending[opaque] = (deadline_ms, token)
-        return opaque, self._encode(code, header, opaque, 0, body_bytes, codec, extra)
+        return opaque, head
 
     def encode_oneway(
         self,

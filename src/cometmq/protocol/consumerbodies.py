@@ -13,7 +13,15 @@ from typing import Any, Final, TypeVar
 from msgspec import Raw, ValidationError, convert, field
 
 from cometmq.core.errors import BadRequest
-from cometmq.protocol.bodies import Body, ClientConnection, ConsumeStats, QueueKey, Subscription
+from cometmq.protocol.bodies import (
+    Body,
+    ClientConnection,
+    ConsumeStats,
+    Int32,
+    Int64,
+    QueueKey,
+    Subscription,
+)
 from cometmq.protocol.fastjson import encode_json, object_map, parse_json
 
 T = TypeVar("T")
@@ -40,8 +48,8 @@ class QueueOffset(Body, frozen=True):
 
     topic: str
     broker_name: str
-    queue_id: int
-    offset: int
+    queue_id: Int32
+    offset: Int64
 
 
 class QueueOffsets(Body, frozen=True):
@@ -101,7 +109,7 @@ class BrokerConsumeStats(Body, frozen=True):
 
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
-    total_diff: int
+    total_diff: Int64
 
 
 # ------------------------------------------------------------------------------------ time, status
@@ -112,10 +120,10 @@ class QueueTimeSpan(Body, frozen=True):
     ``delay_time`` is the age of the next message to consume."""
 
     message_queue: QueueKey
-    min_time_stamp: int
-    max_time_stamp: int
-    consume_time_stamp: int
-    delay_time: int = 0
+    min_time_stamp: Int64
+    max_time_stamp: Int64
+    consume_time_stamp: Int64
+    delay_time: Int64 = 0
 
 
 class ConsumeTimeSpans(Body, frozen=True):
@@ -133,7 +141,7 @@ class ClientStatus(Body, frozen=True):
 class ClientStatusRead(Body, frozen=True):
     """:class:`ClientStatus` as it is read."""
 
-    message_queue_table: dict[str, int] = field(default_factory=dict)
+    message_queue_table: dict[str, Int64] = field(default_factory=dict)
 
 
 class ConsumerStatus(Body, frozen=True):
@@ -145,7 +153,7 @@ class ConsumerStatus(Body, frozen=True):
 class ConsumerStatusRead(Body, frozen=True):
     """:class:`ConsumerStatus` as it is read."""
 
-    consumer_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    consumer_table: dict[str, dict[str, Int64]] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------ running info
@@ -154,20 +162,20 @@ class ConsumerStatusRead(Body, frozen=True):
 class ProcessQueueInfo(Body, frozen=True):
     """What a consumer holds of one queue. Times are ms since the epoch, 0 for never."""
 
-    commit_offset: int = 0
-    cached_msg_min_offset: int = 0
-    cached_msg_max_offset: int = 0
-    cached_msg_count: int = 0
-    cached_msg_size_in_mi_b: int = field(default=0, name="cachedMsgSizeInMiB")
-    transaction_msg_min_offset: int = 0
-    transaction_msg_max_offset: int = 0
-    transaction_msg_count: int = 0
+    commit_offset: Int64 = 0
+    cached_msg_min_offset: Int64 = 0
+    cached_msg_max_offset: Int64 = 0
+    cached_msg_count: Int32 = 0
+    cached_msg_size_in_mi_b: Int64 = field(default=0, name="cachedMsgSizeInMiB")
+    transaction_msg_min_offset: Int64 = 0
+    transaction_msg_max_offset: Int64 = 0
+    transaction_msg_count: Int32 = 0
     locked: bool = False
-    try_unlock_times: int = 0
-    last_lock_timestamp: int = 0
+    try_unlock_times: Int64 = 0
+    last_lock_timestamp: Int64 = 0
     dropped: bool = field(default=False, name="droped")
-    last_pull_timestamp: int = 0
-    last_consume_timestamp: int = 0
+    last_pull_timestamp: Int64 = 0
+    last_consume_timestamp: Int64 = 0
 
 
 class TopicRates(Body, frozen=True):
@@ -179,7 +187,7 @@ class TopicRates(Body, frozen=True):
     consume_rt: float = field(default=0.0, name="consumeRT")
     consume_ok_tps: float = field(default=0.0, name="consumeOKTPS")
     consume_failed_tps: float = field(default=0.0, name="consumeFailedTPS")
-    consume_failed_msgs: int = 0
+    consume_failed_msgs: Int64 = 0
 
 
 class RunningInfo(Body, frozen=True):
@@ -210,7 +218,7 @@ class DirectResult(Body, frozen=True):
     auto_commit: bool = True
     consume_result: str = "CR_SUCCESS"
     remark: str | None = None
-    spent_time_mills: int = 0
+    spent_time_mills: Int64 = 0
 
 
 # --------------------------------------------------------------------------------------- producers
@@ -229,8 +237,8 @@ class ProducerInfo(Body, frozen=True):
     client_id: str
     remote_ip: str = field(name="remoteIP")
     language: str
-    version: int
-    last_update_timestamp: int
+    version: Int32
+    last_update_timestamp: Int64
 
 
 class ProducerTable(Body, frozen=True):

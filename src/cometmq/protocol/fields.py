@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeVar, get_args, get_origin
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
-from cometmq.core.errors import BadRequest
+from cometmq.core.errors import BadRequest, LocalProtocolError
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, title="int32")]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, title="int64")]
@@ -46,7 +46,11 @@ def stringify(value: object) -> str:
 
 
 def to_ext(header: Struct | None) -> dict[str, str]:
-    """The fields of a header as wire text; absent (None) fields are left out."""
+    """The fields of a header as wire text; absent (None) fields are left out.
+
+    Raises LocalProtocolError naming a field that is neither text nor a whole number nor a truth
+    value.
+    """
     if header is None:
         return {}
     ext: dict[str, str] = {}
@@ -55,8 +59,12 @@ def to_ext(header: Struct | None) -> dict[str, str]:
             ext[name] = value
         elif type(value) is int:
             ext[name] = str(value)
-        elif value is not None:
+        elif isinstance(value, str | int):  # also what enumerations and booleans are
             ext[name] = stringify(value)
+        elif value is not None:
+            raise LocalProtocolError(
+                f"header field {name} is {type(value).__name__}: give text or a whole number"
+            )
     return ext
 
 

@@ -28,6 +28,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from cometmq.core.budget import Charge
 from cometmq.core.errors import LocalProtocolError, RemoteProtocolError
 from cometmq.protocol.codes import OUR_VERSION, Language
 from cometmq.protocol.fields import Int32, stringify
@@ -49,9 +50,15 @@ _I32: Final = Packer(">i")
 _I16: Final = Packer(">h")
 
 
-class Request(Struct, Generic[H], gc=False, rename={"header": "extFields", "body": "-body"}):
+class Request(
+    Struct,
+    Generic[H],
+    gc=False,
+    rename={"header": "extFields", "body": "-body", "charge": "-charge"},
+):
     """One received request. ``header`` is the struct of its code, or a dict for codes that the
-    registry does not know. ``codec`` is the peer's, and the answer's."""
+    registry does not know. ``codec`` is the peer's, and the answer's. ``charge`` counts the memory
+    of a large request for as long as somebody holds it; no header can set it."""
 
     code: Int32
     header: H
@@ -62,6 +69,13 @@ class Request(Struct, Generic[H], gc=False, rename={"header": "extFields", "body
     remark: str | None = None
     body: bytes = b""
     codec: int = JSON
+    charge: Charge | None = None
+
+    def drop_body(self) -> None:
+        """The body is needed no more, though the request may wait."""
+        if self.charge is not None:
+            self.charge.give_back(len(self.body))
+        self.body = b""
 
     @property
     def oneway(self) -> bool:

@@ -24,6 +24,11 @@ MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
 #: A header holds short fields and at most 32 767 bytes of properties, six times that in escapes.
 MAX_HEADER_BYTES: Final = 1024 * 1024
 
+#: Pieces that may be of any size, what a small one is, and how large small ones are joined.
+_FREE_PIECES: Final = 64
+_SMALL_PIECE_BYTES: Final = 512
+_JOINED_BYTES: Final = 65_536
+
 _LENGTHS: Final = Struct(">II")
 
 
@@ -51,11 +56,13 @@ class FrameTooLarge(RemoteProtocolError):
 
 
 class Framer:
-    """Feed bytes in any pieces, take whole frames out."""
+    """Feed bytes in any pieces, take whole frames out. A server bounds the headers; the answer to
+    a batch holds the ids of all its messages in one, so a client does not."""
 
-    __slots__ = ("_at", "_buffer", "_have", "_need", "_pieces")
+    __slots__ = ("_at", "_buffer", "_have", "_max_header_bytes", "_need", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, max_header_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_header_bytes = max_header_bytes
         self._buffer = b""
         self._at = 0
         self._pieces: deque[bytes] = deque()
@@ -64,8 +71,17 @@ class Framer:
 
     def feed(self, data: bytes) -> None:
         """Add received bytes. Nothing is parsed yet, so this never fails."""
-        self._pieces.append(data)
-        self._have += len(data)
+        size_bytes = len(data)
+        pieces = self._pieces
+        # Of a byte each, pieces would take forty times their size.
+        if size_bytes < _SMALL_PIECE_BYTES and len(pieces) > _FREE_PIECES:
+            if len(pieces[-1]) < _JOINED_BYTES:
+                pieces[-1] += data
+            else:
+                pieces.append(data)
+        else:
+            pieces.append(data)
+        self._have += size_bytes
 
     @property
     def buffered_bytes(self) -> int:
@@ -95,7 +111,11 @@ class Framer:
                 break
             total, word = _LENGTHS.unpack_from(buffer, at)
             header_bytes = word & 0xFFFFFF
-            if total + 4 > MAX_FRAME_BYTES or total < 4 + header_bytes:
+            if (
+                total + 4 > MAX_FRAME_BYTES
+                or total < 4 + header_bytes
+                or header_bytes > self._max_header_bytes
+            ):
                 self._need = 8
                 if frames:
                     break
@@ -135,9 +155,18 @@ class Framer:
             self._buffer = b""
             self._at = 0
             self._need = 8
+        elif at > _JOINED_BYTES and at * 2 > len(self._buffer):
+            # Or one byte of the next frame would keep a large one in memory, uncounted.
+            self._buffer = self._buffer[at:]
+            self._at = 0
 
     def _refuse(self, buffer: bytes, at: int, total: int, word: int) -> None:
         header_bytes = word & 0xFFFFFF
+        if 4 + header_bytes <= total < MAX_FRAME_BYTES and header_bytes > self._max_header_bytes:
+            raise RemoteProtocolError(
+                f"header of {header_bytes} bytes is over the limit of {self._max_header_bytes}: "
+                "send large data in the body"
+            )
         if total >= 4 + header_bytes and header_bytes <= MAX_HEADER_BYTES and total < 1 << 31:
             # A believable frame that is only too large: wait for its header, to answer it.
             if len(buffer) - at < 8 + header_bytes:

@@ -50,6 +50,8 @@ MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
 
 _SYSTEM_ERROR: Final = 1
 _INT: Final = Struct(">i")
+#: The digits of a Java int, and its sign.
+_INT_MAX_CHARACTERS: Final = 11
 _UNPACK_STEP_BYTES: Final = 256 * 1024
 _SKIP_STEP: Final = 2_048
 #: JSON that is decoded in one piece, and the most that may stand without a topic's end in it.
@@ -246,12 +248,22 @@ def _take_many(plain: bytearray, at: int, count: int) -> tuple[list[bytes], int]
     return found, at
 
 
+def _number(text: str) -> int:
+    """Raises ValueError for what is no Java int."""
+    if len(text) > _INT_MAX_CHARACTERS:
+        raise ValueError("number out of range")
+    number = int(text)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError("number out of range")
+    return number
+
+
 def _topics(texts: list[bytes]) -> Topics:
     found: Topics = {}
     for text in texts:
         try:
             name, read, write, perm, kind, *_ = text.decode().split(" ")
-            found[name] = TopicConfig(name, int(read), int(write), int(perm), kind)
+            found[name] = TopicConfig(name, _number(read), _number(write), _number(perm), kind)
         except ValueError:
             raise BadRequest(
                 _SYSTEM_ERROR,

@@ -17,6 +17,7 @@ from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.fields import from_ext
 from cometmq.protocol.frame import Request
+from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 
 class Side(Flag):
@@ -43,7 +44,8 @@ class Lane(Enum):
 class CodeSpec:
     """One request code. ``mutates`` marks codes that change a broker's or name server's
     configuration: they are refused from other machines unless a setting allows it.
-    ``urgent`` codes are served even when sends are refused for load."""
+    ``urgent`` codes are served even when sends are refused for load. ``max_body_bytes`` is what a
+    server takes as the body of a request: none, where the code has none."""
 
     code: Code
     header: type[h.Header]
@@ -52,12 +54,16 @@ class CodeSpec:
     lane: Lane = Lane.LOOP
     mutates: bool = False
     urgent: bool = False
+    max_body_bytes: int = 0
 
+
+#: As much as a frame holds; what is sensible the handler of the code knows.
+_ANY: Final = MAX_FRAME_BYTES
 
 _BROKER: Final = (
-    CodeSpec(Code.SEND_MESSAGE, h.SendMessage, h.SendMessageResponse),
-    CodeSpec(Code.SEND_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse),
-    CodeSpec(Code.SEND_BATCH_MESSAGE, h.SendMessageV2, h.SendMessageResponse),
+    CodeSpec(Code.SEND_MESSAGE, h.SendMessage, h.SendMessageResponse, max_body_bytes=_ANY),
+    CodeSpec(Code.SEND_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse, max_body_bytes=_ANY),
+    CodeSpec(Code.SEND_BATCH_MESSAGE, h.SendMessageV2, h.SendMessageResponse, max_body_bytes=_ANY),
     CodeSpec(Code.RECALL_MESSAGE, h.RecallMessage, h.RecallMessageResponse, lane=Lane.TASK),
     CodeSpec(Code.PULL_MESSAGE, h.PullMessage, h.PullMessageResponse),
     CodeSpec(Code.LITE_PULL_MESSAGE, h.PullMessage, h.PullMessageResponse),
@@ -67,7 +73,9 @@ _BROKER: Final = (
     CodeSpec(Code.UPDATE_AND_CREATE_TOPIC, h.CreateTopic, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.GET_ALL_TOPIC_CONFIG, h.AllTopics, lane=Lane.TASK),
     CodeSpec(Code.GET_TOPIC_CONFIG, h.Topic),
-    CodeSpec(Code.UPDATE_BROKER_CONFIG, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(
+        Code.UPDATE_BROKER_CONFIG, h.NoFields, lane=Lane.TASK, mutates=True, max_body_bytes=_ANY
+    ),
     CodeSpec(Code.GET_BROKER_CONFIG, h.NoFields, h.GetBrokerConfigResponse, lane=Lane.TASK),
     CodeSpec(Code.GET_BROKER_RUNTIME_INFO, h.NoFields, lane=Lane.TASK),
     CodeSpec(
@@ -79,17 +87,23 @@ _BROKER: Final = (
         Code.GET_EARLIEST_MSG_STORETIME, h.TopicQueue, h.EarliestStoreTimeResponse, lane=Lane.TASK
     ),
     CodeSpec(Code.VIEW_MESSAGE_BY_ID, h.ViewMessage, lane=Lane.TASK),
-    CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True),
+    CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True, max_body_bytes=_ANY),
     CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
-    CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields),
+    CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields, max_body_bytes=_ANY),
     CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
     CodeSpec(Code.END_TRANSACTION, h.EndTransaction, urgent=True),
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),
-    CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True),
-    CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True),
+    CodeSpec(Code.LOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
+    CodeSpec(Code.UNLOCK_BATCH_MQ, h.NoFields, urgent=True, max_body_bytes=_ANY),
     CodeSpec(Code.GET_ALL_CONSUMER_OFFSET, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.GET_ALL_DELAY_OFFSET, h.NoFields, lane=Lane.TASK),
-    CodeSpec(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, h.NoFields, lane=Lane.TASK, mutates=True),
+    CodeSpec(
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        h.NoFields,
+        lane=Lane.TASK,
+        mutates=True,
+        max_body_bytes=_ANY,
+    ),
     CodeSpec(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoFields, lane=Lane.TASK),
     CodeSpec(Code.GET_TOPIC_STATS_INFO, h.Topic, lane=Lane.TASK),
     CodeSpec(Code.GET_CONSUMER_CONNECTION_LIST, h.ConsumerGroup),
@@ -108,10 +122,22 @@ _BROKER: Final = (
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, h.NoFields),
     CodeSpec(Code.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoFields, lane=Lane.TASK, mutates=True),
     CodeSpec(Code.DELETE_EXPIRED_COMMITLOG, h.NoFields, lane=Lane.TASK, mutates=True),
-    CodeSpec(Code.PROMOTE_BROKER, h.NoFields, lane=Lane.TASK, mutates=True),
-    CodeSpec(Code.TAKE_ADDRESS, h.NoFields, lane=Lane.TASK, mutates=True),
-    CodeSpec(Code.SEND_REPLY_MESSAGE, h.SendMessage, h.SendMessageResponse, lane=Lane.TASK),
-    CodeSpec(Code.SEND_REPLY_MESSAGE_V2, h.SendMessageV2, h.SendMessageResponse, lane=Lane.TASK),
+    CodeSpec(Code.PROMOTE_BROKER, h.NoFields, lane=Lane.TASK, mutates=True, max_body_bytes=_ANY),
+    CodeSpec(Code.TAKE_ADDRESS, h.NoFields, lane=Lane.TASK, mutates=True, max_body_bytes=_ANY),
+    CodeSpec(
+        Code.SEND_REPLY_MESSAGE,
+        h.SendMessage,
+        h.SendMessageResponse,
+        lane=Lane.TASK,
+        max_body_bytes=_ANY,
+    ),
+    CodeSpec(
+        Code.SEND_REPLY_MESSAGE_V2,
+        h.SendMessageV2,
+        h.SendMessageResponse,
+        lane=Lane.TASK,
+        max_body_bytes=_ANY,
+    ),
 )
 
 _NS: Final = Side.NAMESRV
@@ -125,6 +151,7 @@ _NAMESRV: Final = (
         h.RegisterBrokerResponse,
         side=_NS,
         lane=Lane.TASK,
+        max_body_bytes=_ANY,
     ),
     CodeSpec(Code.UNREGISTER_BROKER, h.BrokerIdentity, side=_NS, lane=Lane.TASK),
     CodeSpec(Code.GET_ROUTEINFO_BY_TOPIC, h.Topic, side=_NS),
@@ -148,7 +175,13 @@ _NAMESRV: Final = (
     CodeSpec(Code.GET_KVLIST_BY_NAMESPACE, h.KvNamespace, side=_NS),
     CodeSpec(Code.GET_TOPICS_BY_CLUSTER, h.Cluster, side=_NS, lane=Lane.TASK),
     CodeSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoFields, side=_NS),
-    CodeSpec(Code.QUERY_DATA_VERSION, h.BrokerIdentity, h.QueryDataVersionResponse, side=_NS),
+    CodeSpec(
+        Code.QUERY_DATA_VERSION,
+        h.BrokerIdentity,
+        h.QueryDataVersionResponse,
+        side=_NS,
+        max_body_bytes=_ANY,
+    ),
     CodeSpec(
         Code.ADD_WRITE_PERM_OF_BROKER,
         h.BrokerName,

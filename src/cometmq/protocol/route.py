@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from cometmq.protocol.bodies import Int32
+
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -19,10 +21,10 @@ class QueueData(Struct, rename="camel", frozen=True):
     """One broker's queues of a topic. Peers before 4.9 say topicSynFlag, which is not read."""
 
     broker_name: str
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_sys_flag: Int32 = 0
 
 
 class BrokerData(Struct, rename="camel", frozen=True):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import StoreError
+from cometmq.replication.places import Places
 from cometmq.replication.rate import Rate
 from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
@@ -33,8 +34,7 @@ log = logging.getLogger(__name__)
 _TICK_MS: Final = 1_000
 #: What a connection holds that its slave has not taken; over it no more of the log is given to it.
 _BUFFER_BYTES: Final = 1 << 20
-#: More slaves than this is a mistake, or something that connects again and again.
-_SLAVES_MAX: Final = 64
+_BACKLOG: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,17 @@ class Master:
         self.clock = clock
         self.tasks = tasks
         self.on_reached: Callable[[int], None] = lambda offset: None
-        self._slaves: dict[_Slave, None] = {}
+        self._places: Places[_Slave] = Places()
+        self._slaves = self._places.slaves
+        #: By reason, how many connections were closed for others since the last tick, and whose.
+        self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Take connections on a bound socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Slave(self), sock=listener, backlog=_SLAVES_MAX
+            lambda: _Slave(self), sock=listener, backlog=_BACKLOG
         )
         self.store.on_progress.append(self.progressed)
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
@@ -88,7 +91,7 @@ class Master:
             return
         self.store.on_progress.remove(self.progressed)
         self._server.close()
-        for slave in list(self._slaves):
+        for slave in [*self._slaves, *self._places.silent]:
             slave.abort()
 
     @property
@@ -142,27 +145,38 @@ class Master:
         end = max(self.end - 1, segments.start)
         return end - (end - segments.start) % segments.file_bytes
 
-    def joined(self, slave: _Slave) -> bool:
-        """Take a connection; False when there are too many."""
-        if len(self._slaves) >= _SLAVES_MAX:
-            return False
-        self._slaves[slave] = None
-        return True
+    def joined(self, slave: _Slave) -> None:
+        """Take a connection. When there are too many that report nothing, one of them goes."""
+        self._end(self._places.connected(slave), "too many connections that report nothing")
+
+    def reported(self, slave: _Slave) -> None:
+        """A connection is a slave's. When there are too many slaves, one of them goes."""
+        self._end(self._places.reported(slave), "too many slaves")
 
     def left(self, slave: _Slave) -> None:
         """A connection is gone."""
-        self._slaves.pop(slave, None)
+        self._places.left(slave)
 
-    def acknowledged(self) -> None:
+    def acknowledged(self, slave: _Slave) -> None:
         """A slave has more than before."""
+        if slave.has_copied:
+            self._places.copied(slave)
         self.on_reached(self.reached)
+
+    def _end(self, slave: _Slave | None, reason: str) -> None:
+        if slave is not None:
+            self._closed[reason] = self._closed.get(reason, (0, ""))[0] + 1, slave.address
+            slave.abort()
 
     async def _tick(self) -> None:
         while True:
             await self.clock.sleep_ms(_TICK_MS)
             now_ms = self.clock.monotonic_ms()
-            for slave in list(self._slaves):
+            for slave in [*self._slaves, *self._places.silent]:
                 slave.tick(now_ms)
+            closed, self._closed = self._closed, {}
+            for reason, (count, last) in closed.items():
+                log.warning("slaves_closed count=%d last=%s reason=%r", count, last, reason)
 
 
 class _Slave(asyncio.Protocol):
@@ -171,23 +185,26 @@ class _Slave(asyncio.Protocol):
     def __init__(self, master: Master) -> None:
         self._master = master
         self.link = SlaveLink(master.clock.monotonic_ms())
-        self.address = ""
+        self.address = self.host = ""
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._loading = False
         self._rate = Rate(master.settings.rate_bytes_per_s)
 
+    @property
+    def has_copied(self) -> bool:
+        """Whether it acknowledged something that was sent to it."""
+        return self.link.has_copied
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports behave like asyncio.Transport without being one.
         transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
+        self.host = peer[0] if peer else "?"
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
-        if not self._master.joined(self):
-            log.warning("slave_refused address=%s reason=%r", self.address, "too many slaves")
-            transport.abort()
-            return
         self._transport = transport
         transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        self._master.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None and self.link.is_known:
@@ -209,9 +226,10 @@ class _Slave(asyncio.Protocol):
             self.abort()
             return
         if link.is_known and not was_known:
+            master.reported(self)
             log.info("slave_joined address=%s from=%d", self.address, link.sent)
         if has_more:
-            master.acknowledged()
+            master.acknowledged(self)
         self.push()
 
     def pause_writing(self) -> None:
@@ -224,7 +242,8 @@ class _Slave(asyncio.Protocol):
     def tick(self, now_ms: int) -> None:
         """Say that the master lives, or find that the slave does not."""
         if self.link.is_silent(now_ms):
-            log.warning("slave_silent address=%s acked=%d", self.address, self.link.acked)
+            if self.link.is_known:
+                log.warning("slave_silent address=%s acked=%d", self.address, self.link.acked)
             self.abort()
         elif self._transport is not None and (beat := self.link.heartbeat(now_ms)) is not None:
             self._transport.write(beat)

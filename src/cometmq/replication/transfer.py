@@ -56,15 +56,16 @@ class SlaveLink:
     """What a master knows of one connected slave.
 
     ``acked`` is what the slave has, -1 before its first report; ``sent`` is the end of what was
-    handed to the connection.
+    handed to the connection, ``began`` where that began.
     """
 
-    __slots__ = ("_buffer", "_heard_ms", "_sent_ms", "acked", "sent")
+    __slots__ = ("_buffer", "_heard_ms", "_sent_ms", "acked", "began", "sent")
 
     def __init__(self, now_ms: int) -> None:
         self._buffer = b""
         self._heard_ms = self._sent_ms = now_ms
         self.acked = -1
+        self.began = -1
         self.sent = -1
 
     @property
@@ -72,16 +73,22 @@ class SlaveLink:
         """Whether the slave has said where it stands."""
         return self.sent >= 0
 
+    @property
+    def has_copied(self) -> bool:
+        """Whether the slave acknowledged something that was sent to it."""
+        return self.acked > self.began
+
     def receive_data(self, data: bytes, bounds: Bounds, begin: int, now_ms: int) -> bool:
         """Take bytes from the slave; True when it has more than before.
 
         ``begin`` is where a slave that has nothing starts. Raises BadPeer for a report that cannot
         be true, and for a slave that lacks what the log does not hold any more.
         """
-        self._heard_ms = now_ms
         data = self._buffer + data
         whole = len(data) - len(data) % REPORT.size
         self._buffer = data[whole:]
+        if whole:  # less says nothing, however often it comes
+            self._heard_ms = now_ms
         before = self.acked
         for (offset,) in REPORT.iter_unpack(data[:whole]):
             self._report(offset, bounds, begin)
@@ -103,7 +110,7 @@ class SlaveLink:
                 "an empty store"
             )
         self.acked = offset
-        self.sent = offset or begin
+        self.began = self.sent = offset or begin
 
     def header(self, size_bytes: int, now_ms: int) -> bytes:
         """The head of a transfer of the next ``size_bytes``, which count as sent."""

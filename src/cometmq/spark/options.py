@@ -30,17 +30,26 @@ class BadOption(CometError, ValueError):
         super().__init__(f"option {option!r}: {problem}")
 
 
+SPARKS: Final = ("checkpointLocation", "queryName", "path", "paths")
+"""What Spark hands on beside a source's or a sink's own options, for itself: of these the first two
+where a stream is written, the others from ``load``, ``save`` and ``start``."""
+
+
 def by_name(
     options: Mapping[str, str], known: Sequence[str], aliases: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Options by their canonical names, given in any case or by an alias (in lower case).
 
-    Raises BadOption for a name that is not ``known``, and says which is near.
+    What Spark adds for itself is left out. Raises BadOption for a name that is not ``known``, and
+    says which is near.
     """
+    sparks = {name.lower() for name in SPARKS} - {name.lower() for name in known}
     names = {name.lower(): name for name in known} | dict(aliases or {})
     given: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in options.items():
+        if key.lower() in sparks:
+            continue
         name = names.get(key.lower())
         if name is None:
             near = get_close_matches(key.lower(), names, n=1)

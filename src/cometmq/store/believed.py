@@ -11,17 +11,22 @@ from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import MAX_TOPIC_BYTES
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.damage import hole_for
-from cometmq.store.layout import file_name
-from cometmq.store.queuecheck import QueueCheck, QueueFault, entry_total, filled_end, punch, reach
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.queuecheck import (
+    CHECKED_QUEUES,
+    QueueCheck,
+    QueueFault,
+    entry_total,
+    filled_end,
+    punch,
+    reach,
+)
 
 if TYPE_CHECKING:
     from cometmq.store.aside import SetAside
     from cometmq.store.engine import MessageStore
 
 logger = logging.getLogger(__name__)
-
-#: With more queues than this, one is looked at when it is first used.
-CHECKED_QUEUES = 10_000
 
 QueueKey = tuple[str, int]
 
@@ -40,6 +45,8 @@ class Queues:
         self.lacking: dict[QueueKey, int] = {}
         self.filled: dict[QueueKey, int] = {}
         self.checked = False
+        #: See QueueCheck.
+        self.begins: frozenset[tuple[str, int, int]] = frozenset()
 
     def _keys(self) -> list[QueueKey]:
         topics = self._store.topics().items()
@@ -89,7 +96,9 @@ class Queues:
     def _check(self, below: int, *, exact: bool, torn: bool) -> QueueCheck:
         store = self._store
         segments = store.log.segments
-        return QueueCheck(store.files, store.pool, segments, below, exact=exact, torn=torn)
+        return QueueCheck(
+            store.files, store.pool, segments, below, exact=exact, torn=torn, begins=self.begins
+        )
 
     def check_late(self, below: int, *, exact: bool, torn: bool) -> None:
         """Have a queue looked at when it is first used, if not all were looked at."""
@@ -100,7 +109,13 @@ class Queues:
 
         def refuse_bad(queue: ConsumeQueue) -> None:
             fault = check.fault(queue)
-            if fault is not None:
+            if fault is not None and fault.is_begin:
+                # It may be right: with very many queues nobody reads all of the log to find out.
+                logger.error(
+                    "queue_begins_late topic=%s queue=%d problem=%r",
+                    queue.topic, queue.queue_id, fault.problem,
+                )  # fmt: skip
+            elif fault is not None:
                 root = store.config.store_path_root_dir
                 raise StoreCorrupt(
                     queue.directory, -1, fault.problem,
@@ -146,6 +161,37 @@ class Queues:
             queue.expect(fault.end)
             self.lacking[key] = queue.last_record_end() or store.log.segments.start
 
+    def note_begins(self) -> None:
+        """The log was searched for what queues lacked at their begin. What it does not have is not
+        missing: the next start has not to search for that again."""
+        store = self._store
+        found = set()
+        for key, fault in self.faults.items():
+            queue = store.queues.get(key)
+            if not fault.is_begin or queue is None:
+                continue
+            position = queue.min_offset * QUEUE_ENTRY_BYTES
+            first = position - position % store.pool.file_bytes
+            if queue.max_offset == 0:
+                self._drop_empty(key)
+            elif first:
+                found.add((*key, first))
+        store.begins = tuple(sorted(self.begins.union(found)))
+
+    def _drop_empty(self, key: QueueKey) -> None:
+        store = self._store
+        topic, queue_id = key
+        try:
+            store.pool.discard(topic, [queue_id])
+        except OSError as error:
+            logger.warning("queue_not_dropped topic=%s queue=%d error=%r", *key, str(error))
+            return
+        store.queues.pop(key)
+        store.known[topic].discard(queue_id)
+        if not store.known[topic]:
+            del store.known[topic]
+        logger.warning("queue_dropped topic=%s queue=%d reason='the log has nothing of it'", *key)
+
     def records_end(self) -> int:
         """The end of the last record that any queue knows."""
         return max((queue.last_record_end() for queue in self._store.queues.values()), default=0)
@@ -160,9 +206,19 @@ class Queues:
             (reach(self._store.pool, self._bare(key).directory) for key in self._keys()), default=0
         )
 
-    def total(self) -> int:
-        """See ``entry_total``."""
-        return entry_total(self._store.queues, self._store.known)
+    def missing_entries(self, noted: int, *, exact: bool) -> int:
+        """How many entries all queues together lack; below 0 when they have some too many.
+
+        ``noted`` is how many the last run noted, -1 for unknown. Not ``exact``, queues may have
+        expired since, and what is too much is not told. It is 0 unless all queues are loaded.
+        """
+        store = self._store
+        total = entry_total(store.queues, store.known)
+        if min(noted, total) < 0:
+            return 0
+        if exact:
+            return noted - total
+        return max(0, noted - sum(queue.max_offset for queue in store.queues.values()))
 
     def punch(self, start: int, stop: int) -> None:
         """Make holes of all entries for records between two physical offsets, durably."""

@@ -27,12 +27,16 @@ with the next note in the first it goes. The newer one counts. Both hold:
     checkpoint   the three times of the checkpoint file when this was written: when they differ, a
                  Java broker has run since and the positions mean nothing
     index        names of the index files
-    entries      after a clean stop, the sum of all queues' ends; -1 when it is not known
+    entries      the sum of the ends of all queues that have entries, those for records before
+                 ``written``; -1 when it is not known
     file_bytes   size of a log file
     rebuild      entries from this offset of the log on were being made again when this was written;
                  -1 when none were
     shrunk       queues may be shorter than what consumers have read
     last_ms      store time of the last record; none may get an earlier one
+    begins       queues that begin with a later file than their first one although the log has a
+                 record for its first entry: topic, number, byte position. The log was searched for
+                 what is before that, and has nothing
     previous     the times that the checkpoint file may have still: it is written after this
     number       counts the notes
     crc          CRC-32 of this file's text with 0 in this place: a flipped bit in here would lead
@@ -85,6 +89,7 @@ class Positions(msgspec.Struct, frozen=True):
     last_ms: int = 0
     previous: Checkpoint = Checkpoint()
     number: int = 0
+    begins: tuple[tuple[str, int, int], ...] = ()
     crc: int = 0
 
 
@@ -150,7 +155,7 @@ def _read(files: Files, path: str) -> Positions | None:
         if raw is None:
             return None
         found = msgspec.json.decode(raw, type=Positions)
-        if raw != _encoded(found):
+        if not _is_as_written(raw, found.crc):
             raise ValueError("its checksum does not fit")
     except (ValueError, RecursionError, OSError) as error:
         # ValueError: what msgspec raises for any text that is not the one asked for.
@@ -176,6 +181,12 @@ def _encoded(positions: Positions) -> bytes:
     return msgspec.json.encode(
         msgspec.structs.replace(plain, crc=crc32(msgspec.json.encode(plain)))
     )
+
+
+def _is_as_written(raw: bytes, crc: int) -> bool:
+    """Whether a text has the checksum that stands in it, whichever version of us wrote it."""
+    text, found, rest = raw.rpartition(b'"crc":')
+    return rest == b"%d}" % crc and crc32(text + found + b"0}") == crc
 
 
 def positions_path(root: str) -> str:

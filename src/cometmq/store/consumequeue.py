@@ -251,10 +251,15 @@ class ConsumeQueue(_Hot):
 
     def correct_min(self, log_start: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log has; drop older files."""
+        if self.move_min(log_start):
+            self.drop_expired()
+
+    def move_min(self, log_start: int) -> bool:
+        """Move ``min_offset`` alone; gives whether it moved, so that files may have to go."""
         if self.min_offset >= self.max_offset:
-            return
+            return False
         if self._next_record(self.min_offset, 1, log_start) == self.min_offset:
-            return
+            return False
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -262,7 +267,12 @@ class ConsumeQueue(_Hot):
                 low = middle + 1
             else:
                 high = middle
-        low = self.min_offset = max(low, self._next_record(low, self.max_offset, log_start))
+        self.min_offset = max(low, self._next_record(low, self.max_offset, log_start))
+        return True
+
+    def drop_expired(self) -> None:
+        """Drop the files that hold nothing from ``min_offset`` on."""
+        low = self.min_offset
         file_bytes = self._pool.file_bytes
         # The last file says where offsets go on, even when every record is gone.
         for base in self._pool.bases(self.directory)[:-1]:
@@ -327,13 +337,22 @@ class ConsumeQueue(_Hot):
         size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
         return self._pool.fetch(self.directory, offset * QUEUE_ENTRY_BYTES, size)
 
+    def replace(self, offset: int, entry: bytes) -> None:
+        """Put an entry in the place of a wrong one. Raises OSError."""
+        if offset < self._written:
+            self._pool.write(self.directory, offset * QUEUE_ENTRY_BYTES, entry)
+        at = (offset - self.tail_offset) * QUEUE_ENTRY_BYTES
+        if at >= 0:
+            self.tail[at : at + QUEUE_ENTRY_BYTES] = entry
+
     def write(self) -> None:
         """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""
         pool, tail = self._pool, self.tail
         at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
         if at < len(tail):
             data = bytes(memoryview(tail)[at:])
-            pool.write(self.directory, self._written * QUEUE_ENTRY_BYTES, data)
+            begins = self._written <= self.min_offset
+            pool.write(self.directory, self._written * QUEUE_ENTRY_BYTES, data, begins=begins)
             self._written = self.max_offset
         kept_bytes = pool.kept_bytes
         if len(tail) > 3 * kept_bytes:

@@ -286,7 +286,7 @@ def code_and_keys(
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:
     """The delay of a level written as text; 0 for none, the longest for a level beyond."""
-    level = int(level_text) if level_text.isascii() and level_text.isdigit() else 0
+    level = int(level_text[:9]) if level_text.isascii() and level_text.isdigit() else 0
     if level <= 0:
         return 0
     return delays_ms[min(level, len(delays_ms)) - 1] if delays_ms else _UNKNOWN_DELAY_MS

@@ -46,6 +46,7 @@ from cometmq.store.queries import (
     store_time_at,
 )
 from cometmq.store.queueloading import load_queue
+from cometmq.store.queueproof import EntryRepairs
 from cometmq.store.queuetable import QueueTable
 from cometmq.store.reader import (
     Query,
@@ -119,6 +120,7 @@ class MessageStore:
         self.known: dict[str, set[int]] = {}
         self.load_below = 0
         self.check_queue: Callable[[ConsumeQueue], None] = lambda _: None
+        self.begins: tuple[tuple[str, int, int], ...] = ()
         self.recovering = True
         self.lock_handle = -1
         self.disk_problem = ""
@@ -131,6 +133,7 @@ class MessageStore:
         log.hot_bytes = files.memory_bytes() * hot_ratio // 100
         self.upkeep = Upkeep(self)
         self.deletions = Deletions(self)
+        self.repairs = EntryRepairs(log, self.delays_ms)
         self.limits = ReadLimits(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
@@ -387,7 +390,7 @@ class MessageStore:
     async def load(self, result: ReadResult) -> None:
         """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
         behind a damaged block. Raises StoreCorrupt when nothing is before that."""
-        await load(result, self.log, self.limits)
+        await load(result, self.log, self.limits, self.repairs)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset, if that takes no wait; see :meth:`fetch_at`."""
@@ -466,9 +469,10 @@ class MessageStore:
             return
         refusal = refusal_of(self)
         if (refusal is None) != (self.refusal is None):
-            logger.warning(
-                "store_writes_%s reason=%r", "refused" if refusal else "resumed", str(refusal)
-            )
+            if refusal is None:
+                logger.warning("store_writes_resumed after=%r", str(self.refusal))
+            else:
+                logger.warning("store_writes_refused reason=%r", str(refusal))
         self.refusal = refusal
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from cometmq.store.segments import remove_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
     from cometmq.store.mapped import LogFile
     from cometmq.store.retention import Retention
@@ -33,12 +34,13 @@ class Expiry:
     and whether a full disk forces that, and gives the one up to which it may go now.
     """
 
-    __slots__ = ("_closing", "_paths", "_round", "_store", "release")
+    __slots__ = ("_closing", "_paths", "_round", "_shorter", "_store", "release")
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._closing: deque[LogFile] = deque()
         self._paths: deque[str] = deque()
+        self._shorter: list[ConsumeQueue] = []
         self.release: Callable[[int, bool], int] = lambda end, _: end
         self._round = asyncio.Lock()
 
@@ -93,11 +95,29 @@ class Expiry:
         log_start = store.log.segments.start
         self._paths += store.index.drop_before(log_start)
         for number, queue in enumerate(list(store.queues.values()), 1):
-            queue.correct_min(log_start)
+            if queue.move_min(log_start):
+                self._shorter.append(queue)
             if not number % _QUEUES_A_SLICE:
                 await store.clock.sleep_ms(0)
 
     async def _free(self) -> None:
+        store = self._store
+        if self._closing:
+            await self._free_log()
+        # Last: with the log files there and these gone, a start would take them for lost.
+        shorter, self._shorter = self._shorter, []
+        for number, queue in enumerate(shorter, 1):
+            if store.queues.get((queue.topic, queue.queue_id)) is queue:
+                queue.drop_expired()
+            if not number % _QUEUES_A_SLICE:
+                await store.clock.sleep_ms(0)
+        while self._paths:
+            await asyncio.get_running_loop().run_in_executor(
+                store.executor, store.files.unlink, self._paths[0]
+            )
+            self._paths.popleft()
+
+    async def _free_log(self) -> None:
         store = self._store
         loop = asyncio.get_running_loop()
         while self._closing:
@@ -108,6 +128,3 @@ class Expiry:
                 continue
             await loop.run_in_executor(store.executor, remove_file, store.files, file.path)
             self._closing.popleft()
-        while self._paths:
-            await loop.run_in_executor(store.executor, store.files.unlink, self._paths[0])
-            self._paths.popleft()

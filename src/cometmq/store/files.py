@@ -16,10 +16,16 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+from cometmq.core.memory import limit_bytes
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
+#: Messages are nobody's business but that of the user who runs the broker. What exists keeps the
+#: mode that it has: whoever opened it to others meant to.
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
 
 Buffer = bytes | bytearray | memoryview
 #: Whether all bytes from a position of a map up to another are in memory.
@@ -58,6 +64,10 @@ class Files(Protocol):
 
     def names_of(self, handle: int) -> int:
         """Under how many names the file is known; more than one when a snapshot holds it."""
+        ...
+
+    def is_at(self, handle: int, path: str) -> bool:
+        """Whether ``path`` still names the open file: it was not deleted, moved or replaced."""
         ...
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
@@ -120,7 +130,7 @@ class Files(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Make a directory and its parents; whoever runs the broker alone may look into them."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -157,7 +167,7 @@ class Files(Protocol):
         ...
 
     def memory_bytes(self) -> int:
-        """Physical memory of the machine."""
+        """The memory that this process may use."""
         ...
 
     def mounts(self) -> str:
@@ -176,7 +186,7 @@ class PosixFiles:
 
     def open(self, path: str, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, FILE_MODE)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -186,6 +196,14 @@ class PosixFiles:
 
     def names_of(self, handle: int) -> int:
         return os.fstat(handle).st_nlink
+
+    def is_at(self, handle: int, path: str) -> bool:
+        try:
+            named = os.stat(path)
+        except OSError as error:
+            # What may not be looked at is not gone.
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+        return os.path.samestat(os.fstat(handle), named)
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
         written = os.pwrite(handle, data, offset)
@@ -271,7 +289,17 @@ class PosixFiles:
             return 0
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        if os.path.isdir(path):
+            return
+        above = os.path.dirname(path)
+        if above != path:
+            self.make_directory(above or os.curdir)
+        # As makedirs does, but with our mode for the folders in between too.
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def sync_directory(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -330,7 +358,7 @@ class PosixFiles:
             return ""
 
     def memory_bytes(self) -> int:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return limit_bytes()
 
     def mounts(self) -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os.path
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ class LogFile:
 
     __slots__ = (
         "_files",
+        "_is_moving",
         "_is_resident",
         "_pins",
         "_view",
@@ -46,6 +48,7 @@ class LogFile:
         self._view: memoryview | None = None
         self._is_resident: Residency | None = None
         self._pins = 0
+        self._is_moving = False
         self.closed = False
         self.linked = files.names_of(handle) > 1
         self.seals: Seals | None = None
@@ -158,14 +161,17 @@ class LogFile:
                 self._files.read_into(self.handle, view, at)
                 self._files.pwrite(handle, view, at)
             self._files.datasync(handle)
+            self._is_moving = True
             self._files.rename(draft, self.path)
             self._files.sync_directory(directory)
         except OSError:
+            self._is_moving = False
             self._files.close(handle)
             self._files.unlink(draft)
             raise
-        self._files.close(self.handle)
-        self.handle, self.linked = handle, False
+        old, self.handle, self.linked = self.handle, handle, False
+        self._is_moving = False
+        self._files.close(old)
         self.unmap()
 
     def seal(self, seals: Seals, *, proven: bool) -> None:
@@ -199,8 +205,20 @@ class LogFile:
             self.unproven = None
 
     def sync(self) -> None:
-        """Return once what was written is on the device. Raises OSError."""
-        self._files.datasync(self.handle)
+        """Return once what was written is on the device. A thread may do it.
+
+        Raises OSError, also when somebody deleted the file or moved it away: what was written to it
+        goes with the handle.
+        """
+        handle = self.handle
+        self._files.datasync(handle)
+        if self._files.is_at(handle, self.path):
+            return
+        # Meanwhile the store itself may have put another in its place, or let go of it.
+        if not (self.closed or self._is_moving) and handle == self.handle:
+            raise FileNotFoundError(
+                errno.ENOENT, "it was deleted or replaced while the broker runs", self.path
+            )
 
     def pin(self) -> None:
         """Keep the handle open for a read in a thread, until :meth:`unpin`."""

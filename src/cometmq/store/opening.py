@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as changed
 
-from cometmq.core.errors import StoreLocked
+from cometmq.core.errors import StoreFull, StoreLocked
 from cometmq.store.aside import SetAside
 from cometmq.store.believed import Queues
 from cometmq.store.catchup import CatchUp, Progress
@@ -22,7 +22,7 @@ from cometmq.store.checkpoint import (
     read_positions,
     write_positions,
 )
-from cometmq.store.commitlog import CommitLog
+from cometmq.store.commitlog import NO_ROOM, CommitLog
 from cometmq.store.damage import Mender, Proof
 from cometmq.store.engine import MessageStore
 from cometmq.store.entryjournal import JOURNAL_DIRECTORY, read_journal
@@ -78,6 +78,13 @@ def open_store(
     warn_of_mounts(files, root, config.commit_log_directory)
     try:
         store = _Opening(config, clock, files, rebuild or Rebuild()).open(progress)
+    except OSError as error:
+        files.close(lock)
+        if error.errno in NO_ROOM:
+            raise StoreFull(
+                f"no room in {root} for what a start has to mend there ({error}): free some MiB"
+            ) from error
+        raise
     except BaseException:
         files.close(lock)
         raise
@@ -107,6 +114,8 @@ class _Opening:
         index = Index(files, config)
         self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
         self._queues = Queues(self._store, self._aside)
+        if noted is not None:
+            self._queues.begins = frozenset(noted.begins)
         self._unfinished = pool.removals.unfinished
         self._proof = 0
 
@@ -137,6 +146,7 @@ class _Opening:
         for queue in store.queues.values():
             queue.settle()
             queue.correct_min(self._segments.start)
+        self._queues.note_begins()
         store.load_below = scan.position
         store.recovering = False
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
@@ -155,8 +165,8 @@ class _Opening:
         number = self._positions.number if self._positions is not None else 0
         store.upkeep.resume(min(first, self._synced(start)), number)
         self._report(start, first, scan, mender, passes)
-        self._files.close(self._files.open(abort_path(self._root), create=True))
-        self._files.sync_directory(self._root)
+        store.upkeep.mark_running()
+        store.update_refusal()
         if self._unfinished and store.upkeep.note_now():
             store.pool.removals.settle_all()
         return store
@@ -185,11 +195,12 @@ class _Opening:
         noted = self._positions
         if queues.checked or start.stale_entries:
             queues.load_good()
-        believed = start.slots_valid and start.dispatch_from == start.offset
+        believed = start.dispatch_from == start.offset and not start.stale_entries
         if believed and noted is not None and not queues.faults:
-            total = queues.total()
-            if -1 < noted.entries != total > -1:
-                reason = f"{start.reason}, {noted.entries - total} queue entries are missing"
+            missing = queues.missing_entries(noted.entries, exact=start.slots_valid)
+            if missing:
+                reason = f"{start.reason}, {missing} queue entries are missing"
+                logger.error("queue_entries_missing count=%d", missing)
                 return replace(start, dispatch_from=segments.start, reason=reason)
         return start
 

@@ -31,19 +31,23 @@ if TYPE_CHECKING:
 _HEAD = Struct(">II4xi4xqq")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
+#: With more queues than this, one is looked at when it is first used.
+CHECKED_QUEUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFault:
     """A queue's files from byte position ``base`` on are bad; ``is_size`` when for their length.
 
-    ``end`` is the offset up to which they seem to have reached.
+    ``end`` is the offset up to which they seem to have reached. ``is_begin`` says that files before
+    them seem to be missing.
     """
 
     base: int
     end: int
     problem: str
     is_size: bool = False
+    is_begin: bool = False
 
 
 class QueueCheck:
@@ -51,7 +55,8 @@ class QueueCheck:
 
     They are believed for records below the physical offset ``below``. ``exact`` says that there are
     no entries for others, as after a clean stop; ``torn`` that behind those that are believed
-    anything may stand, as after a crash of the machine.
+    anything may stand, as after a crash of the machine. ``begins`` are the topic, number and first
+    byte position of queues of which is known that nothing is missing before that.
     """
 
     def __init__(
@@ -63,7 +68,9 @@ class QueueCheck:
         *,
         exact: bool,
         torn: bool = False,
+        begins: frozenset[tuple[str, int, int]] = frozenset(),
     ) -> None:
+        self._begins = begins
         self._files = files
         self._pool = pool
         self._segments = segments
@@ -79,11 +86,34 @@ class QueueCheck:
         try:
             bases = self._pool.bases(queue.directory)
             bases = self._without_remains(queue, bases)
-            return self._fault_of_files(queue, bases) or self._fault_of_entries(queue, bases)
+            return (
+                self._fault_of_files(queue, bases)
+                or self.fault_of_begin(queue, bases)
+                or self._fault_of_entries(queue, bases)
+            )
         except OSError as error:
             base = bases[0] if bases else 0
             end = (bases[-1] if bases else 0) // QUEUE_ENTRY_BYTES
             return QueueFault(base, end, f"it cannot be read: {error}")
+
+    def fault_of_begin(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
+        """Whether the first files of a queue are missing. Raises OSError.
+
+        A file goes when the log has no record any more that it has an entry for; nearly always the
+        next one has some of those too, at its begin.
+        """
+        if not bases:
+            # A power cut may leave a folder without the file that it was made for.
+            return None if self._torn else QueueFault(0, 0, "its folder is empty", is_begin=True)
+        base = bases[0]
+        if not base or (queue.topic, queue.queue_id, base) in self._begins:
+            return None
+        place = _place(self._pool, queue.directory, base // QUEUE_ENTRY_BYTES)
+        if place is None or not self._segments.start <= place < self._below:
+            return None
+        end = max(queue.find_end(bases, self._below), 0)
+        problem = f"files before it are missing, the log still has the record at {place}"
+        return QueueFault(base, end, problem, is_begin=True)
 
     def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
         """The files without what a crash may leave round them, which is removed: new files that

@@ -7,18 +7,23 @@ bound by nothing but memory.
 
 from __future__ import annotations
 
+import errno
+import logging
 import os.path
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from cometmq.core.errors import StoreCorrupt
 from cometmq.store.files import write_again
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 from cometmq.store.removal import Removals
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files
+
+logger = logging.getLogger(__name__)
 
 #: Beyond as many files, syncing the whole file system is quicker.
 _SYNC_LIMIT = 512
@@ -45,10 +50,12 @@ class QueueFiles:
         "_files",
         "_handles",
         "_limit",
+        "_told",
         "directory",
         "file_bytes",
         "kept_bytes",
         "long_bytes",
+        "lost",
         "new_directories",
         "queue_count",
         "removals",
@@ -69,6 +76,10 @@ class QueueFiles:
         self.long_bytes = _LONG_BYTES
         self.sync_limit = _SYNC_LIMIT
         self.queue_count = 0
+        #: Files that somebody deleted while we run, as far as that was noticed: the next start has
+        #: to make them again.
+        self.lost: set[str] = set()
+        self._told: set[str] = set()
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
 
@@ -128,17 +139,33 @@ class QueueFiles:
             self.new_directories.add(directory)
             directory = os.path.dirname(directory)
 
-    def write(self, directory: str, position: int, data: Buffer) -> None:
-        """Write entries at a byte position of a queue, over the ends of files. Raises OSError."""
+    def write(self, directory: str, position: int, data: Buffer, *, begins: bool = False) -> None:
+        """Write entries at a byte position of a queue, over the ends of files. Raises OSError, also
+        for a file that is gone, unless the queue ``begins`` there."""
         view = memoryview(data)
         while view:
             base = position - position % self.file_bytes
             room = base + self.file_bytes - position
             path = os.path.join(directory, file_name(base))
+            if position > base and path not in self._handles and not begins:
+                self._check_there(path)
             self._files.pwrite(self._handle(path, create=True), view[:room], position - base)
             self.unsynced.add(path)
             position += min(room, len(view))
             view = view[room:]
+
+    def _check_there(self, path: str) -> None:
+        if self._files.exists(path):
+            return
+        # A new one would have zeros for the entries before: messages that nobody could read.
+        if path not in self.lost:
+            self.lost.add(path)
+            logger.error("queue_file_lost path=%s", path)
+        raise FileNotFoundError(
+            errno.ENOENT,
+            "it was deleted while the broker runs; stop and start the broker, it makes it again",
+            path,
+        )
 
     def read(self, directory: str, position: int, size_bytes: int) -> bytes:
         """Read entries from a byte position to at most the end of that file.
@@ -155,29 +182,46 @@ class QueueFiles:
         return self._files.pread(handle, size, position - base)
 
     def read_cached(self, directory: str, position: int, size_bytes: int) -> bytearray | None:
-        """As :meth:`read`, of what is in memory; None when the device would have to be asked."""
+        """As :meth:`read`, of what is in memory; None when the device would have to be asked.
+
+        Raises StoreCorrupt when the file cannot be opened: whoever asks knows that there is one.
+        """
         base = position - position % self.file_bytes
         buffer = bytearray(min(size_bytes, base + self.file_bytes - position))
+        path = f"{directory}{os.sep}{base:020d}"
         try:
-            handle = self._handle(f"{directory}{os.sep}{base:020d}", create=False)
-        except FileNotFoundError:
-            return bytearray()
-        if self._files.read_cached(handle, buffer, position - base) < len(buffer):
-            return None
+            handle = self._handle(path, create=False)
+            if self._files.read_cached(handle, buffer, position - base) < len(buffer):
+                return None
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self.lost.add(path)
+            raise self._unreadable(path, error) from error
         return buffer
 
     def fetch(self, directory: str, position: int, size_bytes: int) -> bytes:
         """As :meth:`read`, through a handle of its own, so that a thread may do it."""
         base = position - position % self.file_bytes
+        path = os.path.join(directory, file_name(base))
         try:
-            handle = self._files.open(os.path.join(directory, file_name(base)))
-        except FileNotFoundError:
-            return b""
-        try:
-            size = min(size_bytes, base + self.file_bytes - position)
-            return self._files.pread(handle, size, position - base)
-        finally:
-            self._files.close(handle)
+            handle = self._files.open(path)
+            try:
+                size = min(size_bytes, base + self.file_bytes - position)
+                return self._files.pread(handle, size, position - base)
+            finally:
+                self._files.close(handle)
+        except OSError as error:
+            raise self._unreadable(path, error) from error
+
+    def _unreadable(self, path: str, error: OSError) -> StoreCorrupt:
+        # Once: a consumer that is refused asks again and again.
+        if path not in self._told:
+            self._told.add(path)
+            logger.error("queue_file_unreadable path=%s error=%r", path, str(error))
+        return StoreCorrupt(
+            path, -1, f"this queue file cannot be read: {error.strerror}",
+            ways_out=("put it right, or stop and start the broker: it makes lost files again",),
+        )  # fmt: skip
 
     def bases(self, directory: str) -> list[int]:
         """The byte positions at which a queue's files begin, in order."""

@@ -12,13 +12,15 @@ from bisect import bisect_right
 from enum import Enum
 from itertools import accumulate
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
+from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import PREFIX, QUEUE_OFFSET_POSITION
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
+from cometmq.store.queueproof import count_proven
 from cometmq.store.resident import is_recent, ranges_at_once
 
 if TYPE_CHECKING:
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.loading import Piece
     from cometmq.store.mapped import LogFile
+    from cometmq.store.queueproof import EntryRepairs
 
 MAX_SCANNED_ENTRIES = 800
+#: Chunks, count, size, whether they are far; places and sizes of the entries.
+_Plain: TypeAlias = tuple["list[memoryview]", int, int, bool, tuple[int, ...], tuple[int, ...]]
 _iter_entries = QUEUE_ENTRY.iter_unpack
 #: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
 _UNPACK = [Struct(">" + "qiq" * count).unpack for count in range(33)]
@@ -64,12 +69,18 @@ class Query(NamedTuple):
         return self.max_count if self.codes is None else max(MAX_SCANNED_ENTRIES, self.max_count)
 
 
+#: Offsets, places and sizes of the entries of what a read gives.
+Entries: TypeAlias = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]"]
+
+
 class ReadResult(msgspec.Struct, gc=False):
     """What a read found. ``ranges`` are (physical offset, size); ``chunks`` their bytes, in order.
 
     ``ranges`` may be empty when ``chunks`` is filled already. With ``cold`` set, ``chunks`` is
-    empty until the store's ``load`` has filled it; with ``query`` too, not even the queue entries
-    were in memory. ``far`` says that they begin far behind the end of the log.
+    empty until the store's ``load`` has filled it, for ``query``; without ``entries`` not even the
+    queue entries were in memory. ``far`` says that they begin far behind the end of the log.
+    ``wrong`` is the offset of an entry that has to be made right first, -1 with none; ``entries``
+    are the offsets, places and sizes by which a cold result is proven.
     """
 
     status: ReadStatus
@@ -83,6 +94,8 @@ class ReadResult(msgspec.Struct, gc=False):
     ranges: list[tuple[int, int]]
     query: Query | None = None
     far: bool = False
+    wrong: int = -1
+    entries: Entries | None = None
 
 
 class ReadLimits(msgspec.Struct, frozen=True, gc=False):
@@ -114,7 +127,7 @@ def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
         waits = empty(ReadStatus.FOUND, offset, low, high)
         waits.cold, waits.query = True, query
         return waits
-    return choose(entries, query, log, limits)
+    return choose(entries, query, log, limits, is_right=offset >= queue.tail_offset)
 
 
 def is_far(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
@@ -126,72 +139,207 @@ def is_far(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
 
 
 def choose(
-    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits
+    entries: bytes | bytearray,
+    query: Query,
+    log: CommitLog,
+    limits: ReadLimits,
+    *,
+    is_right: bool = False,
+    gone: int = -1,
 ) -> ReadResult:
-    """The result from the queue entries that a query looks at."""
+    """The result from the queue entries that a query looks at. ``is_right`` says that they need no
+    proof: they were never in a file. Up to the offset ``gone`` the log is known to have no records
+    any more."""
     queue, offset = query.queue, query.offset
     if query.codes is None:
         plain = _plain(entries, log, min(query.max_bytes, limits.hot_max_bytes), limits)
-        if plain is not None:
-            chunks, count, total, far = plain
+        if plain is not None and (is_right or _proves(query, plain)):
+            chunks, count, total, far, _, _ = plain
             low, high = queue.min_offset, queue.max_offset
             return ReadResult(
                 ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, [],
                 None, far,
             )  # fmt: skip
-    return _one_by_one(entries, query, log, limits)
+    return _one_by_one(entries, query, log, limits, is_right=is_right, gone=gone)
+
+
+def _proves(query: Query, plain: _Plain) -> bool:
+    chunks, count, _, _, places, sizes = plain
+    offsets = range(query.offset, query.offset + count)
+    return count_proven(query.queue, offsets, places, sizes[:count], chunks) == count
+
+
+class _Taken(msgspec.Struct, gc=False):
+    """The entries that a read takes, and how many it looked at for that."""
+
+    offsets: list[int]
+    places: list[int]
+    sizes: list[int]
+    scanned: int = 0
+    removed: bool = False
+    far: bool = False
+    wrong: int = -1
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Where the records lie, those side by side in one."""
+        ranges: list[tuple[int, int]] = []
+        start = stop = -1
+        for place, size in zip(self.places, self.sizes, strict=True):
+            if place != stop:
+                if stop >= 0:
+                    ranges.append((start, stop - start))
+                start = place
+            stop = place + size
+        ranges.append((start, stop - start))
+        return ranges
 
 
 def _one_by_one(
-    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits
+    entries: bytes | bytearray,
+    query: Query,
+    log: CommitLog,
+    limits: ReadLimits,
+    *,
+    is_right: bool,
+    gone: int,
 ) -> ReadResult:
-    queue, offset, max_count, max_bytes, codes = query
-    low, high, log_start = queue.min_offset, queue.max_offset, log.segments.start
-    ranges: list[tuple[int, int]] = []
-    start = stop = -1
-    scanned = count = total = 0
-    removed = far = False
-    for phys, size, code in _iter_entries(entries):
-        if codes is not None and code not in codes:
-            scanned += 1
-            continue
-        if size == HOLE_SIZE or phys < log_start:
-            removed = True
-            scanned += 1
-            continue
-        if count:
-            if total + size > max_bytes or count >= max_count:
-                break
-        else:
-            far = log.is_far(phys)
-            max_bytes = min(max_bytes, limits.cold_max_bytes if far else limits.hot_max_bytes)
-            max_count = min(max_count, limits.cold_max_count if far else limits.hot_max_count)
-        if phys != stop:
-            if count:
-                ranges.append((start, stop - start))
-            start = phys
-        stop = phys + size
-        scanned += 1
-        count += 1
-        total += size
-    if not count:
-        return empty(_nothing_found(scanned, removed), offset + scanned, low, high)
-    ranges.append((start, stop - start))
+    taken = _take(entries, query, log, limits, is_right=is_right, gone=gone)
+    if taken.wrong >= 0:
+        return _wrong(query, taken.wrong)
+    queue, scanned = query.queue, taken.scanned
+    low, high = queue.min_offset, queue.max_offset
+    if not taken.sizes:
+        nothing = _nothing_found(scanned, taken.removed)
+        return empty(nothing, query.offset + scanned, low, high)
+    ranges, far = taken.ranges(), taken.far
     chunks = None if far else ranges_at_once(log, ranges)
     if chunks is None:
         chunks = _in_windows(log, ranges)
-    return ReadResult(
-        ReadStatus.FOUND, offset + scanned, low, high, chunks or [], count, total, chunks is None,
-        ranges, None, far,
+    result = ReadResult(
+        ReadStatus.FOUND, query.offset + scanned, low, high, chunks or [], len(taken.sizes),
+        sum(taken.sizes), chunks is None, ranges, query, far, -1,
+        (taken.offsets, taken.places, taken.sizes),
     )  # fmt: skip
+    if chunks is not None and not is_right:
+        keep_proven(result, query)
+    return result
+
+
+def _take(
+    entries: bytes | bytearray,
+    query: Query,
+    log: CommitLog,
+    limits: ReadLimits,
+    *,
+    is_right: bool,
+    gone: int,
+) -> _Taken:
+    _, offset, max_count, max_bytes, codes = query
+    log_start = log.segments.start
+    taken = _Taken([], [], [])
+    count = total = stop = 0
+    for scanned, (phys, size, code) in enumerate(_iter_entries(entries)):
+        if codes is not None and code not in codes:
+            continue
+        if size == HOLE_SIZE or (
+            phys < log_start
+            and (
+                is_right
+                or offset + scanned <= gone
+                or _is_gone(query.queue, entries, scanned, log_start)
+            )
+        ):
+            taken.removed = True
+            continue
+        # Places go up: the one of this entry or of the one before is wrong when they do not.
+        if not is_right and (phys < stop or not _may_be(phys, size, log)):
+            taken.wrong = -1 if count else offset + scanned
+            taken.scanned = scanned
+            return taken
+        if not count:
+            taken.far = far = log.is_far(phys)
+            max_bytes = min(max_bytes, limits.cold_max_bytes if far else limits.hot_max_bytes)
+            max_count = min(max_count, limits.cold_max_count if far else limits.hot_max_count)
+        elif total + size > max_bytes or count >= max_count:
+            taken.scanned = scanned
+            return taken
+        taken.offsets.append(offset + scanned)
+        taken.places.append(phys)
+        taken.sizes.append(size)
+        count += 1
+        total += size
+        stop = phys + size
+    taken.scanned = len(entries) // QUEUE_ENTRY_BYTES
+    return taken
+
+
+def _may_be(place: int, size: int, log: CommitLog) -> bool:
+    """Whether the log may have a record there."""
+    return log.segments.start <= place and size > 0 and place + size <= log.written
+
+
+def _is_gone(queue: ConsumeQueue, entries: bytes | bytearray, number: int, log_start: int) -> bool:
+    """Whether an entry with a place before the log's start is of a record that was removed: the
+    queue's first entry and the next one are too. The last of them may be wrong instead."""
+    at = (number + 1) * QUEUE_ENTRY_BYTES
+    if at + QUEUE_ENTRY_BYTES > len(entries):
+        return False
+    first = queue.read(queue.min_offset, 1)
+    if len(first) < QUEUE_ENTRY_BYTES:
+        return False
+    for entry in (
+        entries[at - QUEUE_ENTRY_BYTES : at],
+        entries[at : at + QUEUE_ENTRY_BYTES],
+        first,
+    ):
+        place, size, _ = QUEUE_ENTRY.unpack(entry)
+        if size <= 0 or (size != HOLE_SIZE and not 0 <= place < log_start):
+            return False
+    return True
+
+
+def keep_proven(result: ReadResult, query: Query) -> None:
+    """Leave of what was read the records before the first that is not what its entry says; when
+    that is the first one, the result waits for its entry to be made right."""
+    entries = result.entries
+    if entries is None or not result.chunks:
+        return
+    offsets, places, sizes = entries
+    count = count_proven(query.queue, offsets, places, sizes[: result.count], result.chunks)
+    if count == result.count:
+        return
+    if not count:
+        _copy(_wrong(query, offsets[0]), result)
+        return
+    left = result.size_bytes = sum(sizes[:count])
+    chunks: list[memoryview] = []
+    for chunk in result.chunks:
+        chunks.append(chunk[:left])
+        left -= len(chunks[-1])
+        if not left:
+            break
+    result.chunks, result.count, result.next_offset = chunks, count, offsets[count]
+
+
+def _wrong(query: Query, offset: int) -> ReadResult:
+    """What waits for an entry to be made right."""
+    low, high = query.queue.min_offset, query.queue.max_offset
+    found = empty(ReadStatus.FOUND, query.offset, low, high)
+    found.cold, found.query, found.wrong = True, query, offset
+    return found
+
+
+def _copy(source: ReadResult, target: ReadResult) -> None:
+    for name in ReadResult.__struct_fields__:
+        setattr(target, name, getattr(source, name))
 
 
 def _plain(
     entries: bytes | bytearray, log: CommitLog, max_bytes: int, limits: ReadLimits
-) -> tuple[list[memoryview], int, int, bool] | None:
-    """All of the entries as chunks with their count and size, and whether they are far behind the
-    end, when every one is in memory, in one file and wanted; None when they have to be looked at
-    one by one.
+) -> _Plain | None:
+    """All of the entries as chunks with their count and size, whether they are far behind the end,
+    and their places and sizes, when every one is in memory, in one file and wanted; None when they
+    have to be looked at one by one.
 
     What nearly every pull finds, in half the time of the loop: all entries are unpacked at once,
     and only the first and the last place are checked, for a queue's records go up.
@@ -216,7 +364,7 @@ def _plain(
     far = log.is_far(first)
     if far or (file.unproven is not None and not file.is_proven(first, stop)):
         found = _plain_from_windows(places, sizes, log, file)
-        return None if found is None else (*found, far)
+        return None if found is None else (*found, far, places, sizes)
     if is_recent(log, first):
         base, whole = file.base, file.view
     else:
@@ -225,7 +373,7 @@ def _plain(
             return None
         base, whole = first, resident
     if stop - first == total:
-        return [whole[first - base : stop - base]], count, total, False
+        return [whole[first - base : stop - base]], count, total, False, places, sizes
     return (
         [
             whole[place - base : place - base + size]
@@ -234,6 +382,8 @@ def _plain(
         count,
         total,
         False,
+        places,
+        sizes,
     )
 
 
@@ -280,19 +430,48 @@ def _in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryvie
     return chunks
 
 
-async def load(result: ReadResult, log: CommitLog, limits: ReadLimits) -> None:
+async def load(
+    result: ReadResult, log: CommitLog, limits: ReadLimits, repairs: EntryRepairs
+) -> None:
     """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or behind
-    a damaged block. Raises StoreCorrupt when nothing is before that."""
-    query = result.query
-    if query is not None:
-        entries = await asyncio.get_running_loop().run_in_executor(
-            None, query.queue.fetch, query.offset, query.entry_count
+    a damaged block. Wrong entries are made right first. Raises StoreCorrupt when nothing is before
+    damage, or an entry cannot be made right."""
+    gone = -1
+    repaired: set[int] = set()
+    while result.cold:
+        query, wrong = result.query, result.wrong
+        if query is None or (wrong < 0 and result.entries is not None):
+            fill(result, await load_ranges(log, result.ranges, ahead=True))
+            if query is not None:
+                keep_proven(result, query)
+            continue
+        if wrong >= 0:
+            if wrong in repaired:
+                raise StoreCorrupt(
+                    query.queue.directory, -1, f"entry {wrong} of the queue stays wrong"
+                )
+            repaired.add(wrong)
+            if await repairs.repair(query.queue, wrong) is None:
+                gone = wrong
+        _copy(choose(await _fetch(query), query, log, limits, gone=gone), result)
+
+
+async def _fetch(query: Query) -> bytes | bytearray:
+    """The entries that a query looks at, read in a thread unless they are in memory."""
+    queue = query.queue
+    if not queue.min_offset <= query.offset < queue.max_offset:
+        return b""
+    entries = queue.read_at_once(query.offset, query.entry_count)
+    if entries is not None:
+        return entries
+    try:
+        return await asyncio.get_running_loop().run_in_executor(
+            None, queue.fetch, query.offset, query.entry_count
         )
-        found = choose(entries, query, log, limits)
-        for name in ReadResult.__struct_fields__:
-            setattr(result, name, getattr(found, name))
-    if result.cold:
-        fill(result, await load_ranges(log, result.ranges, ahead=True))
+    except StoreCorrupt:
+        if query.offset < queue.min_offset:
+            return b""  # the file expired meanwhile
+        raise
 
 
 def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
@@ -329,7 +508,7 @@ def _records(chunk: memoryview) -> list[tuple[int, int]]:
     at = 0
     while at + PREFIX.size <= len(chunk):
         size = PREFIX.unpack_from(chunk, at)[0]
-        if at + size > len(chunk):
+        if size <= 0 or at + size > len(chunk):
             break
         found.append((at, size))
         at += size

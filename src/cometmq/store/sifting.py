@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cometmq.filter.budget import Budget
 from cometmq.filter.stored import texts_at
 from cometmq.store.gathered import Gathered
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
+from cometmq.store.queueproof import are_of_queue
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
 from cometmq.store.verdicts import PAGE_ENTRIES, Verdicts
@@ -33,6 +36,11 @@ _MAX_BLOCK = 256
 _MAX_COPY_BYTES = 256 << 10
 #: Blocks that wait for the next read.
 _MAX_WAITING = 32
+#: Of expressions of more parts nobody looks ahead: others would wait for it.
+_MAX_AHEAD_WEIGHT = 64
+#: Of these, and of longer ones, it is not remembered either which messages match: that would keep
+#: them in memory.
+_MAX_KEPT_CHARS = 16_384
 #: Unpacks 32, 64 ... 256 entries at once into one flat tuple.
 _UNPACK = {
     size: Struct(">" + "qiq" * size).unpack
@@ -50,6 +58,11 @@ class Matcher(Protocol):
     @property
     def expression(self) -> str:
         """The same in words."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """How many parts of it are evaluated for each message (filter/budget.py)."""
         ...
 
     def select(self, texts: Sequence[str]) -> Sequence[int]:
@@ -157,6 +170,17 @@ class _Look:
         return self.stop - self.offset
 
 
+class _Sought(NamedTuple):
+    """What is looked for at an offset of a queue, before ``stop``: what an answer has room for, and
+    ``budget`` is left. If a block has to be looked at, it has at least ``least`` entries."""
+
+    answer: _Answer
+    offset: int
+    stop: int
+    least: int
+    budget: Budget
+
+
 class Sifter:
     """Reads for all consumers of a store."""
 
@@ -170,7 +194,8 @@ class Sifter:
         self, query: Query, log: CommitLog, limits: ReadLimits, matcher: Matcher
     ) -> ReadResult | None:
         """At most ``max_count`` messages and ``max_bytes`` that match, from ``offset`` on; at least
-        one where one is found, of at most MAX_SCANNED_ENTRIES that are looked at.
+        one where one is found, of at most MAX_SCANNED_ENTRIES that are looked at; fewer when
+        that is much work (filter/budget.py).
 
         None when nothing can be looked at here, far behind the end of the log for one:
         :func:`reader.read` knows what to do then.
@@ -186,20 +211,29 @@ class Sifter:
         known = self._looks.pop((queue, queue.restarts, matcher), None)
         goes_on = known is not None and known.next_offset == start
         look = known if goes_on and known is not None else _Look(None, start, start, [])
+        budget = Budget(matcher.weight)
         while True:
             answer.take(look)
             at = look.next_offset
-            if look.matching or not answer.room or at >= stop:
+            if look.matching or not answer.room or at >= stop or budget.is_spent:
                 break
             least = min(2 * look.size, _MAX_BLOCK) if goes_on else 0
-            found = self._onward(query, log, answer, at, stop, least, matcher)
+            sought = _Sought(answer, at, stop, least, budget)
+            try:
+                found = self._onward(query, log, sought, matcher)
+            except (IndexError, StructError):
+                found = None  # an entry is wrong: reader.read has it made right
             if found is None:
                 break
             look = found
-        if at == start:
+        if at == start or not are_of_queue(queue, start, at, answer.chunks):
             return None
         self._keep(queue, matcher, look)
-        if self._ahead is not None:
+        if (
+            self._ahead is not None
+            and matcher.weight <= _MAX_AHEAD_WEIGHT
+            and len(matcher.expression) <= _MAX_KEPT_CHARS
+        ):
             self._ahead.read_on(queue, matcher, start, at)
         if not answer.count:
             return empty(ReadStatus.NO_MATCHED_MESSAGE, at, low, high)
@@ -210,14 +244,11 @@ class Sifter:
         self,
         query: Query,
         log: CommitLog,
-        answer: _Answer,
-        at: int,
-        stop: int,
-        least: int,
+        sought: _Sought,
         matcher: Matcher,
     ) -> _Look | None:
-        """What comes next, the cheapest way; None when nothing can be said or added. If a block has
-        to be looked at, it has at least so many entries."""
+        """What comes next, the cheapest way; None when nothing can be said or added."""
+        answer, at, stop, least, _ = sought
         run = self._gathered.find(query.queue, matcher, at)
         if run is not None:
             onward = answer.take_gathered(run, at)
@@ -226,12 +257,14 @@ class Sifter:
         if known is not None:
             return _known_look(query, log, at, stop, known, answer.room)
         size = max(_size_of_block(at - query.offset, answer), least)
-        return self._look(query, log, at, stop, size, matcher)
+        return self._look(query, log, sought, size, matcher)
 
     def _look(
-        self, query: Query, log: CommitLog, offset: int, stop: int, size: int, matcher: Matcher
+        self, query: Query, log: CommitLog, sought: _Sought, size: int, matcher: Matcher
     ) -> _Look | None:
         """Look at the block at an offset; None when its bytes are not at hand."""
+        offset, stop, budget = sought.offset, sought.stop, sought.budget
+        size = min(size, budget.count)
         onward = offset - offset % PAGE_ENTRIES + PAGE_ENTRIES
         if offset + size > onward and self._verdicts.find(query.queue, matcher, onward):
             size = onward - offset
@@ -239,9 +272,12 @@ class Sifter:
         if found is None:
             return None
         block, texts = found
-        size = len(texts)
+        size = budget.take(texts, None if block.copy is None else len(block.copy))
+        if size < len(texts):
+            texts = texts[:size]
         numbers = matcher.select(texts)
-        self._verdicts.put(query.queue, matcher, offset, size, numbers)
+        if matcher.weight <= _MAX_AHEAD_WEIGHT and len(matcher.expression) <= _MAX_KEPT_CHARS:
+            self._verdicts.put(query.queue, matcher, offset, size, numbers)
         return _Look(block, offset, offset + size, [*reversed(numbers)])
 
     def _keep(self, queue: ConsumeQueue, matcher: Matcher, look: _Look) -> None:

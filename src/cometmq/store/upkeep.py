@@ -21,8 +21,9 @@ from cometmq.store.checkpoint import (
     write_checkpoint,
     write_positions,
 )
+from cometmq.store.commitlog import NO_ROOM
 from cometmq.store.expiry import Expiry
-from cometmq.store.queuecheck import entry_total
+from cometmq.store.queuecheck import CHECKED_QUEUES, entry_total
 from cometmq.store.sealing import Reader, Sealer, sums_by_child
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Upkeep:
         "_thorough_ms",
         "_unsure",
         "expiry",
+        "mark_problem",
         "on_stop",
         "queues_a_round",
         "read_sums",
@@ -88,12 +90,33 @@ class Upkeep:
         self._noted = (-1, -1)
         self._number = 0
         self._ahead_failed = False
+        self.mark_problem: OSError | None = None
         self._unsure = False
         self.queues_a_round = _QUEUES_A_ROUND
         self.synced = store.log.segments.start
         self.shrunk = False
         self.on_stop: list[Callable[[], None]] = []
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
+
+    def mark_running(self) -> None:
+        """Leave the mark by which a start sees that this run did not come to its end.
+
+        Where there is no room for it the store serves what it has, and takes nothing until there
+        is: what a start believes after a clean stop holds as long as nothing changes. Raises
+        OSError for anything else.
+        """
+        files, root = self._store.files, self._store.config.store_path_root_dir
+        try:
+            files.close(files.open(abort_path(root), create=True))
+            files.sync_directory(root)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if self.mark_problem is None:
+                logger.warning("store_not_marked path=%s error=%r", abort_path(root), str(error))
+            self.mark_problem = error
+        else:
+            self.mark_problem = None
 
     def resume(self, synced: int, number: int) -> None:
         """Queue and index files are on the device for the log below an offset; ``number`` is that
@@ -166,6 +189,8 @@ class Upkeep:
         for a single entry would take longer than all the rest of a send.
         """
         store = self._store
+        if self.mark_problem is not None:
+            self.mark_running()
         dispatcher = store.dispatcher
         started, now_ms = dispatcher.position, store.clock.wall_ms()
         left = max(self.queues_a_round, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
@@ -289,7 +314,7 @@ class Upkeep:
             return False
         position, complete = dispatcher.position, dispatcher.complete[0]
         if complete == position:
-            self._write_positions(position)
+            self._write_positions(position, entries=self._entries())
             if journal.start >= 0:
                 journal.remove()
         elif journal.covers(complete):
@@ -327,12 +352,21 @@ class Upkeep:
         store = self._store
         write_positions(store.files, store.config.store_path_root_dir, positions, durable=True)
 
-    def _write_positions(self, written: int, complete: int = -1) -> None:
+    def _entries(self) -> int:
+        """How many entries the files of all queues have together, -1 when it takes long to say."""
         store = self._store
-        positions = self._positions(written, complete)
+        if len(store.queues) > CHECKED_QUEUES:
+            return -1
+        return entry_total(store.queues, store.known)
+
+    def _write_positions(self, written: int, complete: int = -1, entries: int = -1) -> None:
+        store = self._store
+        positions = self._positions(written, complete, entries=entries)
         write_positions(store.files, store.config.store_path_root_dir, positions, durable=False)
 
-    def _positions(self, written: int, complete: int = -1, *, clean: bool = False) -> Positions:
+    def _positions(
+        self, written: int, complete: int = -1, *, clean: bool = False, entries: int = -1
+    ) -> Positions:
         store = self._store
         paths = [*self.expiry.leaving, *(file.path for file in store.index.files)]
         index = tuple(map(os.path.basename, paths))
@@ -346,13 +380,15 @@ class Upkeep:
             self._checkpoint,
             store.log.durable,
             index,
-            entry_total(store.queues, store.known) if clean else -1,
+            entry_total(store.queues, store.known) if clean else entries,
             store.log.segments.file_bytes,
             shrunk=self.shrunk,
             complete=complete,
             last_ms=store.last_ms,
             previous=self._previous,
             number=self._number,
+            begins=store.begins,
+            rebuild=store.log.segments.start if store.pool.lost else -1,
         )
 
     def stop(self) -> None:
@@ -397,6 +433,11 @@ def refusal_of(store: MessageStore) -> StoreFull | None:
     """Why writes are refused for now: a full disk, or entries that could not be written."""
     if store.disk_problem:
         return StoreFull(store.disk_problem)
+    if store.upkeep.mark_problem is not None:
+        return StoreFull(
+            f"no room in {store.config.store_path_root_dir} for an empty file "
+            f"({store.upkeep.mark_problem}): free space there, writes resume by themselves"
+        )
     problem = store.dispatcher.problem
     if problem is not None:
         return StoreFull(

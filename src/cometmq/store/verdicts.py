@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PAGE_ENTRIES: Final = 256
 #: At most about 8 MiB, for four million messages.
 _MAX_PAGES: Final = 16_384
+#: Of so many matchers at once: what is known of one keeps it in memory.
+_MAX_MATCHERS: Final = 256
 
 
 class _Page(NamedTuple):
@@ -31,7 +33,10 @@ class _Page(NamedTuple):
 class Verdicts:
     """Of all queues. ``matcher`` stands for what is wanted, by its identity."""
 
-    def __init__(self, max_pages: int = _MAX_PAGES) -> None:
+    def __init__(self, max_pages: int = _MAX_PAGES, max_matchers: int = _MAX_MATCHERS) -> None:
+        self._max_matchers = max_matchers
+        #: How many pages there are of each matcher.
+        self._pages_of: dict[object, int] = {}
         self._pages: OrderedDict[tuple[ConsumeQueue, int, object, int], _Page] = OrderedDict()
         self._max_pages = max_pages
 
@@ -61,8 +66,18 @@ class Verdicts:
                 low, high = known.low, max(high, known.high)
                 matching = known.matching + more
             pages[key] = _Page(low, high, matching)
-        while len(pages) > self._max_pages:
-            pages.popitem(last=False)
+            if known is None:
+                self._pages_of[matcher] = self._pages_of.get(matcher, 0) + 1
+        while len(pages) > self._max_pages or len(self._pages_of) > self._max_matchers:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        (_, _, matcher, _), _ = self._pages.popitem(last=False)
+        left = self._pages_of[matcher] - 1
+        if left:
+            self._pages_of[matcher] = left
+        else:
+            del self._pages_of[matcher]
 
     def find(
         self, queue: ConsumeQueue, matcher: object, offset: int

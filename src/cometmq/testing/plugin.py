@@ -4,29 +4,86 @@
         async with cometmq.Client(cometmq_cluster.namesrv) as client:
             await client.send("orders", b"...")
 
+An exception in a handler, or in a block of ``message.processing()``, fails the test: the consumer
+goes on after it, so nobody else would say that an assertion there does not hold. A test of retries
+allows it, of all kinds or of some:
+
+    @pytest.mark.cometmq_handler_errors(raises=ValueError)
+
 Nothing of CometMQ is imported before a test asks for a fixture.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
+    from cometmq.client.consumer.failures import Failure
     from cometmq.testing.cluster import Cluster
+
+#: The marker of a test whose handlers may raise.
+ALLOWED: Final = "cometmq_handler_errors"
+FIXTURES: Final = frozenset({"cometmq_cluster", "cometmq_session_cluster"})
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest know the marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{ALLOWED}(raises=Exception): handlers may raise this exception, or one of a tuple",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test with a cluster for what its handlers raised."""
+    if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return (yield)
+    from cometmq.client.consumer.failures import recorded
+
+    with recorded() as failures:
+        try:
+            result = yield
+        except BaseException:
+            for failure in failures:
+                failure.told = True  # its own exception says enough
+            raise
+        _raise_first(item, failures)
+    return result
+
+
+def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
+    """Raise the first of the failures that the test does not allow and that nobody told yet."""
+    marker = item.get_closest_marker(ALLOWED)
+    allowed = () if marker is None else marker.kwargs.get("raises", Exception)
+    wrong = [each for each in failures if not (each.told or isinstance(each.error, allowed))]
+    for failure in failures:
+        failure.told = True
+    if not wrong:
+        return
+    error = wrong[0].error
+    error.add_note(
+        f"A handler raised it, or a block of message.processing(); {len(wrong) - 1} more did so. "
+        f"Mark a test that means it with @pytest.mark.{ALLOWED}(raises={type(error).__name__})."
+    )
+    raise error
 
 
 @pytest.fixture
-def cometmq_cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cometmq_cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster for one test, empty at its start."""
+    from cometmq.client.consumer.failures import recorded
     from cometmq.testing.cluster import cluster_in_thread
 
-    with cluster_in_thread(tmp_path / "cometmq") as cluster:
+    with recorded() as failures, cluster_in_thread(tmp_path / "cometmq") as cluster:
         yield cluster
+        # Of other fixtures, which end before this one.
+        _raise_first(request.node, failures)
 
 
 @pytest.fixture(scope="session")

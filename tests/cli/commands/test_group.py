@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cometmq import BlockingClient
+from cometmq.admin.api import Admin
 from cometmq.admin.consumers import END
 from cometmq.cli.commands.group import moment_of
 from cometmq.cli.main import main
@@ -74,6 +75,61 @@ def test_a_group_without_members_is_one_line(
     assert main(["group", "members", "nobody", *where]) == 1
     assert "nobody" in capsys.readouterr().err
     assert main(["group", "reset", "nobody", "t", "--to", "soon", *where]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["progress", "nosuch"], "no broker knows a group 'nosuch'"),
+        (["progress", "nosuch", "--json"], "no broker knows a group 'nosuch'"),
+        (["progress", "nosuch", "--topic", "t"], "no broker knows a group 'nosuch'"),
+        (["progress", "g", "--topic", "nosuch"], "topic 'nosuch'"),
+        (["progress", "g", "--topic", "other"], "group 'g' has not consumed topic 'other'"),
+        (["members", "nosuch"], "no broker knows a group 'nosuch'"),
+        (["members", "g"], "no consumer of group 'g' is connected"),
+        (["status", "nosuch", "somebody"], "no broker knows a group 'nosuch'"),
+        (["reset", "nosuch", "t", "--to", "first"], "no broker knows a group 'nosuch'"),
+        (["reset", "g", "nosuch", "--to", "first"], "topic 'nosuch'"),
+        (["reset", "nosuch", "nosuch", "--to", "first"], "topic 'nosuch'"),
+        (["reset", "nosuch", "nosuch", "--to", "first", "--new"], "topic 'nosuch'"),
+    ],
+)
+def test_names_that_nobody_knows_are_refused_and_nothing_is_written(
+    cometmq_session_cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    problem: str,
+) -> None:
+    where = cometmq_session_cluster.namesrv
+    with BlockingClient(where, offset_persist_interval_ms=50) as client:
+        admin = Admin(client.inner.session)
+        for topic in ("t", "other"):
+            client.wait(admin.create_topic(topic, queues=1))
+        client.send("t", b"x")
+        with client.subscribe("t", group="g", start="first") as given:
+            next(iter(given)).ack()
+        before = client.wait(admin.consumer_progress("g"))
+        capsys.readouterr()
+        assert main(["group", *words, "-n", where]) == 1
+        told = capsys.readouterr()
+        assert problem in told.err
+        assert told.out == ""
+        assert client.wait(admin.consumer_progress("g")) == before
+        assert not client.wait(admin.knows_group("nosuch"))
+        assert "nosuch" not in client.wait(admin.list_topics())
+
+
+def test_a_group_may_be_given_a_beginning_before_it_exists(
+    client: BlockingClient, cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["topic", "create", "t", "--queues", "1", *where]) == 0
+    client.send("t", b"0")
+    client.send("t", b"1")
+    assert main(["group", "reset", "young", "t", "--to", "last", "--new", *where]) == 0
+    capsys.readouterr()
+    assert main(["group", "progress", "young", *where]) == 0
+    assert "lag=0" in capsys.readouterr().out
 
 
 def test_moments() -> None:

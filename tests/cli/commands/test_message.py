@@ -57,6 +57,16 @@ def test_too_few_messages_before_the_timeout_is_a_failure(
     assert "body" not in capsys.readouterr().out
 
 
+def test_a_topic_that_is_not_there_is_said(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["-n", cometmq_cluster.namesrv]
+    assert main(["consume", "nosuch", "--group", "readers", "--timeout", "0.2", *where]) == 1
+    told = capsys.readouterr().err
+    assert "topic 'nosuch'" in told
+    assert "waiting for it" in told
+
+
 def test_a_signal_ends_consuming_cleanly(
     cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

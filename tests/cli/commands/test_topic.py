@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from cometmq import BlockingClient
+from cometmq.admin.api import Admin
 from cometmq.cli.main import main
 from cometmq.testing.cluster import Cluster
 
@@ -43,3 +45,18 @@ def test_an_unknown_topic_or_broker_is_one_line(
     assert main(["topic", "create", "t", "--broker", "broker-x", *where]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "broker" in line
+
+
+def test_a_topic_is_created_on_all_brokers_that_are_named_or_on_none(
+    cometmq_cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BlockingClient(cometmq_cluster.namesrv) as client:
+        admin = Admin(client.inner.session)
+        (name,) = {broker.name for broker in client.wait(admin.brokers())}
+        where = ["-n", cometmq_cluster.namesrv]
+        words = ["topic", "create", "half", "--broker", name, "--broker", "nosuch", *where]
+        assert main(words) == 1
+        assert "no master broker nosuch; nothing is created" in capsys.readouterr().err
+        assert "half" not in client.wait(admin.list_topics())
+        assert main(["topic", "describe", "half", *where]) == 1
+        assert "'half'" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import logging
 import pytest
 from msgspec import structs
 
+from cometmq.client.consumer.failures import recorded
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.received import MessageView, Outcome, ReceivedMessage
 from cometmq.client.hooks import ConsumeAttempt
@@ -64,6 +65,43 @@ async def test_an_exception_sends_it_to_be_retried(caplog: pytest.LogCaptureFixt
             raise ValueError("bad row")
     assert settling.calls == ["begin", "retry 0", "end retried ValueError('bad row')"]
     assert "message=ID attempt=1 error=ValueError('bad row')" in caplog.text
+
+
+async def test_an_exception_may_go_further_after_all() -> None:
+    settling = Settling()
+    with recorded() as failures, pytest.raises(AssertionError, match="2 is not 3"):
+        async with received(settling).processing(reraise=True):
+            raise AssertionError("2 is not 3")
+    assert settling.calls == ["begin", "retry 0", "end retried AssertionError('2 is not 3')"]
+    assert failures == []
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [
+        (AssertionError(), logging.ERROR),
+        (AttributeError(), logging.ERROR),
+        (NameError(), logging.ERROR),
+        (UnboundLocalError(), logging.ERROR),
+        (TypeError(), logging.ERROR),
+        (ImportError(), logging.ERROR),
+        (NotImplementedError(), logging.ERROR),
+        (ValueError(), logging.WARNING),
+        (KeyError(), logging.WARNING),
+        (OSError(), logging.WARNING),
+    ],
+)
+async def test_a_wrong_program_is_an_error_in_the_log(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: int
+) -> None:
+    with recorded() as failures:
+        async with received(Settling()).processing():
+            raise error
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+    assert [failure.error for failure in failures] == [error]
 
 
 async def test_a_cancelled_block_gives_it_back() -> None:

@@ -1,5 +1,7 @@
 """The one line that is told of a failure."""
 
+import time
+
 import pytest
 
 from cometmq.spark.jobs.failures import cause_of
@@ -28,3 +30,10 @@ RuntimeError: wrapped
 )
 def test_the_innermost_cause_is_told(text: str, line: str | None) -> None:
     assert cause_of(RuntimeError(text)) == (line or "[PATH_NOT_FOUND] Path does not exist: /x.")
+
+
+def test_many_empty_lines_are_read_in_one_pass() -> None:
+    text = "Traceback (most recent call last):\nx: y\n" + "\n" * 50_000 + "."
+    before = time.process_time()
+    assert cause_of(RuntimeError(text)) == "x: y"
+    assert time.process_time() - before < 2

@@ -120,9 +120,10 @@ def test_a_tag_filter(
 
 
 @spark_test
-def test_what_is_gone_is_reported(load: Load) -> None:
+def test_an_end_behind_the_end_of_a_queue(load: Load) -> None:
     beyond = json.dumps({TOPIC: {"broker-a": {"0": 45}}})
-    with pytest.raises(PySparkException, match="offsets 40 to 44 of queue 0 of topic 'Reader'"):
+    says = r"'endingOffsets': queue broker-a\|Reader\|0 .*ends at 40, before 45"
+    with pytest.raises(PySparkException, match=says):
         load(endingOffsets=beyond).collect()
     assert len(places(load(endingOffsets=beyond, failOnDataLoss="false"))) == 120
 

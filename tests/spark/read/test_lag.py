@@ -83,3 +83,10 @@ def test_a_broker_may_not_let_groups_be_made(caplog: pytest.LogCaptureFixture) -
         lag.report({A: 1})
     assert told[-1] == RequestCode.UPDATE_CONSUMER_OFFSET
     assert "group_not_made group=g" in caplog.text
+
+
+def test_a_broker_that_is_away_does_not_hide_the_others() -> None:
+    broker = Broker()
+    with ScriptedCluster("T", broker) as peers:
+        LagReport("g", access(peers.namesrv)).report({A: 1, MessageQueue("T", "broker-0", 0): 5})
+    assert broker.commits == [(0, 1)]

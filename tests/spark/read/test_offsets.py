@@ -61,3 +61,10 @@ def test_the_form_is_fixed() -> None:
 def test_other_forms_are_refused(found: dict[str, object]) -> None:
     with pytest.raises(BadOffset):
         from_json(found)
+
+
+def test_what_lies_behind_an_end_is_kept() -> None:
+    queue = MessageQueue("T", "b", 0)
+    offset = StreamOffset({queue: 5}, reached={queue: 9})
+    assert offset.to_json() == {"v": 1, "q": {"b|T|0": 5}, "to": {"b|T|0": 9}}
+    assert from_json(offset.to_json()) == offset

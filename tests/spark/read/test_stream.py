@@ -234,6 +234,33 @@ def test_a_lost_tail_may_be_passed_over(cometmq_session_cluster: Cluster) -> Non
     lax.stop()
 
 
+@pytest.mark.parametrize("available_now", [False, True])
+def test_limits_hold_in_the_batch_that_passes_over_a_loss(
+    cometmq_session_cluster: Cluster, available_now: bool
+) -> None:
+    topic = f"StreamShort{available_now}"
+    before = filled(cometmq_session_cluster, topic, 1, 50)
+    start = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    with Client(cometmq_session_cluster.namesrv) as client:
+        delete_topic(client, topic)
+        queues = make_topic(client, topic, 3)
+        fill_all(client, queues, 30)
+    extra = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": "7", "minOffsetsPerTrigger": "7"}
+    lax = reader(cometmq_session_cluster, topic, **extra)
+    if available_now:
+        lax.prepareForTriggerAvailableNow()
+    end = lax.latestOffset(start, lax.getDefaultReadLimit())
+    assert from_json(end).queues[queues[0]] == 30
+    assert len(read(lax, start, end)) == 7
+    taken = 7
+    while (following := lax.latestOffset(end, lax.getDefaultReadLimit())) != end:
+        taken += len(read(lax, end, following))
+        end = following
+        if taken > 53 and not available_now:
+            break
+    assert taken == 60 if available_now else taken == 56
+
+
 def test_a_broker_may_be_away_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ProcessCluster(tmp_path) as node:
         with Client(node.namesrv) as client:

@@ -96,6 +96,23 @@ def test_a_topic_a_tag_an_expression(store: MessageStore, way: str) -> None:
     assert not rows(root, PLACE, topic="no such")
 
 
+def test_an_end_behind_the_end_of_a_queue(store: MessageStore, way: str, tmp_path: Path) -> None:
+    root = root_of(store)
+    whole = places(rows(root, PLACE, topic="t"))
+    last = max(offset for topic, queue, offset in whole if (topic, queue) == ("t", 0))
+    exact = json.dumps({"t": {"s": {"0": last + 1}}})
+    assert places(rows(root, PLACE, topic="t", endingOffsets=exact)) == whole
+    beyond = json.dumps({"t": {"s": {"0": last + 6}}})
+    says = rf"'endingOffsets': queue s\|t\|0 .*ends at {last + 1}, before {last + 6}"
+    with pytest.raises(BadOption, match=says):
+        rows(root, PLACE, topic="t", endingOffsets=beyond)
+    lax = {"failOnDataLoss": "false", "dataLossReport": str(tmp_path / "lost")}
+    assert places(rows(root, PLACE, topic="t", endingOffsets=beyond, **lax)) == whole
+    (report,) = (tmp_path / "lost").iterdir()
+    (line,) = map(json.loads, report.read_text().splitlines())
+    assert (line["first"], line["messages"]) == (last + 1, 5)
+
+
 def test_offsets(store: MessageStore, way: str) -> None:
     root = root_of(store)
     start = json.dumps({"t": {"s": {"0": 100, "1": -1}}})
@@ -109,6 +126,11 @@ def test_offsets(store: MessageStore, way: str) -> None:
     }
     assert len([place for place in found if place[0] == "u"]) == 20
     assert not rows(root, PLACE, startingOffsets="latest")
+    for ending in (None, stop):
+        beyond = {"startingOffsets": '{"t": {"s": {"0": 100000}}}', "topic": "t"}
+        beyond |= {} if ending is None else {"endingOffsets": ending}
+        with pytest.raises(BadOption, match=r"s\|t\|0 .*starts at 100000, after its end"):
+            rows(root, PLACE, **beyond)
     with pytest.raises(BadOption, match="no queue 9"):
         rows(root, PLACE, startingOffsets='{"t": {"s": {"9": 1}}}')
     with pytest.raises(BadOption, match="broker 'other'"):

@@ -140,6 +140,23 @@ def test_a_batch_that_comes_again_has_the_same_ids(
     assert Counter(bytes(row.body) for row in again) == Counter(bytes(row.body) for row in first)
 
 
+def test_what_spark_adds_to_the_options_disturbs_no_sink(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    name = topic(cluster, "WriteNamed")
+    given = {"nameservers": cluster.namesrv, "topic": name}
+    spark.createDataFrame([("a",)], "body string").write.format("rocketmq").mode("append").options(
+        **given
+    ).save("somewhere")
+    source = tmp_path / "in"
+    spark.createDataFrame([("b",)], "body string").write.text(str(source))
+    frame = spark.readStream.text(str(source)).select(F.col("value").alias("body"))
+    writer = frame.writeStream.format("rocketmq").options(**given).queryName("named")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start("elsewhere").awaitTermination()
+    assert {bytes(row.body) for row in read(spark, cluster, name).collect()} == {b"a", b"b"}
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [

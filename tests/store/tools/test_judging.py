@@ -123,7 +123,7 @@ def test_a_crash_explains_entries_at_the_end_alone(directory: StoreDirectory) ->
 
 
 def test_a_topic_that_is_known_has_queues(directory: StoreDirectory) -> None:
-    topics(directory, '{"topicConfigTable":{"t":{}}}')
+    topics(directory, '{"topicConfigTable":{"t":{"topicName":"t"}}}')
     assert judged(directory, lonely(Why.NO_QUEUE), LAST) == [("damage", "record-without-entry")]
 
 

@@ -12,7 +12,7 @@ from cometmq.broker.repeats.guard import Cold, Stored
 from cometmq.broker.turns import Scattered
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.message.batch import has_more_than
-from cometmq.net.router import begin_task
+from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.bulk import BULK_MESSAGES
 
@@ -74,7 +74,7 @@ class GuardedSends:
             self._serve_later(peer, request, [found])
             return True
         self._guard.dropped += 1
-        request.body = b""
+        request.drop_body()
         send = (peer, request, found.queue_id, found.queue_offset, found.place)
         self._appender.add_repeat(send, found.place, wait_durable=wait_durable)
         return True
@@ -113,7 +113,7 @@ class GuardedSends:
         for unique, stored in zip(sifted.ids, new, strict=True):
             if unique is not None:
                 self._guard.remember(topic, unique, stored)
-        request.body = b""
+        request.drop_body()
         if len(new) == len(sifted.places):
             self._appender.add_send(
                 (peer, request, queue_id, first_offset, [places]), wait_durable=wait_durable
@@ -148,4 +148,4 @@ class GuardedSends:
         else:
             self._again(peer, request)
         finally:
-            peer.running_tasks -= 1
+            end_task(peer)

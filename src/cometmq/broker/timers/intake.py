@@ -96,7 +96,10 @@ class Intake:
         while pending.position < end:
             entries = [*QUEUE_ENTRY.iter_unpack(queue.read(pending.position, _ENTRIES))]
             entries = _bounded(entries)
-            found = await gather(self._store.log, [(at, size) for at, size, _ in entries])
+            places = [(at, size) for at, size, _ in entries]
+            found = await gather(self._store.log, places)
+            if not await self._store.repairs.prove(queue, pending.position, places, found):
+                continue
             for (physical, size, _), view in zip(entries, found, strict=True):
                 if size != HOLE_SIZE:
                     self._take(physical, record_or_none(view, physical))

@@ -35,8 +35,12 @@ def members(group: Name, namesrv: Namesrv = "", as_json: AsJson = False) -> None
 
     async def main() -> list[MemberRow]:
         async with client(namesrv) as opened:
-            found = await Admin(opened.session).consumer_connections(group)
-            return [] if found is None else member_rows(found)
+            admin = Admin(opened.session)
+            found = await admin.consumer_connections(group)
+            if found is None:
+                await _demand(admin, group)
+                return []
+            return member_rows(found)
 
     rows = run(main())
     if not rows:
@@ -58,7 +62,11 @@ def progress(
 
     async def main() -> None:
         async with client(namesrv) as opened:
-            found = await Admin(opened.session).consumer_progress(group, topic or None)
+            admin = Admin(opened.session)
+            await _demand(admin, group, topic)
+            found = await admin.consumer_progress(group, topic or None)
+            if topic and group not in await admin.groups_of(topic):
+                raise CometError(f"group {group!r} has not consumed topic {topic!r}")
         rows = progress_rows(found)
         if as_json:
             render.print_json(rows)
@@ -83,7 +91,9 @@ def status(
 
     async def main() -> tuple[list[HeldRow], str | None]:
         async with client(namesrv) as opened:
-            info = await Admin(opened.session).consumers.running_info(group, member, stacks=stacks)
+            admin = Admin(opened.session)
+            await _demand(admin, group)
+            info = await admin.consumers.running_info(group, member, stacks=stacks)
             return held_rows(held(info)), info.jstack
 
     rows, text = run(main())
@@ -107,6 +117,9 @@ def reset(
     keep: Annotated[
         bool, typer.Option("--never-skip", help="Leave queues where that would skip messages.")
     ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Take a group that no broker knows: it will begin there.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Have a group go on elsewhere in a topic, whether its consumers run or not."""
@@ -114,14 +127,24 @@ def reset(
 
     async def main() -> list[PositionRow]:
         async with client(namesrv) as opened:
-            consumers = Admin(opened.session).consumers
-            return position_rows(await consumers.reset(group, topic, at_ms, force=not keep))
+            admin = Admin(opened.session)
+            await _demand(admin, "" if new else group, topic)
+            return position_rows(await admin.consumers.reset(group, topic, at_ms, force=not keep))
 
     rows = run(main())
     if as_json:
         render.print_json(rows)
     else:
         render.print_rows(rows)
+
+
+async def _demand(admin: Admin, group: str, topic: str = "") -> None:
+    """Look whether a group and a topic exist, where they are named. Raises RouteNotFound for the
+    topic and CometError for the group."""
+    if topic:
+        await admin.topic_route(topic)
+    if group and not await admin.knows_group(group):
+        raise CometError(f"no broker knows a group {group!r}: look for a misspelt name")
 
 
 def moment_of(text: str) -> int:

@@ -12,6 +12,7 @@ from cometmq.admin.views import moment
 from cometmq.cli import render, serve
 from cometmq.cli.connect import AsJson, Namesrv, client, run
 from cometmq.cli.servers import parse_settings
+from cometmq.core.errors import RouteNotFound
 from cometmq.message.model import Message
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def consume(
 ) -> None:
     """Consume messages as a member of a group and print them; interrupt to stop.
 
-    With --count the exit code is 1 when fewer came before the timeout.
+    With --count the exit code is 1 when fewer came before the timeout, and without it when nothing
+    came because there is no such topic.
     """
 
     async def main() -> int:
@@ -100,6 +102,10 @@ def consume(
                 topic, group=group, filter=filter, start=start, concurrency=1
             )
             await subscription.start()
+            try:
+                await opened.session.route(topic)
+            except RouteNotFound as error:
+                typer.echo(f"cometmq: {error}; waiting for it", err=True)
             idle = Idle(subscription, stop, timeout)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(idle.close_in_time())
@@ -112,6 +118,8 @@ def consume(
                     if taken == count:
                         break
                 watch.cancel()
+            if not taken:
+                await opened.session.route(topic)  # nothing came because there is no such topic
         return taken
 
     if run(main()) < count:

@@ -41,4 +41,4 @@ Filter = TagFilter | Sql
 
 def parse_filter(wanted: str | Sql) -> Filter:
     """A filter from what a user gave: tags (``insert || update``) or Sql. Raises ValueError."""
-    return wanted if isinstance(wanted, Sql) else tags.parse(wanted)
+    return wanted if isinstance(wanted, Sql) else tags.parse_exactly(wanted)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.client.consumer.allocate import share
+from cometmq.client.consumer.failures import note
 from cometmq.core.errors import BrokerRefused, ClientError, CometError, RouteNotFound
 from cometmq.protocol.bodies import ConsumerIds
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -56,8 +57,9 @@ def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> No
     unwrap = namespace.unwrap_queue
     try:
         listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
-    except Exception:
+    except Exception as error:
         log.exception("assignment_listener_failed added=%d", len(change.add))
+        note(error)
 
 
 class Assignee(Protocol):

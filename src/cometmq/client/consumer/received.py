@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from cometmq.client.consumer.failures import log_failure, note
 from cometmq.message import properties as props
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.inflight import InFlight
     from cometmq.client.hooks import ConsumeAttempt
     from cometmq.message.model import MessageQueue, StoredMessage
-
-log = logging.getLogger(__name__)
 
 
 class Outcome(Enum):
@@ -137,11 +135,12 @@ class ReceivedMessage(MessageView):
         self._settler = settler
         self._outcome: Outcome | None = None
 
-    def processing(self) -> Processing:
+    def processing(self, *, reraise: bool = False) -> Processing:
         """``async with message.processing():`` acknowledges the message when the block is left. An
-        Exception in it is logged, sends the message to be retried, and goes no further. When the
-        block is cancelled the message is given again, here or to another member."""
-        return Processing(self)
+        Exception in it is logged, sends the message to be retried, and goes no further, unless
+        ``reraise``. When the block is cancelled the message is given again, here or to another
+        member."""
+        return Processing(self, reraise=reraise)
 
     def ack(self) -> None:
         """Done: never give it again."""
@@ -167,10 +166,11 @@ class ReceivedMessage(MessageView):
 class Processing:
     """The block in which a message is worked on; see ReceivedMessage.processing."""
 
-    __slots__ = ("_attempt", "_message")
+    __slots__ = ("_attempt", "_message", "_reraise")
 
-    def __init__(self, message: ReceivedMessage) -> None:
+    def __init__(self, message: ReceivedMessage, *, reraise: bool = False) -> None:
         self._message = message
+        self._reraise = reraise
         self._attempt: ConsumeAttempt | None = None
 
     def begin(self) -> None:
@@ -192,16 +192,11 @@ class Processing:
             if not isinstance(error, Exception):
                 message._give_back()
                 return False
-            log.warning(
-                "processing_failed topic=%s message=%s attempt=%d error=%r",
-                message.topic,
-                message.message_id,
-                message.reconsume_times + 1,
-                error,
-                exc_info=error,
-            )
+            log_failure(message, error)
+            if not self._reraise:
+                note(error)
             await message.retry()
-            return True
+            return not self._reraise
         finally:
             message._settler.end(self._attempt, message._outcome, error)
 

@@ -86,13 +86,13 @@ class Subscription:
             self._starting = self._session.tasks.spawn(self._consumer.start(), name=name)
         await asyncio.shield(self._starting)
 
-    async def run(self, handler: Handler) -> None:
+    async def run(self, handler: Handler, *, reraise: bool = False) -> None:
         """Call ``handler`` with every message, ``concurrency`` of them at a time, until the
         subscription is closed. A handler that returns acknowledges its message; one that raises
-        sends it to be retried."""
+        sends it to be retried. With ``reraise`` its exception ends the run, too."""
         name = f"handler {self.options.group}"
         workers = [
-            self._session.tasks.spawn(self._work(handler), name=f"{name} {number}")
+            self._session.tasks.spawn(self._work(handler, reraise), name=f"{name} {number}")
             for number in range(self.options.concurrency)
         ]
         try:
@@ -102,10 +102,10 @@ class Subscription:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, handler: Handler) -> None:
+    async def _work(self, handler: Handler, reraise: bool) -> None:
         # As `async for` and `async with` would, without a coroutine for each of their steps.
         while (message := self._take_now() or await self._take()) is not None:
-            block = message.processing()
+            block = message.processing(reraise=reraise)
             block.begin()
             try:
                 result = handler(message)

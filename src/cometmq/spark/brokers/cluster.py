@@ -15,7 +15,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut, RouteNotFound
 from cometmq.message.model import MessageQueue
 from cometmq.protocol import headers as h
-from cometmq.protocol.bodies import TopicList
+from cometmq.protocol.bodies import ClusterInfo, TopicList
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fastjson import parse_json
 from cometmq.protocol.route import TopicRoute, readable
@@ -29,9 +29,14 @@ ROUTE_TTL_MS: Final = 10_000
 
 MASTER_ID: Final = 0
 
+_CLUSTER: Final = int(RequestCode.GET_BROKER_CLUSTER_INFO)
 _ROUTE: Final = int(RequestCode.GET_ROUTEINFO_BY_TOPIC)
 _clock: Final = SystemClock()
 _routes: Final[dict[tuple[str, tuple[str, ...], int], tuple[int, TopicRoute]]] = {}
+
+
+class NameServersAway(NotConnected):
+    """No name server answers."""
 
 
 def routes(
@@ -121,6 +126,21 @@ def cluster_names(access: Access) -> frozenset[str]:
     return _names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access)
 
 
+def masters(access: Access) -> frozenset[str]:
+    """The names of the brokers whose master is registered. Slaves register no topics, so where only
+    they are the route need not say what their broker holds.
+
+    Raises NameServersAway, BrokerRefused.
+    """
+    address, (answer,) = ask_name_server([(_CLUSTER, None)], access)
+    found = parse_json(checked(address, _CLUSTER, answer).body, ClusterInfo)
+    return frozenset(
+        name
+        for name, broker in found.broker_addr_table.items()
+        if str(MASTER_ID) in broker.broker_addrs
+    )
+
+
 def unknown(topic: str, access: Access) -> RouteNotFound:
     """The error for a topic that is in no route."""
     asked = ";".join(access.nameservers)
@@ -128,14 +148,14 @@ def unknown(topic: str, access: Access) -> RouteNotFound:
 
 
 def ask_name_server(calls: Sequence[Call], access: Access) -> tuple[str, list[Response]]:
-    """The answers of the first name server that gives any. Raises NotConnected."""
+    """The answers of the first name server that gives any. Raises NameServersAway."""
     problems: list[str] = []
     for address in access.nameservers:
         try:
             return address, call_many(address, calls, access)
         except (NotConnected, RequestTimedOut) as error:
             problems.append(str(error))
-    raise NotConnected(";".join(access.nameservers), f"no name server answers: {problems}")
+    raise NameServersAway(";".join(access.nameservers), f"no name server answers: {problems}")
 
 
 def _names(code: RequestCode, access: Access) -> frozenset[str]:

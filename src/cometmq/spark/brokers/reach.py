@@ -132,9 +132,24 @@ def ask(
         groups[tuple(cluster.brokers(queue, access))].append(queue)
     for known, group in groups.items():
         calls: list[Call] = [(int(code), header(queue)) for queue in group]
-        (broker_id, address), answers = _ask_one(known, calls, access)
+        try:
+            (broker_id, address), answers = _ask_one(known, calls, access)
+        except (NotConnected, RequestTimedOut) as error:
+            raise of_broker(group[0].broker_name, error) from None
         for queue, answer in zip(group, answers, strict=True):
             yield Answer(queue, broker_id, address, answer)
+
+
+def of_broker(name: str, error: ClientError) -> ClientError:
+    """The failure with the broker's name beside its address."""
+    match error:
+        case NotConnected() if name not in error.address:
+            return NotConnected(f"broker {name!r} at {error.address}", error.problem)
+        case RequestTimedOut() if name not in error.address:
+            return RequestTimedOut(
+                f"broker {name!r} at {error.address}", error.request_code, error.timeout_ms
+            )
+    return error
 
 
 def _ask_one(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_RAISED: Final = re.compile(r"^\s*([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(r"^[^\S\n]*([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 
 
 def cause_of(error: BaseException) -> str:

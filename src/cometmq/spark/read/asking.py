@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,7 @@ from cometmq.protocol.frame import Response
 from cometmq.protocol.headers import PullMessage
 from cometmq.spark.brokers import cluster
 from cometmq.spark.brokers.access import ReadFrom
+from cometmq.spark.brokers.reach import of_broker
 from cometmq.spark.brokers.wire import GROUP, call, held, refusal
 from cometmq.spark.read.filters import TAG
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
-"""Before each round over a queue's brokers."""
+"""Before each round over a queue's brokers, unless the user says how long one may be away."""
 
 TURNS_OF_NOTHING: Final = 3
 """Rounds after which a master that answers, and has nothing at an offset, is believed."""
@@ -109,7 +111,14 @@ class Asker:
     answers hold everything. Queue entries of delayed messages hold times where others hold tags.
     """
 
-    def __init__(self, queue: MessageQueue, access: Access, row_filter: RowFilter) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        access: Access,
+        row_filter: RowFilter,
+        outage_ms: int | None = None,
+    ) -> None:
+        self._outage_ms = outage_ms
         self._queue = queue
         self._access = access
         self._row_filter = row_filter
@@ -174,7 +183,7 @@ class Asker:
         failure: ClientError | None = None
         of_master: Response | None = None
         silent_turns = 0
-        for pause_ms in PAUSES_MS:
+        for pause_ms in pauses_ms(self._outage_ms):
             _pause.wait(pause_ms / 1000)
             of_master = None
             try:
@@ -199,7 +208,7 @@ class Asker:
                     break
         if of_master is not None:
             return of_master
-        raise failure or self._late(header)
+        raise of_broker(self._queue.broker_name, failure or self._late(header))
 
     def _late(self, header: PullMessage) -> ClientError:
         return NotConnected(
@@ -231,6 +240,19 @@ class Asker:
             log.warning("pull_refused queue=%s error=%r", self._queue, str(refused))
             return refused
         raise refused
+
+
+def pauses_ms(outage_ms: int | None) -> Iterator[int]:
+    """The pauses before rounds, as many as fill ``outage_ms``; None is half a minute."""
+    if outage_ms is None:
+        yield from PAUSES_MS
+        return
+    left_ms = outage_ms
+    for pause_ms in chain(PAUSES_MS, repeat(PAUSES_MS[-1])):
+        yield min(pause_ms, left_ms)
+        left_ms -= pause_ms
+        if left_ms <= 0:
+            return
 
 
 def onward(answer: Response) -> int:

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cometmq.spark.brokers import cluster
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read import topics
 from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.outage import BATCH_OUTAGE_MS, gather, outlast, unnamed
 from cometmq.spark.read.partition import planned, ranges_of
 from cometmq.spark.read.planning import TASK_ROWS_MAX, backward, ranges
 from cometmq.spark.read.points import AtGroup, Edge, Named
-from cometmq.spark.read.positions import at_moments, check_order, resolve
+from cometmq.spark.read.positions import at_moments, check_order, end_of, resolve
 from cometmq.spark.read.pushdown import Push, Pushed, split
 from cometmq.spark.read.rows import batches
 
@@ -52,11 +52,16 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One partition a task. Raises RouteNotFound, NotConnected, BadOption, DataLoss."""
+        return outlast(self._plan, self._options.outage, BATCH_OUTAGE_MS)
+
+    def _plan(self) -> list[InputPartition]:
         options = self._options
-        queues = topics.find_all(options.topics, options.access)
-        starting = options.starting or _EARLIEST
+        found = gather(options)
+        queues = found.queues
+        starting = unnamed(options.starting or _EARLIEST, found.without)
+        ending = unnamed(options.ending or _LATEST, found.without)
         start = resolve(starting, queues, options.access)
-        end = resolve(options.ending or _LATEST, queues, options.access)
+        end = end_of(ending, queues, options.access, options)
         if isinstance(starting.point, AtGroup):
             # The group read further than the queue reaches: its topic was made anew.
             for queue in backward(start, end):

@@ -93,7 +93,7 @@ def parse(given: Given) -> RowFilter:
         if "filter" not in given:
             raise BadOption("filterType", "says what filter is, which is not given")
         return RowFilter(sql=parsed("filter", given["filter"], _expression))
-    return RowFilter(get(given, "filter", tags.parse, EVERYTHING))
+    return RowFilter(get(given, "filter", tags.parse_exactly, EVERYTHING))
 
 
 def _expression(text: str) -> str:

@@ -33,6 +33,11 @@ class LagReport:
         changed = {q: at for q, at in reached.items() if self._told.get(q) != at}
         if not changed:
             return
+        # A broker that is away must not keep the others' lag from being seen.
+        for name in sorted({queue.broker_name for queue in changed}):
+            self._report({q: at for q, at in changed.items() if q.broker_name == name})
+
+    def _report(self, changed: dict[MessageQueue, int]) -> None:
         try:
             self._make(changed)
             groups.commit(self._group, changed, self._access)

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cometmq.core.clock import SystemClock
 from cometmq.core.errors import CometError
+from cometmq.spark.options import BadOption
+from cometmq.spark.read.offsets import key_of
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
@@ -64,6 +66,19 @@ def report_loss(queue: MessageQueue, start: int, stop: int, rule: LossRule) -> N
     log.warning("data_loss queue=%s start=%d stop=%d", queue, start, stop)
     if rule.data_loss_report is not None:
         _append(Path(rule.data_loss_report), line(queue, start, stop, _clock.wall_ms()))
+
+
+def report_beyond(option: str, queue: MessageQueue, end: int, named: int, rule: LossRule) -> None:
+    """Raise BadOption where an ``option`` names an offset beyond the ``end`` of a queue; or report
+    what lies between as lost, where the user chose to go on."""
+    if rule.fail_on_data_loss:
+        raise BadOption(
+            option,
+            f"queue {key_of(queue)} (broker|topic|queue) ends at {end}, before {named}: it has no "
+            f"messages {end} to {named - 1} (not yet, or its topic was made anew); set option "
+            "failOnDataLoss to false to read to its end",
+        )
+    report_loss(queue, end, named, rule)
 
 
 def line(queue: MessageQueue, start: int, stop: int, at_ms: int) -> str:

@@ -3,11 +3,14 @@
     {"v": 1, "q": {"broker-a|TopicX|0": 123, ...}}                     where a batch ends
     {"v": 1, "q": {...}, "first": true}                                where a new query starts
     {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      an end with some of its start
+    {"v": 1, "q": {...}, "to": {"broker-a|TopicX|0": 999, ...}}        an end with what is behind it
 
 An offset is the next message to read. Keys are sorted, because Spark compares offsets as text.
 Spark keeps only ends, so an end carries with it what its batch's start does not tell: all of it for
 a first batch, since a query killed in that would otherwise begin at what "latest" means after the
-restart; and the oldest offset of each queue that a query meets on its way. A topic may hold a
+restart; and the oldest offset of each queue that a query meets on its way. Where a limit left
+messages for later, the end carries how far the queue reached: the lag of a broker that goes away is
+known by that, also after a restart. Releases before this one do not look at it. A topic may hold a
 ``|``, a broker name and a queue id do not.
 """
 
@@ -32,11 +35,13 @@ class BadOffset(ValueError):
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """A point of a stream. ``is_first`` marks a new query's start; ``origin`` is where the batch
-    that ends here starts, in those queues where the end before does not say it."""
+    that ends here starts, in those queues where the end before does not say it; ``reached`` how far
+    queues reached then, where that is further."""
 
     queues: Offsets
     is_first: bool = False
     origin: Offsets | None = field(default=None)
+    reached: Offsets | None = field(default=None)
 
     def to_json(self) -> dict[str, object]:
         """What Spark writes into its checkpoint."""
@@ -45,6 +50,8 @@ class StreamOffset:
             found["first"] = True
         if self.origin is not None:
             found["from"] = _to_keys(self.origin)
+        if self.reached is not None:
+            found["to"] = _to_keys(self.reached)
         return found
 
 
@@ -53,11 +60,12 @@ def from_json(found: Mapping[str, object]) -> StreamOffset:
     version = found.get("v")
     if version != VERSION:
         raise BadOffset(f"offset version {version!r} in the checkpoint; this release reads 1")
-    origin = found.get("from")
+    origin, reached = found.get("from"), found.get("to")
     return StreamOffset(
         _from_keys(found.get("q")),
         found.get("first") is True,
         None if origin is None else _from_keys(origin),
+        None if reached is None else _from_keys(reached),
     )
 
 

@@ -1,7 +1,6 @@
 """The options of the source, read and checked once; an error names the option.
 
-Each theme reads its own: topics, points, limits, filters, access. The names that Spark itself may
-add (``path``) are errors too: the source reads topics, not files.
+Each theme reads its own: topics, points, limits, filters, access.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.brokers import access
 from cometmq.spark.options import BadOption, boolean, by_name, get, positive, some_text
-from cometmq.spark.read import dirty, filters, limits, points, topics
+from cometmq.spark.read import dirty, filters, limits, outage, points, topics
 from cometmq.spark.read.planning import TASK_ROWS_MAX
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from cometmq.spark.read.dirty import Dirty
     from cometmq.spark.read.filters import RowFilter
     from cometmq.spark.read.limits import Caps
+    from cometmq.spark.read.outage import Outage
     from cometmq.spark.read.points import Named
 
 KNOWN: Final = (
@@ -29,6 +29,7 @@ KNOWN: Final = (
     *limits.OPTIONS,
     *("minPartitions", "maxRowsPerPartition"),
     *("failOnDataLoss", "dataLossReport", "reportLag"),
+    *outage.OPTIONS,
     *filters.OPTIONS,
     "pushFilters",
     *dirty.OPTIONS,
@@ -50,6 +51,7 @@ class ReadOptions:
     max_rows_per_partition: int
     fail_on_data_loss: bool
     data_loss_report: str | None
+    outage: Outage
     consumer_group: str | None
     reports_lag: bool
     row_filter: RowFilter
@@ -70,6 +72,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         max_rows_per_partition=get(given, "maxRowsPerPartition", positive, TASK_ROWS_MAX),
         fail_on_data_loss=get(given, "failOnDataLoss", boolean, True),
         data_loss_report=get(given, "dataLossReport", some_text, None),
+        outage=outage.parse(given),
         consumer_group=get(given, "consumerGroup", some_text, None),
         reports_lag=get(given, "reportLag", boolean, True),
         row_filter=filters.parse(given),

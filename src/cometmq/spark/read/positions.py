@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.brokers import groups, reach
 from cometmq.spark.options import BadOption
+from cometmq.spark.read.losses import report_beyond
 from cometmq.spark.read.offsets import key_of
 from cometmq.spark.read.points import (
     EARLIEST_OFFSET,
@@ -23,6 +24,7 @@ from cometmq.spark.read.seeking import first_at_or_after, together
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.losses import LossRule
 
 Vector = dict["MessageQueue", int]
 
@@ -51,6 +53,23 @@ def resolve(named: Named, queues: Sequence[MessageQueue], access: Access) -> Vec
         case AtGroup():
             found = groups.committed(point.group, queues, access)
             return found | _rest(found, queues, access, lambda _: point.otherwise)
+
+
+def end_of(named: Named, queues: Sequence[MessageQueue], access: Access, rule: LossRule) -> Vector:
+    """The offset of each queue at the point where a read ends, none of them beyond its queue's end.
+    What a slave tells of an end is no word against an offset: it may be late.
+
+    Raises as :func:`resolve`, and BadOption for an offset beyond the end, unless the ``rule`` says
+    to go on.
+    """
+    found = resolve(named, queues, access)
+    if isinstance(named.point, AtOffsets):
+        told = reach.ends([queue for queue in named.point.by_queue if queue in found], access)
+        for queue, end in sorted(told.by_queue.items()):
+            if found[queue] > end and queue not in told.copies:
+                report_beyond(named.option, queue, end, found[queue], rule)
+                found[queue] = end
+    return found
 
 
 def check_order(start: Vector, end: Vector, option: str) -> None:

@@ -31,7 +31,7 @@ class QueuePuller:
     """Pulls from one queue, at the pace that other queues of the task have shown."""
 
     def __init__(self, queue: MessageQueue, options: ReadOptions, pace: Pace | None = None) -> None:
-        self._asker = Asker(queue, options.access, options.row_filter)
+        self._asker = Asker(queue, options.access, options.row_filter, options.outage.timeout_ms)
         self._pace = Pace() if pace is None else pace
 
     def spans(self, part: Range) -> Iterator[Span]:

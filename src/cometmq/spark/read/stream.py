@@ -7,7 +7,7 @@ options. Offsets: see offsets.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,12 +15,14 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from cometmq.core.clock import SystemClock
 from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.brokers.reach import Ends
 from cometmq.spark.frozen import keep_loaded
-from cometmq.spark.read import limits, sizes, topics
+from cometmq.spark.read import discovery, limits, sizes
 from cometmq.spark.read.discovery import AWAY, Discovery
 from cometmq.spark.read.lag import LagReport
 from cometmq.spark.read.losses import report_loss
 from cometmq.spark.read.offsets import Offsets, StreamOffset, from_json
+from cometmq.spark.read.outage import gather, outlast, unnamed
 from cometmq.spark.read.partition import planned, ranges_of
 from cometmq.spark.read.planning import advance, backward, cap, ranges
 from cometmq.spark.read.points import AtOffsets, Edge, Named
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.message.model import MessageQueue
-    from cometmq.spark.brokers.reach import Ends
     from cometmq.spark.read.limits import Caps
     from cometmq.spark.read.options import ReadOptions
 
@@ -51,6 +52,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen: Ends | None = None
         self._newest: Json | None = None
         self._batch_ms: int | None = None
+        self._told: dict[MessageQueue, int] = {}
+        self._is_whole = True
+        self._without: frozenset[str] = frozenset()
         self._discovery = Discovery(options)
         self._lag: LagReport | None = None
         if options.consumer_group is not None and options.reports_lag:
@@ -61,14 +65,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Json:
         """Where a new query starts. Spark asks more than once and must hear the same."""
         if self._initial is None:
-            access = self._options.access
-            queues = topics.find_all(self._options.topics, access)
-            starting = self._options.starting or _LATEST
-            start = resolve(starting, queues, access)
-            if isinstance(starting.point, AtOffsets):
-                check_order(start, reach.latest(queues, access), starting.option)
+            start = outlast(self._first, self._options.outage, discovery.OUTAGE_MS)
             self._initial = StreamOffset(start, is_first=True).to_json()
         return self._initial
+
+    def _first(self) -> Offsets:
+        access = self._options.access
+        found = gather(self._options)
+        starting = unnamed(self._options.starting or _LATEST, found.without)
+        start = resolve(starting, found.queues, access)
+        if isinstance(starting.point, AtOffsets):
+            check_order(start, reach.latest(found.queues, access), starting.option)
+        return start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The caps of the options."""
@@ -77,14 +85,32 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix what "available" means; messages that come later wait for the next start.
 
-        Raises what :func:`topics.find_all` and :func:`reach.ends` raise.
+        Raises what :func:`gather` and :func:`reach.ends` raise.
         """
+        self._frozen = self._freeze(())
+        self._is_whole = False
+
+    def _freeze(self, known: Iterable[MessageQueue]) -> Ends:
         options = self._options
-        if options.fail_on_data_loss:
-            queues = topics.find_all(options.topics, options.access)
-        else:
-            queues = topics.find(options.topics, options.access).queues
-        self._frozen = reach.ends(queues, options.access)
+
+        def ends() -> Ends:
+            found = gather(options, known, must_exist=options.fail_on_data_loss)
+            self._without = found.without
+            return reach.ends(found.queues, options.access)
+
+        return outlast(ends, options.outage, discovery.OUTAGE_MS)
+
+    def _whole(self, frozen: Ends, known: Offsets) -> Ends:
+        """What "available" means with the queues that only the checkpoint names: at the first
+        batch, since nobody tells of the checkpoint before."""
+        rest = [queue for queue in known if queue not in frozen.by_queue]
+        if self._is_whole or not rest:
+            self._is_whole = True
+            return frozen
+        found = self._freeze(rest)
+        self._is_whole = True
+        late = {queue: found.by_queue[queue] for queue in rest if queue in found.by_queue}
+        return Ends({**frozen.by_queue, **late}, frozen.copies | (found.copies & late.keys()))
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """The end of the next batch, equal to ``start`` when there is nothing to read.
@@ -92,22 +118,36 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises DataLoss when a queue ends before ``start``.
         """
         known = from_json(start)
+        if not self._told:
+            self._told.update(known.reached or {})
         if self._lag is not None and not known.is_first:
             # Spark asks for a batch's end when the batch before is finished.
             self._lag.report(known.queues)
-        ends = self._discovery.ends() if self._frozen is None else self._frozen
-        self._newest = StreamOffset(ends.by_queue).to_json()
-        try:
+        if self._frozen is None:
+            ends = self._discovery.ends(known.queues)
+        else:
+            ends = self._frozen = self._whole(self._frozen, known.queues)
+        self._newest = StreamOffset(self._reaching(known.queues, ends)).to_json()
+
+        def bounds() -> tuple[Offsets, Offsets | None]:
             begin, furthest = self._bounds(known.queues, ends)
-            end = self._capped(begin, furthest, limits.under(limit, self._options.caps))
-        except AWAY:
-            return start  # a broker that has just gone away: discovery bears that
+            return begin, self._capped(begin, furthest, limits.under(limit, self._options.caps))
+
+        if self._frozen is not None:
+            # An end that is the start ends the query, with what was available left unread.
+            begin, end = outlast(bounds, self._options.outage, discovery.OUTAGE_MS)
+        else:
+            try:
+                begin, end = bounds()
+            except AWAY:
+                return start  # a broker that has just gone away: discovery bears that
         if end is None or end == known.queues:
             return start
         self._batch_ms = _clock.monotonic_ms()
         self._discovery.has_news()
         origin = {q: at for q, at in begin.items() if known.is_first or q not in known.queues}
-        return StreamOffset(end, origin=origin or None).to_json()
+        reached = {q: told for q, told in self._told.items() if told > end.get(q, told)}
+        return StreamOffset(end, origin=origin or None, reached=reached or None).to_json()
 
     def reportLatestOffset(self) -> Json | None:
         """How far the queues reach, for Spark's progress report."""
@@ -136,6 +176,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------------- what to read next
 
+    def _reaching(self, known: Offsets, ends: Ends) -> Offsets:
+        """How far queues reach as far as anybody knows: of those whose broker is away what it told
+        last, so that what waits there does not look read."""
+        self._told |= ends.by_queue
+        unasked = (queue for queue in known if queue not in ends.by_queue)
+        away = (queue for queue in unasked if self._is_away(queue))
+        return {**ends.by_queue, **{q: max(known[q], self._told.get(q, 0)) for q in away}}
+
+    def _is_away(self, queue: MessageQueue) -> bool:
+        if self._frozen is None:
+            return self._discovery.is_away(queue)
+        return queue.broker_name in self._without
+
     def _bounds(
         self, known: Offsets, ends: Ends
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
@@ -144,10 +197,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in ends.copies & known.keys():
             # A slave may be behind, which is no loss: its master has the rest.
             told[queue] = max(told[queue], known[queue])
-        for queue in backward(known, told):
-            report_loss(queue, told[queue], known[queue], self._options)
         new = [queue for queue, end in told.items() if queue not in known and end > 0]
         oldest = reach.earliest(new, self._options.access)
+        for queue in backward(known, told):
+            report_loss(queue, told[queue], known[queue], self._options)
         begin = {**known, **{q: offset for q, offset in oldest.items() if offset < told[q]}}
         return begin, advance(begin, {q: end for q, end in told.items() if q in begin})
 
@@ -155,9 +208,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """``end`` drawn in to what a batch may take; None when there is not enough yet."""
         todo = ranges(begin, end)
         rows = sum(map(len, todo))
-        if rows == 0 or backward(begin, end):
-            return end  # what is lost is passed over at once, so that it is reported once
-        if self._frozen is None and not limits.is_enough(caps, rows, self._since_batch_ms()):
+        if rows == 0:
+            return end
+        # What is lost is passed over at once, so that it is reported once.
+        may_wait = self._frozen is None and not backward(begin, end)
+        if may_wait and not limits.is_enough(caps, rows, self._since_batch_ms()):
             return None
         rows_max = caps.rows_max
         if caps.bytes_max is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -15,6 +15,7 @@ from cometmq.spark.brokers import cluster
 from cometmq.spark.options import BadOption, Given, boolean, get, names, only_one, parsed
 
 if TYPE_CHECKING:
+    from cometmq.protocol.route import TopicRoute
     from cometmq.spark.brokers.access import Access
 
 OPTIONS: Final = ("topic", "subscribePattern", "includeSystemTopics", "assign")
@@ -52,10 +53,14 @@ Choice = Topics | Pattern | Assigned
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Queues in order, and those topics of a choice that the name servers do not know."""
+    """Queues in order, and those topics of a choice that the name servers do not know. ``brokers``
+    are those with an address in the route of each topic, ``absent`` those that a route names
+    without one, and how."""
 
     queues: list[MessageQueue]
     unknown: list[str]
+    brokers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def parse(given: Given) -> Choice:
@@ -85,26 +90,38 @@ def find(choice: Choice, access: Access) -> Found:
         queues = [queue for queue in queues if queue in choice.queues]
     # What a pattern found a moment ago may be gone by now; nobody named it.
     unknown = [] if isinstance(choice, Pattern) else [name for name in topics if name not in known]
-    return Found(queues, unknown)
+    there = {
+        topic: frozenset(data.broker_name for data in route.broker_datas if data.broker_addrs)
+        for topic, route in known.items()
+    }
+    return Found(queues, unknown, there, _absent(known, there))
 
 
 def find_all(choice: Choice, access: Access) -> list[MessageQueue]:
     """The queues of a choice, all of which must be there.
 
-    Raises RouteNotFound for a topic, BadOption for an assigned queue that does not exist, and what
-    :func:`find` raises.
+    Raises what :func:`check` and :func:`find` raise.
     """
     found = find(choice, access)
+    check(found, choice, access)
+    return found.queues
+
+
+def check(found: Found, choice: Choice, access: Access, *, without: Collection[str] = ()) -> None:
+    """See to it that all of a choice is there, but for queues of the brokers ``without``.
+
+    Raises RouteNotFound for a topic, BadOption for an assigned queue that does not exist.
+    """
     for topic in found.unknown:
         raise cluster.unknown(topic, access)
     if isinstance(choice, Assigned):
         for queue in sorted(choice.queues - set(found.queues)):
-            raise BadOption(
-                "assign",
-                f"no queue {queue.queue_id} of {queue.topic!r} can be read on "
-                f"{queue.broker_name!r}",
-            )
-    return found.queues
+            if queue.broker_name not in without:
+                raise BadOption(
+                    "assign",
+                    f"no queue {queue.queue_id} of {queue.topic!r} can be read on "
+                    f"{queue.broker_name!r}",
+                )
 
 
 def matching(pattern: Pattern, known: Iterable[str], of_cluster: frozenset[str]) -> list[str]:
@@ -117,6 +134,22 @@ def matching(pattern: Pattern, known: Iterable[str], of_cluster: frozenset[str])
         if expression.fullmatch(name)
         if pattern.has_system_topics or not _is_internal(name, of_cluster)
     )
+
+
+def _absent(known: Mapping[str, TopicRoute], there: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Brokers that a route names and has no address of: as holders of queues, or in the
+    configuration of an ordered topic (``broker-a:4;broker-b:4``)."""
+    found: dict[str, str] = {}
+    for topic, route in known.items():
+        named = [data.broker_name for data in route.queue_datas]
+        for part in (route.order_topic_conf or "").split(";"):
+            name, _, queues = part.strip().rpartition(":")
+            if name and queues.isascii() and queues.isdigit():
+                named.append(name)
+        for name in named:
+            if name not in there[topic]:
+                found.setdefault(name, f"the route of {topic!r} names it")
+    return found
 
 
 def _topics(choice: Choice, access: Access) -> list[str]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from cometmq.message.model import MessageQueue
 from cometmq.message.record import FIXED_BYTES
 from cometmq.message.walk import problem_at
-from cometmq.spark.read.losses import report_loss
+from cometmq.spark.read.losses import report_beyond, report_loss
+from cometmq.spark.read.positions import check_order
 from cometmq.spark.read.topics import Assigned, Pattern, Topics, matching
 from cometmq.spark.store.directory import (
     has_queues,
@@ -27,6 +28,7 @@ from cometmq.spark.store.directory import (
     queue_names,
     read_at,
 )
+from cometmq.spark.store.pieces import Damage, blocks
 from cometmq.spark.store.planning import (
     FEW_PARTS,
     LogPart,
@@ -108,6 +110,7 @@ class _Survey:
         end = log_end(self._files, ends.newest)
         wanted = [key for key in names if is_wanted(options.choice, root.broker_name, *key)]
         windows = resolve(options.starting, options.ending, root.broker_name, wanted, self._bounds)
+        windows = self._within_queues(windows, ends, end)
         if options.only_queued:
             self._report_gone(windows)
         start = self._first_at(windows)
@@ -172,6 +175,55 @@ class _Survey:
         # Its lengths are nobody's business here: only the host before the time has one that counts.
         at = 68 if head[39] & 0x10 else 56
         return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    def _within_queues(self, windows: Windows, ends: Ends, end: int) -> Windows:
+        """Windows that end where their queues do, at the latest. Raises BadOption for one that is
+        named to end behind, unless losses are passed over, or to start behind its end."""
+        named = {key: self._end_named(window) for key, window in windows.by_queue.items()}
+        beyond = [key for key, offset in named.items() if offset > self._bounds(key)[1]]
+        reached = self._reached(beyond, ends, end)
+        found = dict(windows.by_queue)
+        for key, window in windows.by_queue.items():
+            queue = MessageQueue(key[0], self._root.broker_name, key[1])
+            last = reached.get(key, window.stop)
+            if last < window.stop < END:
+                assert self._options.ending is not None
+                option = self._options.ending.option
+                report_beyond(option, queue, last, window.stop, self._options)
+                found[key] = window = replace(window, stop=last)
+            if self._options.starting is not None:
+                stop = min(last, window.stop)
+                check_order({queue: window.start}, {queue: stop}, self._options.starting.option)
+        return replace(windows, by_queue=found)
+
+    def _end_named(self, window: Window) -> int:
+        """The furthest offset that a window names."""
+        return max(window.start, window.stop if window.stop < END else 0)
+
+    def _reached(self, keys: list[Key], ends: Ends, end: int) -> dict[Key, int]:
+        """Where queues end, by their entries and by what the log has that is in no queue yet."""
+        found = {key: self._bounds(key)[1] for key in keys}
+        for part in self._log(ends.dispatched, end, Windows(), -1) if keys else ():
+            for block in blocks(part):
+                if isinstance(block, Damage):
+                    continue  # whoever reads it tells
+                names, codes = block.topic_codes()
+                ids, places = (
+                    block.fields.number("queue_id"),
+                    block.fields.number("physical_offset"),
+                )
+                for topic, queue_id in keys:
+                    if topic in names:
+                        rows = (codes == names.index(topic)) & (ids == queue_id)
+                        rows &= places >= self._first_place(topic, queue_id)
+                        newest = int(block.queue_offsets[rows].max(initial=-1))
+                        found[topic, queue_id] = max(found[topic, queue_id], newest + 1)
+        return found
+
+    def _first_place(self, topic: str, queue_id: int) -> int:
+        """Where the log has a queue's first message; what is before is of a topic of before."""
+        first, stop = self._bounds((topic, queue_id))
+        return self._files_of((topic, queue_id)).entry(first).physical if first < stop else 0
 
     def _report_gone(self, windows: Windows) -> None:
         """Tell of messages that were named by their offsets and are gone."""

@@ -18,10 +18,7 @@ OWN: Final = (
     *("topic", "producerGroup", "maxBatchMessages", "maxBatchBytes", "maxMessageBytes"),
     *("retryFor", "queryId", "batchId"),
 )
-SPARKS: Final = ("checkpointLocation",)
-"""What Spark hands on beside the sink's options, for itself."""
-
-KNOWN: Final = (*access.OPTIONS, *OWN, *SPARKS)
+KNOWN: Final = (*access.OPTIONS, *OWN)
 
 GROUP: Final = "COMETMQ_SPARK"
 BATCH_MESSAGES: Final = 512

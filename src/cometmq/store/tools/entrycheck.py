@@ -48,7 +48,7 @@ class Why(Enum):
 
 class Lonely(NamedTuple):
     """Records of one queue that have no entry: how many, why, the bounds of their queue offsets,
-    and where the first one lies."""
+    and where the first one and the last one lie."""
 
     topic: str
     queue_id: int
@@ -57,6 +57,7 @@ class Lonely(NamedTuple):
     first_offset: int
     last_offset: int
     physical_offset: int
+    last_physical_offset: int = 1 << 62
 
 
 class EntryCheck:
@@ -180,7 +181,7 @@ class EntryCheck:
     def _add_lonely(self, topic: str, queue_id: int, why: Why, offsets: Ints, places: Ints) -> None:
         more = Lonely(
             topic, queue_id, why, len(offsets), int(offsets.min()), int(offsets.max()),
-            int(places[0]),
+            int(places[0]), int(places[-1]),
         )  # fmt: skip
         known = self.lonely.get((topic, queue_id, why))
         self.lonely[topic, queue_id, why] = more if known is None else joined(known, more)
@@ -268,4 +269,5 @@ def joined(one: Lonely, other: Lonely) -> Lonely:
         first_offset=min(one.first_offset, other.first_offset),
         last_offset=max(one.last_offset, other.last_offset),
         physical_offset=min(one.physical_offset, other.physical_offset),
+        last_physical_offset=max(one.last_physical_offset, other.last_physical_offset),
     )

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import CometError
 from cometmq.message.record import FIXED_BYTES, decode_one
-from cometmq.protocol.fastjson import parse_json
 from cometmq.store.checkpoint import CHECKPOINT_BYTES
-from cometmq.store.files import read_file
 from cometmq.store.layout import file_name
 from cometmq.store.seals import Seals
 from cometmq.store.tools.directory import size_of
 from cometmq.store.tools.entrycheck import Lonely, Why, joined
+from cometmq.store.tools.tables import check_tables
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -26,14 +25,9 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logcheck import LogOutcome, Surroundings
     from cometmq.store.tools.queues import QueueSpan
+    from cometmq.store.tools.tables import Topics
 
 _HEAD_BYTES = 1 << 16
-_TABLES = {
-    "topics.json": "topicConfigTable",
-    "subscriptionGroup.json": "subscriptionGroupTable",
-    "consumerOffset.json": "offsetTable",
-    "delayOffset.json": "offsetTable",
-}
 
 
 def judge(
@@ -48,7 +42,7 @@ def judge(
     directory = around.directory
     _judge_directory(files, directory, findings)
     _judge_log(directory, outcomes, findings)
-    topics = _judge_tables(files, directory, findings)
+    topics = check_tables(files, directory.root, findings)
     bounds = {
         (queue.topic, queue.queue_id): span
         for queue, span in zip(around.queues, spans, strict=True)
@@ -142,32 +136,11 @@ def _judge_end(directory: StoreDirectory, end: int, findings: Findings) -> None:
         )  # fmt: skip
 
 
-def _judge_tables(files: ReadOnlyFiles, directory: StoreDirectory, findings: Findings) -> set[str]:
-    """Whether the broker's tables can be read; the topics in them."""
-    topics: set[str] = set()
-    for name, key in _TABLES.items():
-        path = os.path.join(directory.root, "config", name)
-        raw = read_file(files, path)
-        if raw is None:
-            continue
-        try:
-            table = parse_json(raw)
-            content = table[key] if isinstance(table, dict) else None
-            if not isinstance(content, dict):
-                raise ValueError(f"it has no {key}")
-        except (ValueError, KeyError, CometError) as error:
-            findings.damage("table", path, -1, f"it cannot be read: {error}")
-            continue
-        if name == "topics.json":
-            topics = {str(topic) for topic in content}
-    return topics
-
-
 def _judge_lonely(
     directory: StoreDirectory,
     outcomes: list[LogOutcome],
     bounds: dict[tuple[str, int], QueueSpan],
-    topics: set[str],
+    topics: Topics,
     findings: Findings,
 ) -> None:
     groups: dict[tuple[str, int], dict[Why, Lonely]] = {}
@@ -183,20 +156,23 @@ def _judge_lonely(
             main = max(reasons.values(), key=lambda each: each.amount)
             reasons[main.why] = joined(main, rest)
         for each in reasons.values():
-            _tell_lonely(directory, each, bounds.get(place), each.topic in topics, findings)
+            _tell_lonely(directory, each, bounds.get(place), topics, findings)
 
 
 def _tell_lonely(
     directory: StoreDirectory,
     lonely: Lonely,
     span: QueueSpan | None,
-    is_topic: bool,
+    topics: Topics,
     findings: Findings,
 ) -> None:
     path = os.path.join(directory.root, "consumequeue", lonely.topic, str(lonely.queue_id))
     which = f"{lonely.amount} records (queue offsets {lonely.first_offset} to {lonely.last_offset})"
     behind = span is None or lonely.first_offset >= span.end
-    if lonely.why is Why.NEWER or (lonely.why is Why.NO_QUEUE and not is_topic):
+    is_gone = lonely.why is Why.NO_QUEUE and lonely.topic not in topics.names
+    # Made again, and nothing was sent to this queue since.
+    is_former = lonely.last_physical_offset < topics.deleted.get(lonely.topic, 0)
+    if lonely.why is Why.NEWER or is_gone or is_former:
         findings.note(
             "deleted-topic", path, lonely.physical_offset,
             f"{which} are of a topic that was deleted", lonely.amount,

@@ -176,6 +176,9 @@ class MemoryFiles:
     def names_of(self, handle: int) -> int:
         return self._handles[handle][0].links
 
+    def is_at(self, handle: int, path: str) -> bool:
+        return self.disk.find(path) is self._handles[handle][0]
+
     # --- bytes -------------------------------------------------------------------------------
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:

@@ -1,0 +1,55 @@
+"""How much memory this process may use: the machine's, or less where a control group says so.
+
+A container sees all of the machine's memory and is killed when it uses more than its own share, so
+a bound that is worked out from the machine is none there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+_MOUNT: Final = "sys/fs/cgroup"
+#: Version 1 has no word for "no limit", only a number that no machine has.
+_NO_LIMIT_BYTES: Final = 1 << 60
+
+
+def limit_bytes(root: str = "/") -> int:
+    """The smallest of physical memory and the limits of this process's control groups.
+
+    ``root`` is where ``proc`` and ``sys`` lie; tests give a folder of their own. Groups of version
+    1 and 2 are read, with all groups above them. What cannot be read sets no limit.
+    """
+    smallest = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            folder, name = _MOUNT, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = f"{_MOUNT}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        for limit in _limits(os.path.join(root, folder), path, name):
+            smallest = min(smallest, limit)
+    return smallest
+
+
+def _limits(mount: str, path: str, name: str) -> list[int]:
+    """The limits of a group and of those above it. In a container the path may be the one outside,
+    which is not there: then the mount itself is the container's group."""
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    found: list[int] = []
+    for count in range(len(parts), -1, -1):
+        text = _read(os.path.join(mount, *parts[:count], name)).strip()
+        if text.isascii() and text.isdigit() and len(text) < 20 and 0 < int(text) < _NO_LIMIT_BYTES:
+            found.append(int(text))
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65_536)
+    except OSError:
+        return ""

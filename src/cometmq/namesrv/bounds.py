@@ -1,0 +1,107 @@
+"""What one name server takes at most: names, brokers, topics and bytes. Pure.
+
+Anybody may register, so all that a registration leaves behind is bounded. What is over a bound is
+refused with a remark that names it; nothing has changed then, and who is known already stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import BadRequest
+from cometmq.protocol.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from cometmq.protocol.headers import RegisterBroker
+
+#: What a topic of a broker takes beside its name, and one way in which queues are.
+ENTRY_BYTES: Final = 64
+LAYOUT_BYTES: Final = 400
+_INT32: Final = 1 << 31
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds of a route table.
+
+    Lengths are in characters. ``brokers`` counts addresses, and names; ``host_brokers`` addresses
+    that one machine registered, ``connection_brokers`` those of one connection. A broker has at
+    most ``topics``, whose queues differ in at most ``layouts`` ways; ``topic_bytes`` is what the
+    topics of all brokers may take together, counted as ENTRY_BYTES and the name for each topic of
+    each broker.
+    """
+
+    name_length: int = 255
+    topic_length: int = 512
+    brokers: int = 4_096
+    host_brokers: int = 1_024
+    connection_brokers: int = 64
+    name_addresses: int = 64
+    address_names: int = 16
+    name_clusters: int = 16
+    filter_servers: int = 16
+    topics: int = 250_000
+    layouts: int = 1_024
+    topic_bytes: int = 1 << 30
+
+
+def check_texts(broker: RegisterBroker, filter_servers: list[str], limits: Limits) -> None:
+    """Raises BadRequest (SYSTEM_ERROR) when a text of a registration is too long, or filter servers
+    are too many."""
+    most = limits.name_length
+    texts = {
+        "brokerName": broker.broker_name,
+        "brokerAddr": broker.broker_addr,
+        "clusterName": broker.cluster_name,
+        "haServerAddr": broker.ha_server_addr,
+    }
+    for field, text in texts.items():
+        if len(text) > most:
+            raise refused(f"{field} {text[:_SHOWN]!r}... has {len(text)} characters", most)
+    check_count("filter servers of a broker", len(filter_servers), limits.filter_servers)
+    for server in filter_servers:
+        if len(server) > most:
+            raise refused(
+                f"filter server {server[:_SHOWN]!r}... has {len(server)} characters", most
+            )
+
+
+def check_topic_names(names: Iterable[str], limits: Limits) -> None:
+    """Raises BadRequest (SYSTEM_ERROR) when the name of a topic is too long."""
+    longest = max(names, key=len, default="")
+    if len(longest) > limits.topic_length:
+        raise refused(
+            f"topic {longest[:_SHOWN]!r}... has {len(longest)} characters", limits.topic_length
+        )
+
+
+def check_numbers(**numbers: int) -> None:
+    """Raises BadRequest (SYSTEM_ERROR) for a number that has no 32 bits."""
+    for field, number in numbers.items():
+        if not -_INT32 <= number < _INT32:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"registration refused: {field} of a topic is no 32-bit number",
+            )
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Raises BadRequest (SYSTEM_ERROR) when ``count`` is over the bound."""
+    if count > most:
+        raise refused(f"{count} {what}", most)
+
+
+def refused(what: str, most: int) -> BadRequest:
+    """The refusal of a registration."""
+    return BadRequest(
+        ResponseCode.SYSTEM_ERROR,
+        f"registration refused: {what}; this name server takes at most {most}",
+    )
+
+
+def size_of(names: Iterable[str], count: int) -> int:
+    """What ``count`` topics take."""
+    return sum(map(len, names)) + ENTRY_BYTES * count

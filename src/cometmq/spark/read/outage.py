@@ -1,0 +1,256 @@
+"""Which brokers a read counts on, and what becomes of it while one of them is away.
+
+A name server forgets a broker that goes away, and with it the queues that the broker has: what is
+left of a route looks whole. So a read remembers by other means who belongs to it: the checkpoint of
+a stream names the broker of each queue, options name brokers, an ordered topic's configuration
+does, another name server may still know one, and every plan writes down whom it saw
+(remembered.py). Such a broker is away unless its master is
+registered; then the topic is what has left it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from threading import Event
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cometmq.core.clock import SystemClock
+from cometmq.core.errors import ClientError, NotConnected, RequestTimedOut
+from cometmq.spark.brokers import cluster, reach
+from cometmq.spark.brokers.cluster import NameServersAway
+from cometmq.spark.options import Given, duration_ms, get, names, one_of, some_text
+from cometmq.spark.read import topics
+from cometmq.spark.read.points import AtOffsets, AtTimes, Named
+from cometmq.spark.read.remembered import Memory, default_folder
+from cometmq.spark.read.topics import Assigned, Found
+
+if TYPE_CHECKING:
+    from cometmq.message.model import MessageQueue
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.options import ReadOptions
+
+log = logging.getLogger(__name__)
+
+OPTIONS: Final = ("brokers", "knownBrokers", "missingBroker", "outageTimeout")
+
+BATCH_OUTAGE_MS: Final = 30_000
+"""How long the plan of a batch waits for a broker."""
+
+ELSEWHERE_MS: Final = 2_000
+"""How long another name server is asked that is not needed for the plan."""
+
+PAUSE_MS: Final = 500
+
+T = TypeVar("T")
+
+_clock: Final = SystemClock()
+_pause: Final = Event()
+
+
+class MissingBroker(Enum):
+    """What to do about a broker that is away."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """``brokers`` hold queues of what is read, whatever the route says; when none are named, what
+    the folder ``memory`` says counts. ``timeout_ms`` None is the default of the kind of read."""
+
+    rule: MissingBroker = MissingBroker.WAIT
+    timeout_ms: int | None = None
+    brokers: tuple[str, ...] = ()
+    memory: str | None = None
+
+
+class BrokerMissing(NotConnected):
+    """``broker_name`` holds messages that should be read, and no name server that was asked knows
+    where it is."""
+
+    def __init__(self, broker_name: str, reason: str, access: Access) -> None:
+        self.broker_name = broker_name
+        super().__init__(
+            f"broker {broker_name!r}",
+            f"is in no route of the name servers ({';'.join(access.nameservers)}), and {reason}; "
+            "start it again, or set option missingBroker to warn to go on without its messages",
+        )
+
+
+def parse(given: Given) -> Outage:
+    """Read the options that say which brokers there are and what an outage means. Raises
+    BadOption."""
+    memory = get(given, "knownBrokers", some_text, default_folder() or "none")
+    return Outage(
+        MissingBroker(get(given, "missingBroker", one_of("wait", "fail", "warn"), "wait")),
+        get(given, "outageTimeout", duration_ms, None),
+        get(given, "brokers", names, ()),
+        None if memory.lower() == "none" else memory,
+    )
+
+
+# ------------------------------------------------------------------------------- who is missing
+
+
+def missing(
+    found: Found,
+    options: ReadOptions,
+    known: Iterable[MessageQueue] = (),
+    others: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The brokers that are away, and how they are known: by options, by the route, since a query
+    has read their queues ``known``, or as the ``others`` say. Raises NameServersAway,
+    BrokerRefused.
+    """
+    there = frozenset().union(*found.brokers.values()) if found.brokers else frozenset()
+    reasons = {
+        name: why for name, why in {**found.absent, **_named(options)}.items() if name not in there
+    }
+    # Who names all brokers has told that others are out of service.
+    named = options.outage.brokers
+    for queue in known:
+        if named and queue.broker_name not in named:
+            continue
+        if queue.broker_name not in found.brokers.get(queue.topic, ()):
+            reasons.setdefault(
+                queue.broker_name, f"this query has read its queues of {queue.topic!r}"
+            )
+    reasons = {**(others or {}), **reasons}
+    if not reasons:
+        return {}
+    registered = cluster.masters(options.access)
+    return {name: why for name, why in sorted(reasons.items()) if name not in registered}
+
+
+def _named(options: ReadOptions) -> dict[str, str]:
+    """The brokers that options name."""
+    found: dict[str, str] = {}
+    if isinstance(options.topics, Assigned):
+        found |= {q.broker_name: "option 'assign' names it" for q in options.topics.queues}
+    for named in (options.starting, options.ending):
+        if named is not None and isinstance(named.point, (AtOffsets, AtTimes)):
+            why = f"option {named.option!r} names it"
+            found |= dict.fromkeys((queue.broker_name for queue in named.point.by_queue), why)
+    return found | dict.fromkeys(options.outage.brokers, "option 'brokers' names it")
+
+
+def _elsewhere(options: ReadOptions, found: Found) -> dict[str, str]:
+    """Brokers that only other name servers than the first know: one that has just started knows
+    few."""
+    there: dict[str, str] = {}
+    for address in options.access.nameservers[1:]:
+        timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
+        other = replace(options.access, nameservers=(address,), request_timeout_ms=timeout_ms)
+        try:
+            told = topics.find(options.topics, other)
+        except ClientError as error:
+            log.warning("name_server_unreachable address=%s error=%r", address, str(error))
+            continue
+        for queue in told.queues:
+            if queue.broker_name not in found.brokers.get(queue.topic, ()):
+                why = f"name server {address} knows its queues of {queue.topic!r}"
+                there.setdefault(queue.broker_name, why)
+    return there
+
+
+# -------------------------------------------------------------------------- what a plan waits for
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The queues of a plan; ``without`` are the brokers that it goes on without."""
+
+    queues: list[MessageQueue]
+    without: frozenset[str] = frozenset()
+
+
+def gather(
+    options: ReadOptions, known: Iterable[MessageQueue] = (), *, must_exist: bool = True
+) -> Gathered:
+    """The queues of a plan, with all of their brokers there, but for those that the user goes on
+    without. ``known`` are queues that the query has read.
+
+    Raises BrokerMissing, NotConnected or RequestTimedOut for a broker that is away, NameServersAway
+    when no name server answers; and where the topics ``must_exist`` what :func:`topics.check`
+    raises.
+    """
+    found = topics.find(options.topics, options.access)
+    memory = Memory(options.outage.memory, options.access)
+    others = _elsewhere(options, found)
+    if not options.outage.brokers:
+        others = memory.absent(options.topics, found.brokers) | others
+    away = missing(found, options, known, others)
+    warns = options.outage.rule is MissingBroker.WARN
+    for name, why in away.items():
+        if not warns:
+            raise BrokerMissing(name, why, options.access)
+        log.warning("broker_missing name=%s reason=%r", name, why)
+    if must_exist:
+        topics.check(found, options.topics, options.access, without=away)
+    queues = [queue for queue in found.queues if queue.broker_name not in away]
+    _remember(memory, options, found, away)
+    silent = _silent(queues, options.access) if warns else frozenset()
+    return Gathered(
+        [queue for queue in queues if queue.broker_name not in silent], silent | away.keys()
+    )
+
+
+def _remember(memory: Memory, options: ReadOptions, found: Found, away: Mapping[str, str]) -> None:
+    """Let the plans to come know who holds queues."""
+    there: dict[str, set[str]] = {}
+    for queue in found.queues:
+        if queue.broker_name not in away:
+            there.setdefault(queue.topic, set()).add(queue.broker_name)
+    before = memory.chosen(options.topics)
+    memory.keep(
+        there,
+        {topic: held - found.brokers.get(topic, frozenset()) - away.keys()
+         for topic, held in before.items()},
+    )  # fmt: skip
+
+
+def _silent(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
+    """The brokers that are in the route and do not answer."""
+    found = set()
+    for name in sorted({queue.broker_name for queue in queues}):
+        try:
+            reach.ends([queue for queue in queues if queue.broker_name == name], access)
+        except (NotConnected, RequestTimedOut) as error:
+            log.warning("broker_missing name=%s reason=%r", name, str(error))
+            found.add(name)
+    return frozenset(found)
+
+
+def outlast(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
+    """What ``attempt`` gives, tried again while a broker is away and the user wants to wait.
+
+    Raises what it raised last: NotConnected and RequestTimedOut after the time is over, others at
+    once.
+    """
+    began_ms = _clock.monotonic_ms()
+    timeout_ms = default_ms if outage.timeout_ms is None else outage.timeout_ms
+    while True:
+        try:
+            return attempt()
+        except NameServersAway:
+            raise
+        except (NotConnected, RequestTimedOut) as error:
+            away_ms = _clock.monotonic_ms() - began_ms
+            if outage.rule is MissingBroker.FAIL or away_ms >= timeout_ms:
+                raise
+            log.warning("broker_awaited away_ms=%d error=%r", away_ms, str(error))
+        _pause.wait(min(PAUSE_MS, timeout_ms - away_ms) / 1000)
+
+
+def unnamed(named: Named, without: Collection[str]) -> Named:
+    """``named`` without what it says of brokers that a read goes on without."""
+    point = named.point
+    if not without or not isinstance(point, (AtOffsets, AtTimes)):
+        return named
+    left = {q: at for q, at in point.by_queue.items() if q.broker_name not in without}
+    return replace(named, point=replace(point, by_queue=left))

@@ -1,0 +1,143 @@
+"""Which brokers held the queues of topics when these were read last, in a file of the driver's.
+
+A batch has no checkpoint, and name servers forget who went away. So every plan writes down what it
+saw, for the plans after it: a small file for each set of name servers, replaced in one step. It is
+help and no truth: one that cannot be read or written is logged, and the read goes on without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.core.clock import SystemClock
+from cometmq.spark.read.topics import Assigned, Pattern, matching
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cometmq.spark.brokers.access import Access
+    from cometmq.spark.read.topics import Choice
+
+log = logging.getLogger(__name__)
+
+KEPT_MS: Final = 72 * 3_600_000
+"""A broker that was not seen for so long is forgotten: as long as brokers keep messages unless
+configured otherwise."""
+
+RENEWED_MS: Final = 3_600_000
+"""The file is not written anew only because of a sight that is younger."""
+
+PAIRS_MAX: Final = 100_000
+FILE_BYTES_MAX: Final = 32 << 20
+
+Seen = dict[str, dict[str, int]]
+"""By topic and broker name, when it was seen last (ms since the epoch)."""
+
+_clock: Final = SystemClock()
+
+
+def default_folder() -> str | None:
+    """A folder of the user's own; None for one without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "cometmq", "spark") if os.path.isabs(cache) else None
+
+
+class Memory:
+    """What a folder says of the brokers behind some name servers; None remembers nothing."""
+
+    def __init__(self, folder: str | None, access: Access) -> None:
+        self._path: Path | None = None
+        if folder is not None:
+            name = hashlib.sha256(";".join(sorted(access.nameservers)).encode()).hexdigest()[:24]
+            self._path = Path(folder) / f"brokers-{name}.json"
+
+    def absent(self, choice: Choice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
+        """Brokers that are not ``there`` (by topic) and held queues of a choice, and how that is
+        known."""
+        found: dict[str, str] = {}
+        for topic, brokers in self._chosen(choice).items():
+            for name in brokers.keys() - there.get(topic, frozenset()):
+                moment = datetime.fromtimestamp(brokers[name] // 1000, UTC).isoformat()
+                found[name] = (
+                    f"it held queues of {topic!r} when these were read at {moment} (which "
+                    f"{self._path} says; option brokers says who holds them now)"
+                )
+        return found
+
+    def keep(self, there: Mapping[str, Iterable[str]], gone: Mapping[str, Iterable[str]]) -> None:
+        """Write down that brokers hold topics, and that others, which are registered, do not."""
+        now_ms = _clock.wall_ms()
+        seen = self._read()
+        changed = False
+        for topic, names in there.items():
+            of_topic = seen.setdefault(topic, {})
+            for name in names:
+                if now_ms - of_topic.get(name, 0) > RENEWED_MS:
+                    of_topic[name], changed = now_ms, True
+        for topic, names in gone.items():
+            for name in names:
+                changed |= seen.get(topic, {}).pop(name, None) is not None
+        if changed:
+            self._write(seen)
+
+    def chosen(self, choice: Choice) -> dict[str, frozenset[str]]:
+        """The brokers that held queues of each topic of a choice."""
+        return {topic: frozenset(brokers) for topic, brokers in self._chosen(choice).items()}
+
+    def _chosen(self, choice: Choice) -> Seen:
+        if isinstance(choice, Assigned):
+            return {}  # they name their brokers
+        seen = self._read()
+        if isinstance(choice, Pattern):
+            names = matching(choice, seen, frozenset())
+        else:
+            names = [name for name in choice.names if name in seen]
+        return {name: seen[name] for name in names}
+
+    def _read(self) -> Seen:
+        if self._path is None:
+            return {}
+        try:
+            with self._path.open("rb") as opened:
+                found = msgspec.json.decode(opened.read(FILE_BYTES_MAX), type=Seen)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+            log.warning("known_brokers_unreadable path=%s error=%r", self._path, str(error))
+            return {}
+        now_ms = _clock.wall_ms()
+        return {
+            topic: {name: at for name, at in names.items() if 0 <= now_ms - at < KEPT_MS}
+            for topic, names in found.items()
+        }
+
+    def _write(self, seen: Seen) -> None:
+        if self._path is None:
+            return
+        told = {topic: names for topic, names in seen.items() if names}
+        if sum(map(len, told.values())) > PAIRS_MAX:
+            log.warning("known_brokers_too_many path=%s", self._path)
+            return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent)
+            try:
+                with os.fdopen(handle, "wb") as opened:
+                    opened.write(msgspec.json.encode(told))
+                os.replace(name, self._path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(name)
+                raise
+        except OSError as error:
+            log.warning("known_brokers_not_written path=%s error=%r", self._path, str(error))

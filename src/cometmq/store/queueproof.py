@@ -1,0 +1,336 @@
+"""Queue entries against the records that they point to: what is served is proven.
+
+A record names its size, its queue, its offset there, its place in the log and its topic. An entry
+that says anything else is wrong: a bit of the queue file has changed. It is made again from the
+log, between the records of the entries beside it. Entries that were dispatched since the start and
+are still in memory need no proof.
+
+The log is right, or damage.py and seals.py say so: nothing here judges it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import accumulate, repeat
+from struct import Struct
+from struct import error as StructError
+from typing import TYPE_CHECKING, Final
+
+from cometmq.core.errors import StoreCorrupt
+from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
+from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from cometmq.store.dispatch import row_of
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+from cometmq.store.scan import Scan, log_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cometmq.message.record import Record
+    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.segments import Segments
+
+logger = logging.getLogger(__name__)
+
+#: Size, magic, queue id, queue offset, physical offset, system flag; the length of the body, where
+#: both hosts are IPv4.
+_HEAD: Final = Struct(">iI4xi4xqqi44xi")
+_BODY_LENGTH: Final = Struct(">i")
+_BODY_LENGTH_AT: Final = _HEAD.size - _BODY_LENGTH.size
+_V6_MORE_BYTES: Final = 12
+_V6_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_SIZE: Final = Struct(">i")
+#: Larger than any record that a broker takes: a size over it is wrong.
+MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
+#: How many entries on either side are asked where a record must lie between.
+_NEIGHBOURS: Final = 64
+#: Light queues point to records of other queues, which name them in a property.
+_LIGHT_PREFIX: Final = "%LMQ%"
+
+
+def count_proven(
+    queue: ConsumeQueue,
+    offsets: Sequence[int],
+    places: Sequence[int],
+    sizes: Sequence[int],
+    chunks: Sequence[memoryview],
+) -> int:
+    """How many records are what their entries say, before the first that is not.
+
+    ``offsets``, ``places`` and ``sizes`` are those of the entries, in order; ``chunks`` hold the
+    bytes of whole records, side by side or not.
+
+    Where records lie side by side and their offsets follow each other, the sizes of all and the
+    whole heads of the first and the last are proof enough: as many records of the queue must lie
+    between these two as there are, so no other can be among them.
+    """
+    if queue.topic.startswith(_LIGHT_PREFIX):
+        return len(sizes)
+    if len(chunks) == len(sizes) > 1 and _are_records(queue, offsets, places, sizes, chunks):
+        return len(sizes)
+    number, total = 0, len(sizes)
+    for chunk in chunks:
+        first = number
+        number, is_whole = _side_by_side(sizes, first, total, chunk)
+        last = number - 1
+        if last < first:
+            return number
+        is_right = offsets[last] - offsets[first] == last - first and (
+            _is_record(queue, offsets[first], places[first], sizes[first], chunk, 0)
+        )
+        if is_right and last > first:
+            at = sum(sizes[first:last])
+            is_right = _is_record(queue, offsets[last], places[last], sizes[last], chunk, at)
+        if not is_right:
+            return first + _count_each(queue, offsets, places, sizes, (chunk, first, number))
+        if not is_whole:
+            return number
+    return number
+
+
+def _side_by_side(
+    sizes: Sequence[int], first: int, total: int, chunk: memoryview
+) -> tuple[int, bool]:
+    """The number behind the last entry whose record has its size, where records from ``first`` on
+    lie side by side in a chunk; and whether they are the whole chunk."""
+    unpack, stop = _SIZE.unpack_from, len(chunk)
+    rest = sizes[first:total]
+    ends = list(accumulate(rest, initial=0))
+    if rest and ends[-1] == stop and min(rest) > 0:
+        # Nearly always: asked for all at once.
+        ends.pop()
+        if list(map(unpack, repeat(chunk), ends)) == list(zip(rest, strict=True)):
+            return total, True
+    at, number = 0, first
+    while number < total and at < stop:
+        size = sizes[number]
+        if size <= 0 or at + size > stop or unpack(chunk, at)[0] != size:
+            return number, False
+        at += size
+        number += 1
+    return number, at == stop
+
+
+def _are_records(
+    queue: ConsumeQueue,
+    offsets: Sequence[int],
+    places: Sequence[int],
+    sizes: Sequence[int],
+    chunks: Sequence[memoryview],
+) -> bool:
+    """Whether each chunk is the record of its entry: all at once, in half the time that one after
+    the other takes. False also for what only :func:`_is_record` can tell."""
+    try:
+        heads = zip(*map(_HEAD.unpack_from, chunks), strict=True)
+        found, magics, queue_ids, queue_offsets, physical, flags, bodies = heads
+    except StructError:
+        return False
+    count = len(sizes)
+    if (
+        magics.count(MAGIC_V1) != count
+        or queue_ids.count(queue.queue_id) != count
+        or found != tuple(sizes)
+        or physical != tuple(places)
+        or queue_offsets != tuple(offsets)
+        or found != tuple(map(len, chunks))
+        or min(bodies) < 0
+        or any(map(_V6_BITS.__and__, flags))
+    ):
+        return False
+    tail, begin = queue.topic_tail, _HEAD.size
+    end = begin + len(tail)
+    return all(
+        [
+            chunk[begin + size : end + size] == tail
+            for chunk, size in zip(chunks, bodies, strict=True)
+        ]
+    )
+
+
+def _count_each(
+    queue: ConsumeQueue,
+    offsets: Sequence[int],
+    places: Sequence[int],
+    sizes: Sequence[int],
+    part: tuple[memoryview, int, int],
+) -> int:
+    chunk, first, end = part
+    at = 0
+    for number in range(first, end):
+        if not _is_record(queue, offsets[number], places[number], sizes[number], chunk, at):
+            return number - first
+        at += sizes[number]
+    return end - first
+
+
+def _is_record(
+    queue: ConsumeQueue, offset: int, place: int, size: int, data: memoryview | bytes, at: int
+) -> bool:
+    """Whether the record at ``at`` is the one of an entry of a queue."""
+    try:
+        found, magic, queue_id, queue_offset, physical, flag, body = _HEAD.unpack_from(data, at)
+    except StructError:
+        return False
+    if found != size or queue_offset != offset or physical != place or queue_id != queue.queue_id:
+        return False
+    topic_at = at + _HEAD.size
+    if flag & _V6_BITS:
+        more = _V6_MORE_BYTES * (bool(flag & BORN_HOST_V6) + bool(flag & STORE_HOST_V6))
+        if at + _BODY_LENGTH_AT + more + _BODY_LENGTH.size > len(data):
+            return False
+        (body,) = _BODY_LENGTH.unpack_from(data, at + _BODY_LENGTH_AT + more)
+        topic_at += more
+    if not 0 <= body <= size:
+        return False
+    topic_at += body
+    tail = queue.topic_tail
+    if magic == MAGIC_V2:
+        topic_at += 1  # two bytes tell the topic's length
+    elif magic != MAGIC_V1:
+        return False
+    return bool(data[topic_at : topic_at + len(tail)] == tail)
+
+
+def are_of_queue(queue: ConsumeQueue, first: int, stop: int, chunks: Sequence[memoryview]) -> bool:
+    """Whether chunks hold whole records of a queue alone, with rising offsets from ``first`` on and
+    before ``stop``: what can be said where the entries are not at hand."""
+    if queue.topic.startswith(_LIGHT_PREFIX):
+        return True
+    unpack = _HEAD.unpack_from
+    for chunk in chunks:
+        at, end = 0, len(chunk)
+        while at < end:
+            try:
+                size, _, _, offset, place, _, _ = unpack(chunk, at)
+            except StructError:
+                return False
+            if not (first <= offset < stop and 0 < size <= end - at):
+                return False
+            if not _is_record(queue, offset, place, size, chunk, at):
+                return False
+            first = offset + 1
+            at += size
+    return True
+
+
+class EntryRepairs:
+    """Makes wrong entries again, one at a time."""
+
+    def __init__(self, log: CommitLog, delays_ms: tuple[int, ...]) -> None:
+        self._log = log
+        self._delays_ms = delays_ms
+        self._lock = asyncio.Lock()
+
+    async def prove(
+        self,
+        queue: ConsumeQueue,
+        first: int,
+        entries: Sequence[tuple[int, int]],
+        found: Sequence[memoryview | StoreCorrupt | None],
+    ) -> bool:
+        """Whether entries (place, size) from the offset ``first`` on are right, by what was
+        ``found`` at their places. If not, they are made right as far as the log has their records,
+        and are to be read again. Holes and damage are passed over."""
+        is_right = True
+        for offset, ((place, size), data) in enumerate(zip(entries, found, strict=True), first):
+            if size in (0, HOLE_SIZE) or isinstance(data, StoreCorrupt):
+                continue
+            if data is not None and _is_record(queue, offset, place, size, data, 0):
+                continue
+            try:
+                right = await self.repair(queue, offset)
+            except StoreCorrupt:
+                continue  # logged there; the caller finds that its record is not what it wants
+            if right is not None and right != (place, size):
+                is_right = False
+        return is_right
+
+    async def repair(self, queue: ConsumeQueue, offset: int) -> tuple[int, int] | None:
+        """Make the entry at ``offset`` right, unless it is by now. Gives the place and the size of
+        its record; None when that was removed with the beginning of the log.
+
+        Raises StoreCorrupt when the log between the records beside it does not hold its record.
+        """
+        async with self._lock:
+            if not queue.min_offset <= offset < queue.max_offset:
+                return None
+            loop = asyncio.get_running_loop()
+            start = max(queue.min_offset, offset - _NEIGHBOURS)
+            entries = _entries(queue, start, offset + 1 + _NEIGHBOURS)
+            segments, end = self._log.segments, self._log.written
+            wrong = entries.get(offset, (-1, -1, 0))
+            found = await loop.run_in_executor(None, _find, segments, queue, offset, entries, end)
+            if found is None and 0 <= wrong[0] < segments.start:
+                return None
+            if found is None:
+                logger.error(
+                    "queue_entry_lost topic=%s queue=%d offset=%d place=%d size=%d",
+                    queue.topic, queue.queue_id, offset, wrong[0], wrong[1],
+                )  # fmt: skip
+                raise StoreCorrupt(
+                    queue.directory,
+                    -1,
+                    f"entry {offset} of queue {queue.topic}/{queue.queue_id} points to place "
+                    f"{wrong[0]}, where its record is not, and the log has no other for it",
+                )
+            _, _, place, size, code, _, _ = row_of(found, queue, self._delays_ms)
+            if wrong[:2] == (place, size):
+                return place, size
+            queue.replace(offset, QUEUE_ENTRY.pack(place, size, code))
+            logger.warning(
+                "queue_entry_repaired topic=%s queue=%d offset=%d place=%d was=%d size=%d "
+                "was_size=%d", queue.topic, queue.queue_id, offset, place, wrong[0], size, wrong[1],
+            )  # fmt: skip
+            return place, size
+
+
+def _entries(queue: ConsumeQueue, start: int, stop: int) -> dict[int, tuple[int, int, int]]:
+    """Entries by offset; those of a file without such an entry are left out."""
+    found: dict[int, tuple[int, int, int]] = {}
+    stop = min(stop, queue.max_offset)
+    while start < stop:
+        raw = queue.read(start, stop - start)
+        if not raw:
+            break
+        rows = list(QUEUE_ENTRY.iter_unpack(raw))
+        found.update(enumerate(rows, start))
+        start += len(rows)
+    return found
+
+
+def _find(
+    segments: Segments,
+    queue: ConsumeQueue,
+    offset: int,
+    entries: dict[int, tuple[int, int, int]],
+    end: int,
+) -> Record | None:
+    """The record of a queue offset, looked for between those of the entries beside it."""
+    low, high = segments.start, end
+    for near in range(offset, min(entries, default=offset) - 1, -1):
+        place, size, _ = entries.get(near, (-1, -1, 0))
+        if _is_entry_right(segments, queue, near, place, size):
+            low = place if near == offset else place + size
+            break
+    for near in range(offset + 1, max(entries, default=offset) + 1):
+        place, size, _ = entries.get(near, (-1, -1, 0))
+        if _is_entry_right(segments, queue, near, place, size):
+            high = place
+            break
+    wanted = (queue.topic, queue.queue_id, offset)
+    for record in Scan(segments, low, high):
+        if (record.topic, record.queue_id, record.queue_offset) == wanted:
+            return record
+    return None
+
+
+def _is_entry_right(
+    segments: Segments, queue: ConsumeQueue, offset: int, place: int, size: int
+) -> bool:
+    """Whether the log has the record that an entry says, read from its file; for a thread."""
+    if not (FIXED_BYTES <= size <= MAX_RECORD_BYTES and size != HOLE_SIZE and place >= 0):
+        return False
+    raw = log_bytes(segments, place, size)
+    return raw is not None and _is_record(queue, offset, place, size, raw, 0)

@@ -1,0 +1,196 @@
+"""Filters of any size at a whole broker: what is much work is refused or done in parts, and others
+do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import msgspec
+import pytest
+
+from cometmq.broker import filtering
+from cometmq.broker.longpoll import HeldPull
+from cometmq.filter.sqltext import MAX_CHARS
+from cometmq.protocol.codes import RequestCode
+from cometmq.store.reader import ReadResult
+from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
+from tests.broker.test_filtering import SQL, bodies, fill, subscribe
+
+#: More than 1 500 parts: a read looks at 13 messages.
+HEAVY = " OR ".join(f"p{number} = 1" for number in range(500))
+BAD = {
+    "deep": "a=" * 400 + "a",
+    "long": "number=1 OR " * (MAX_CHARS // 12 - 1) + "number=1",
+    "zeros": "number = " + "0" * 60_000,
+    "signs": "number = " + "-" * 60_000,
+    "digits": "number = 1" + "0" * 5_000,
+}
+
+
+async def check(client: BrokerClient, text: str) -> Any:
+    body = {
+        "clientId": "c", "group": "g",
+        "subscriptionData": {"topic": "t", "subString": text, "expressionType": "SQL92"},
+    }  # fmt: skip
+    return (await client.ask(RequestCode.CHECK_CLIENT_CONFIG, msgspec.json.encode(body)))[0]
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_what_is_too_much_is_refused_in_one_way(tmp_path: Path, kind: str) -> None:
+    text = BAD[kind]
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 3)
+        await subscribe(client, ("number = 1", 1))
+        begun = process_time()
+        head = await check(client, text)
+        pulled, _ = await client.pull(subscription=text, **SQL)
+        assert (head.code, pulled.code) == (23, 23)
+        assert head.remark == pulled.remark
+        assert len(head.remark or "") < 1_000
+        # A heartbeat is taken, as by Java's broker, and its unreadable filter is not.
+        await subscribe(client, (text, 2))
+        assert process_time() - begun < 1
+        head, _ = await client.pull(sysFlag="0", subVersion="2")
+        assert head.code == 27
+
+
+async def test_much_work_is_done_in_parts_and_nothing_is_lost(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 100)
+        wanted = HEAVY + " OR number = 70 OR number = 99"
+        offset, seen, reads = 0, [], 0
+        while offset < 100:
+            head, records = await client.pull(offset, subscription=wanted, **SQL)
+            assert head.code == (0 if records else 20)
+            assert offset < int(head.ext["nextBeginOffset"]) <= offset + 13
+            offset, reads = int(head.ext["nextBeginOffset"]), reads + 1
+            seen += bodies(records)
+        assert seen == [70, 99]
+        assert reads == 8
+
+
+async def test_messages_from_the_device_are_looked_at_in_parts_too(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, accessMessageInMemoryMaxRatio="0") as running:
+        client = await running.connect()
+        await fill(client, 40)
+        offset, seen = 0, []
+        while offset < 40:
+            head, records = await client.pull(offset, subscription=f"{HEAVY} OR number = 39", **SQL)
+            assert head.code in (0, 20)
+            assert offset < int(head.ext["nextBeginOffset"]) <= offset + 13
+            offset = int(head.ext["nextBeginOffset"])
+            seen += bodies(records)
+        assert seen == [39]
+
+
+async def test_a_held_pull_looks_on_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client, puller = await running.connect(), await running.connect()
+        await fill(client, 1)
+        wanted = pull_fields(
+            1, subscription=f"{HEAVY} OR number = 60", sysFlag="6",
+            suspendTimeoutMillis="20000", **SQL,
+        )  # fmt: skip
+        puller.post(PULL, **wanted)
+        async with asyncio.timeout(10):
+            while running.broker.pull.longpoll.count != 1:
+                await asyncio.sleep(0.001)
+        longpoll, looked_from = running.broker.pull.longpoll, []
+        look_on, wake = longpoll.look_on, longpoll.wake
+
+        def noted(pull: HeldPull) -> None:
+            looked_from.append(pull.offset)
+            look_on(pull)
+
+        monkeypatch.setattr(longpoll, "look_on", noted)
+        monkeypatch.setattr(longpoll, "wake", lambda grown: None)
+        await fill(client, 60, first=1)
+        wake([(("t", 1), 61)])
+        async with asyncio.timeout(10):
+            answer, _ = await puller.frame()
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "61")
+        assert looked_from == [14, 27, 40, 53]
+
+
+async def test_what_is_remembered_of_filters_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtering, "MAX_REMEMBERED_BYTES", 400_000)
+    async with running_broker(tmp_path) as running:
+        client, filters = await running.connect(), running.broker.filters
+        await fill(client, 1)
+        for number in range(60):
+            text = f"number = 7 OR {HEAVY.replace('p', f'p{number}x')}"
+            assert (await client.pull(subscription=text[:30_000], **SQL))[0].code in (20, 23)
+            text = "||".join(f"tag{number}x{each}" for each in range(1_000))
+            assert (await client.pull(subscription=text))[0].code == 20
+        assert filters._known_bytes <= 400_000
+        assert 0 < len(filters._known) < 8
+        # Of those that were used last, the reads' places are kept too, and nothing else.
+        assert len(running.broker.pull._sifter._looks) <= 32
+        assert filters._live_bytes < 40 * 500_000
+
+
+async def test_beyond_the_memory_for_filters_pulls_are_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filtering, "MAX_LIVE_BYTES", 20_000)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 1)
+        for number in range(10):
+            held = {"sysFlag": "6", "suspendTimeoutMillis": "20000"} | SQL
+            client.post(PULL, **pull_fields(1, subscription=f"number > {number}", **held))
+        async with asyncio.timeout(10):
+            answers = [(await client.frame())[0] for _ in range(8)]
+        assert {answer.code for answer in answers} == {19}
+        assert running.broker.pull.longpoll.count == 2
+
+
+async def test_a_property_of_any_length_does_not_stop_a_group(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        for text in ("1" * 5_000, "1" * 32_000 + "x", "0" * 32_000 + "7"):
+            assert (await client.send(b"0", i=f"number\x01{text}")).code == 0
+        await fill(client, 8, first=1)
+        begun = process_time()
+        for expression in ("number = 7", "number > 6.5 AND number < 7.5"):
+            head, records = await client.pull(subscription=expression, **SQL)
+            assert (head.code, bodies(records)) == (0, [0, 7])
+        assert process_time() - begun < 1
+
+
+async def test_others_are_served_between_those_who_filter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many connections filter at once: each turn of the loop ends with the first long look."""
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 13)
+        pull = running.broker.pull
+        happened: list[str] = []
+        find = pull._find
+
+        def slow(held: HeldPull) -> ReadResult:
+            asyncio.get_running_loop().call_soon(happened.append, "turn")
+            happened.append("look")
+            pull.longpoll.rest()
+            return find(held)
+
+        monkeypatch.setattr(pull, "_find", slow)
+        clients = [await running.connect() for _ in range(5)]
+        for number, each in enumerate(clients):
+            for _ in range(2):
+                each.post(PULL, **pull_fields(0, subscription=f"number = {number}", **SQL))
+        for each in clients:
+            for _ in range(2):
+                head, _ = await each.frame()
+                assert (head.code, head.ext["nextBeginOffset"]) == (0, "13")
+        assert happened == ["look", "turn"] * 10

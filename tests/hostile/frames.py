@@ -1,0 +1,115 @@
+"""Mutated frames: captured ones with bytes, numbers, fields and lengths changed, by a seed."""
+
+import json
+import struct
+from random import Random
+
+from tests.golden import library
+
+NUMBERS = (0, 1, -1, 7, 255, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**64)
+TEXTS = (
+    "",
+    "x",
+    "true",
+    "None",
+    "../../etc/passwd",
+    "%RETRY%" * 20,
+    "a\x01b\x02KEYS\x01k\x02",
+    "TAGS\x01" + "t" * 300,
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "9" * 5_000,
+    "日本\u202e\x1b[2J",
+    "a=" * 200 + "a",
+    "a > 1.5 AND " * 50 + "b = 1",
+)
+BODIES = (b"", b"{", b"[" * 200, b"\x00" * 64, b'"\\' * 100, b"9" * 5_000, b"\xff" * 16)
+#: Requests that change who may do what: after one of them a probe fails rightly.
+LEFT_OUT = frozenset((25, 100, 101, 205, 215, 318, 327))
+
+
+def golden_frames() -> list[bytes]:
+    """The captured requests, each whole."""
+    rows = library.frames()
+    return [
+        library.frame_bytes(row["file"])
+        for row in rows
+        if not row["flag"] & 1 and row["code"] not in LEFT_OUT
+    ]
+
+
+def parts(frame: bytes) -> tuple[int, bytes, bytes]:
+    """Codec, header and body of a frame."""
+    (word,) = struct.unpack_from(">I", frame, 4)
+    size = word & 0xFFFFFF
+    return word >> 24, frame[8 : 8 + size], frame[8 + size :]
+
+
+def joined(codec: int, header: bytes, body: bytes) -> bytes:
+    """The reverse of `parts`, with right lengths."""
+    word = (codec & 0xFF) << 24 | len(header) & 0xFFFFFF
+    return struct.pack(">II", 4 + len(header) + len(body), word) + header + body
+
+
+def mutated(frames: list[bytes], chance: Random) -> bytes:
+    """A frame of `frames`, changed. Its lengths are right, but for one of 50."""
+    codec, header, body = parts(chance.choice(frames))
+    kind = chance.randrange(8)
+    if kind < 4 and codec == 0:
+        header = _with_other_fields(header, chance)
+    elif kind == 4:
+        header = _with_other_bytes(header, chance)
+    elif kind == 5:
+        body = chance.choice(BODIES)
+    else:
+        body = _with_other_bytes(body, chance)
+    frame = joined(codec, header, body)
+    if chance.randrange(50) == 0:
+        return _with_other_bytes(frame[:8], chance) + frame[8:]
+    return frame
+
+
+def with_codes_left_out(frame: bytes) -> bool:
+    """Whether a frame asks, by now, for one of `LEFT_OUT`, as far as can be seen."""
+    codec, header, _ = parts(frame)
+    if codec == 1:
+        return len(header) > 1 and int.from_bytes(header[:2], "big") in LEFT_OUT
+    return any(b'"code":%d,' % code in header.replace(b" ", b"") for code in LEFT_OUT)
+
+
+def _with_other_fields(header: bytes, chance: Random) -> bytes:
+    try:
+        head = json.loads(header)
+    except ValueError:
+        return _with_other_bytes(header, chance)
+    fields = head.get("extFields") if isinstance(head, dict) else None
+    if not isinstance(fields, dict):
+        return header
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        if fields and chance.randrange(4):
+            name = chance.choice(sorted(fields))
+            if chance.randrange(6) == 0:
+                del fields[name]
+            else:
+                fields[name] = chance.choice((*map(str, NUMBERS), *TEXTS))
+        else:
+            head[chance.choice(("code", "flag", "opaque", "version"))] = chance.choice(NUMBERS)
+    return json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _with_other_bytes(data: bytes, chance: Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        if not changed:
+            return chance.choice(BODIES)
+        at = chance.randrange(len(changed))
+        kind = chance.randrange(4)
+        if kind == 0:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            changed[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, 0x22, 0x5C, 0x7B))
+        elif kind == 2:
+            del changed[at : at + chance.choice((1, 4, 40))]
+        else:
+            changed[at:at] = changed[at : at + chance.choice((1, 4, 40))]
+    return bytes(changed)

@@ -1,0 +1,276 @@
+"""What waits is counted and bounded, for each connection and for all, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cometmq.net import server as servers
+from cometmq.net.memory import MemoryBudget, PeerMemory
+from cometmq.net.peer import Peer
+from cometmq.net.router import Handler, Reply
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.connection import Connection
+from cometmq.protocol.frame import FLAG_ONEWAY, Request, encode_head
+from cometmq.protocol.framer import MAX_HEADER_BYTES
+from tests.net.serving import RawClient, Served, serving, until, until_still
+
+BEAT = RequestCode.HEART_BEAT
+SLOW = RequestCode.UPDATE_BROKER_CONFIG
+INFO = RequestCode.GET_BROKER_RUNTIME_INFO
+MAX = RequestCode.GET_MAX_OFFSET
+MIB = 1 << 20
+
+
+class Waiting:
+    """Handlers that hold on to what they get until they are let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.held: list[tuple[Peer, Request[Any]]] = []
+
+    def handlers(self) -> dict[int, Handler]:
+        return {SLOW: self.slow, BEAT: self.hold, MAX: self.hold}
+
+    async def slow(self, peer: Peer, request: Request[Any]) -> Reply | None:
+        await self.go.wait()
+        return Reply()
+
+    def hold(self, peer: Peer, request: Request[Any]) -> Reply | None:
+        self.held.append((peer, request))
+        return None
+
+    def answer_all(self) -> None:
+        self.go.set()
+        held, self.held = self.held, []
+        for peer, request in held:
+            peer.reply(request, Reply())
+
+
+def post(client: RawClient, code: int, body: bytes, opaque: int = 0, **ext: str) -> None:
+    head = encode_head(code=code, opaque=opaque, flag=0, ext=ext, body_bytes=len(body))
+    client.writer.write(head + body)
+
+
+@asynccontextmanager
+async def bounded(
+    handlers: dict[int, Handler], bound_bytes: int
+) -> AsyncIterator[tuple[Served, MemoryBudget]]:
+    budget = MemoryBudget(bound_bytes)
+    async with serving(handlers, budget=budget) as served:
+        yield served, budget
+    await until(lambda: budget.held_bytes == 0)
+
+
+@pytest.mark.parametrize("code", [SLOW, BEAT], ids=["task", "held by its handler"])
+async def test_one_connection_is_not_read_while_its_requests_wait(
+    code: int,
+) -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 16 * MIB) as (served, budget):
+        client = await served.connect()
+        body = bytes(MIB)
+        for opaque in range(64):
+            post(client, code, body, opaque)
+        client.writer.transport.set_write_buffer_limits(0)
+        await until(lambda: budget.held_bytes > budget.peer_bytes)
+        await until_still(lambda: budget.held_bytes)
+        assert budget.held_bytes <= budget.peer_bytes + 2 * MIB
+        (peer,) = served.server.peers
+        assert peer.running_tasks + len(waiting.held) <= budget.peer_bytes // MIB + 1
+        answered = asyncio.create_task(all_answers(client, 64))
+        while not answered.done():
+            waiting.answer_all()
+            await asyncio.sleep(0.001)
+        assert await answered == set(range(64))  # none was lost
+        await until(lambda: budget.held_bytes == 0)
+
+
+async def all_answers(client: RawClient, count: int) -> set[int]:
+    return {(await client.frame())[0].opaque for _ in range(count)}
+
+
+async def test_many_connections_together_stay_under_the_bound() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 8 * MIB) as (served, budget):
+        clients = [await served.connect() for _ in range(32)]
+        for client in clients:
+            for opaque in range(3):
+                post(client, BEAT, bytes(MIB), opaque)
+        most = 0
+        async with asyncio.timeout(20):
+            while len(served.server.peers) > 8:
+                most = max(most, budget.held_bytes)
+                waiting.held = [pair for pair in waiting.held if not pair[0].closed]
+                await asyncio.sleep(0.001)
+        assert most <= budget.bound_bytes + 2 * MIB
+        quiet = await served.connect()
+        post(quiet, MAX, b"", 7, topic="t", queueId="0")
+        await until(lambda: any(request.code == MAX for _, request in waiting.held))
+        waiting.answer_all()
+        assert (await quiet.frame())[0].opaque == 7  # whoever holds nothing is served
+        for client in clients:
+            client.writer.close()
+        await until(lambda: len(served.server.peers) == 1)
+        waiting.held.clear()
+        await until(lambda: budget.held_bytes == 0)
+
+
+async def test_large_requests_are_refused_while_everything_is_full() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 8 * MIB) as (served, budget):
+        client = await served.connect()
+        charge = PeerMemory(budget).charge(9 * MIB)
+        post(client, SLOW, bytes(MIB), 1)
+        head, _ = await client.frame()
+        assert head.code == ResponseCode.SYSTEM_BUSY
+        assert "send again later" in str(head.remark)
+        charge.give_back()
+        post(client, SLOW, bytes(MIB), 2)
+        await until(lambda: budget.held_bytes > MIB)
+        waiting.answer_all()
+        assert (await client.frame())[0].code == 0
+
+
+async def test_long_headers_count_too() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 16 * MIB) as (served, budget):
+        client = await served.connect()
+        for opaque in range(200):
+            post(client, MAX, b"", opaque, topic="t" * 100_000, queueId="0")
+        await until(lambda: len(waiting.held) > 10)
+        await until_still(lambda: len(waiting.held))
+        assert len(waiting.held) * 100_000 < budget.peer_bytes
+        client.writer.close()
+        waiting.held.clear()
+
+
+async def test_a_body_that_its_code_has_not_is_refused_and_forgotten() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 64 * MIB) as (served, budget):
+        client = await served.connect()
+        post(client, MAX, bytes(15 * MIB), 3, topic="t", queueId="0")
+        head, _ = await client.frame()
+        assert (head.code, head.opaque) == (ResponseCode.SYSTEM_ERROR, 3)
+        assert "GET_MAX_OFFSET request has no body" in str(head.remark)
+        assert not waiting.held
+        await until(lambda: budget.held_bytes == 0)
+
+
+async def test_a_header_over_the_limit_ends_its_connection() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), 64 * MIB) as (served, _):
+        client, other = await served.connect(), await served.connect()
+        size_bytes = MAX_HEADER_BYTES + 1
+        client.writer.write(
+            (size_bytes + 4).to_bytes(4, "big") + size_bytes.to_bytes(4, "big") + bytes(1000)
+        )
+        assert await client.closed()
+        post(other, SLOW, b"", 1)
+        waiting.answer_all()
+        assert (await other.frame())[0].opaque == 1
+
+
+async def test_half_sent_frames_of_many_connections_are_shed_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "SHED_SCAN_MS", 1_000_000)
+    async with bounded(Waiting().handlers(), 8 * MIB) as (served, budget):
+        clients = [await served.connect() for _ in range(40)]
+        for client in clients:
+            head = encode_head(code=BEAT, opaque=1, flag=0, ext={}, body_bytes=15 * MIB)
+            client.writer.write(head + bytes(MIB))
+        await until(lambda: len(served.server.peers) < 20)
+
+        def buffered() -> int:
+            return sum(peer.buffered_bytes for peer in served.server.peers)
+
+        await until_still(buffered)
+        assert buffered() <= budget.bound_bytes
+
+
+async def test_answers_that_are_not_read_are_shed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "SHED_SCAN_MS", 1_000_000)
+
+    def large(_peer: Peer, _request: Request[Any]) -> Reply | None:
+        return Reply(body=bytes(2 * MIB))
+
+    async with bounded({BEAT: large}, 64 * MIB) as (served, budget):
+        clients = [await served.connect() for _ in range(24)]
+        for client in clients:
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for opaque in range(8):
+                post(client, BEAT, b"", opaque)
+        await until(lambda: len(served.server.peers) < 24)
+
+        def buffered() -> int:
+            return sum(peer.buffered_bytes for peer in served.server.peers)
+
+        await until_still(buffered)
+        assert buffered() <= budget.bound_bytes
+        for client in clients:
+            client.writer.transport.abort()
+
+
+async def test_slow_requests_of_all_connections_are_bounded_in_number() -> None:
+    waiting = Waiting()
+    async with bounded(waiting.handlers(), MIB) as (served, budget):
+        first, second = await served.connect(), await served.connect()
+        for opaque in range(64):
+            post(first, SLOW, b"", opaque)
+        await until(lambda: budget.tasks == budget.max_tasks == 64)
+        for opaque in range(8):
+            post(second, SLOW, b"", opaque)
+        heads = [(await second.frame())[0] for _ in range(8)]
+        assert {head.code for head in heads} == {ResponseCode.SYSTEM_BUSY}
+        waiting.answer_all()
+        await until(lambda: budget.tasks == 0)
+        second.send(SLOW, opaque=99)
+        assert (await second.frame())[0].opaque == 99
+
+
+async def test_requests_that_die_in_another_thread_are_given_back() -> None:
+    loop = asyncio.get_running_loop()
+    budget = MemoryBudget(MIB)
+    told: list[str] = []
+    memory = PeerMemory(budget, loop, lambda: told.append("full"), lambda: told.append("room"))
+    charges = [memory.charge(300_000), memory.charge(300_000)]
+    assert told == ["full"]
+    thread = threading.Thread(target=charges.clear)
+    thread.start()
+    thread.join()
+    await until(lambda: memory.held_bytes == budget.held_bytes == 0)
+    await until(lambda: told == ["full", "room"])
+
+
+def test_a_charge_is_given_back_once() -> None:
+    memory = PeerMemory(MemoryBudget(MIB))
+    charge = memory.charge(100)
+    charge.give_back(30)
+    assert memory.held_bytes == 70
+    charge.give_back()
+    charge.give_back()
+    del charge
+    assert memory.held_bytes == memory.budget.held_bytes == 0
+
+
+@pytest.mark.parametrize("field", ["charge", "-charge", "codec", "-body"])
+def test_no_header_sets_what_only_the_server_may(field: str) -> None:
+    memory = PeerMemory(MemoryBudget(MIB))
+    connection: Connection[int] = Connection(account=memory)
+    header = (
+        b'{"code":31,"extFields":{"topic":"t","queueId":"1"},"flag":2,"opaque":1,"%b":{"a":[1]}}'
+        % field.encode()
+    ).replace(b'"code":31', b'"code":30')
+    connection.receive_data(
+        (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    )
+    (event,) = connection.next_events(1)
+    assert isinstance(event, Request)
+    assert event.charge is None
+    assert (event.codec, event.body, event.flag) == (0, b"", FLAG_ONEWAY)
