@@ -52,6 +52,7 @@ from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
+from cometmq.speedups import CORE
 from cometmq.store.engine import MessageStore
 
 if TYPE_CHECKING:
@@ -223,11 +224,13 @@ class Broker:
         self._build_transactions(directory)
         self._load_tables(directory)
         self._build_outgoing()
+        handlers = self._handlers()
         self.router = Router(
             Side.BROKER,
-            self._handlers(),
+            handlers,
             tasks=tasks,
             remote_admin=config.remote_admin_enable,
+            take_sends=self.send.take_sends if CORE == "compiled" and not config.is_slave else None,
         )
         self.lookout = self._make_lookout()
         self.server = Server(

@@ -8,7 +8,7 @@ voids all of it, a queue that goes away what is known of its topic.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cometmq.broker.topics import TopicTable
@@ -16,29 +16,37 @@ if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.queuetable import QueueTable
 
-#: Topics with more queues are looked up: taking each new one in would take longer than that.
-MOST_QUEUES: Final = 64
-
 
 class Destinations:
     """``get`` is the hot look-up: the queues of a topic by number, None for one that nobody sent to
-    yet; None for a topic of which nothing is known."""
+    yet; None for a topic of which nothing is known. ``plain`` has, by names as they stand in a
+    request, the topics whose plain sends may be taken many at a time."""
 
     def __init__(self, topics: TopicTable, queues: QueueTable) -> None:
-        self._by_topic: dict[str, tuple[ConsumeQueue | None, ...]] = {}
+        self._by_topic: dict[str, list[ConsumeQueue | None]] = {}
+        self.plain: dict[bytes, list[ConsumeQueue | None]] = {}
         self.get = self._by_topic.get
-        topics.on_change.append(self._by_topic.clear)
+        topics.on_change.append(self._clear)
         queues.on_gone.append(self._forget)
 
-    def learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+    def learn(self, config: TopicConfig, queue: ConsumeQueue, *, plain: bool) -> None:
         """A send to this queue passed all checks. Where some of them look at more than the topic,
-        the next one has to pass them again."""
-        count = max(config.read_queue_nums, config.write_queue_nums)
-        if config.order or count > MOST_QUEUES:
+        the next one has to pass them again. ``plain`` says that nothing but the topic decides what
+        becomes of a plain send."""
+        if config.order:
             return
-        known = list(self._by_topic.get(queue.topic, (None,) * count))
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        known = self._by_topic.get(queue.topic)
+        if known is None:
+            known = self._by_topic[queue.topic] = [None] * count
         known[queue.queue_id] = queue
-        self._by_topic[queue.topic] = tuple(known)
+        if plain:
+            self.plain[queue.topic.encode()] = known
+
+    def _clear(self) -> None:
+        self._by_topic.clear()
+        self.plain.clear()
 
     def _forget(self, queue: ConsumeQueue) -> None:
         self._by_topic.pop(queue.topic, None)
+        self.plain.pop(queue.topic.encode(), None)

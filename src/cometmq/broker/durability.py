@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -38,10 +38,11 @@ from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
 if TYPE_CHECKING:
-    from cometmq.broker.turns import Ender, Hearer, WaitingSend, WaitingTransaction
+    from cometmq.broker.turns import Ender, Hearer, WaitingRows, WaitingSend, WaitingTransaction
     from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
     from cometmq.net.watchdog import Watchdog
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.engine import MessageStore, SentRows
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Appender:
         self._go_on = watchdog.watched("answers", self._answer_delayed)
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
+        self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
         self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
         self.end_transactions: Ender = _unended
         self.on_append: Hearer | None = None
@@ -122,6 +124,14 @@ class Appender:
         waits = self._synced or self._slaves is not None
         turn = self._turn if wait_durable or not waits else self._unsynced
         turn.sends.append(send)
+
+    def add_rows(self, peer: Peer, rows: SentRows) -> None:
+        """:meth:`add_send` for plain sends, which all wait for what the policy asks."""
+        if not self._due:
+            self._schedule()
+        batch, first, stop = rows
+        self._turn.rows.append((peer, batch, first, stop))
+        self._turn.row_count += stop - first
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
         """Have a send answered whose message lies at a physical offset since before this turn, or
@@ -230,12 +240,12 @@ class Appender:
             await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
             expired = self._store.durable.expire(self._clock.monotonic_ms())
             for turn in cast("list[Turn]", expired):
-                self.waiting_sends -= len(turn.sends)
+                self.waiting_sends -= turn.send_count
                 remark = f"the log was not synced within {self._sync_timeout_ms} ms"
                 self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
             remark = f"too few slaves had it within {self._slave_timeout_ms} ms"
             for turn in self._copied.expire(self._clock.monotonic_ms()):
-                self.waiting_sends -= len(turn.sends)
+                self.waiting_sends -= turn.send_count
                 self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
 
     def end_turn(self) -> None:
@@ -249,7 +259,7 @@ class Appender:
         while self._delayed:
             self._answer_delayed()
         for turn in self._copied.drain():
-            self.waiting_sends -= len(turn.sends)
+            self.waiting_sends -= turn.send_count
             self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
 
     def _schedule(self) -> None:
@@ -277,7 +287,7 @@ class Appender:
         try:
             store.commit()
         except StoreError as error:
-            log.error("append failed messages=%d error=%s", len(turn.sends), error)
+            log.error("append failed messages=%d error=%s", turn.send_count, error)
             unsynced, self._unsynced = self._unsynced, Turn()
             repeated, self._repeated = self._repeated, Turn()
             held, self._held = self._held, []
@@ -321,7 +331,7 @@ class Appender:
         deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
         for turn in turns:
             if turn.is_awaited:
-                self.waiting_sends += len(turn.sends)
+                self.waiting_sends += turn.send_count
                 store.durable.park(turn.end, deadline_ms, turn)
                 self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
@@ -329,7 +339,7 @@ class Appender:
 
     def _durable(self, tokens: list[object]) -> None:
         for turn in cast("list[Turn]", tokens):
-            self.waiting_sends -= len(turn.sends)
+            self.waiting_sends -= turn.send_count
             self._stored(turn)
 
     def _stored(self, turn: Turn) -> None:
@@ -341,19 +351,19 @@ class Appender:
             remark = "stored here, and too few slaves are connected"
             self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
         else:
-            self.waiting_sends += len(turn.sends)
+            self.waiting_sends += turn.send_count
             deadline_ms = self._clock.monotonic_ms() + self._slave_timeout_ms
             self._copied.park(turn.end, deadline_ms, turn)
             self._waits.set()
 
     def _slaves_have(self, offset: int) -> None:
         for turn in self._copied.advance(offset):
-            self.waiting_sends -= len(turn.sends)
+            self.waiting_sends -= turn.send_count
             self._answer(turn, ResponseCode.SUCCESS, None)
 
     def _sync_failed(self, tokens: list[object], error: StoreError) -> None:
         for turn in cast("list[Turn]", tokens):
-            self.waiting_sends -= len(turn.sends)
+            self.waiting_sends -= turn.send_count
             self._fail(turn, error)
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
@@ -363,6 +373,8 @@ class Appender:
             _tell(told, result)
         if turn.transactions:
             self.end_transactions(turn.transactions, None)
+        if turn.rows:
+            self.answer_rows(turn.rows, code, remark)
         if turn.sends:
             self.answer_sends(turn.sends, code, remark)
         turn.end_watch(None)
@@ -372,6 +384,8 @@ class Appender:
             _tell(told, error)
         if turn.transactions:
             self.end_transactions(turn.transactions, error)
+        if turn.rows:
+            self.answer_rows(turn.rows, error.code, error.remark)
         if turn.sends:
             self.answer_sends(turn.sends, error.code, error.remark)
         turn.end_watch(error)
@@ -402,5 +416,5 @@ def _unended(transactions: list[WaitingTransaction], error: CometError | None) -
     raise AssertionError(f"{len(transactions)} transactions have nobody to end them: {error}")
 
 
-def _unanswered(sends: list[WaitingSend], code: int, remark: str | None) -> None:
+def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:
     raise AssertionError(f"{len(sends)} sends have nobody to answer them: {code} {remark}")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.admission import (
+    MAX_WAITING_SENDS,
     Admission,
     check_no_transaction,
     check_properties,
@@ -73,6 +74,9 @@ log = logging.getLogger(__name__)
 #: Messages lie here until they are due, or their transaction ends.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 
+#: More frames than are served of a connection at once.
+FRAMES_MAX: Final = 1 << 30
+
 #: What the names of the properties that ask for a timer begin with.
 _TIMER_PREFIX: Final = "TIMER_DE"
 
@@ -122,6 +126,7 @@ class SendHandler:
             clock=clock,
         )
         appender.answer_sends = self._answers.answer
+        appender.answer_rows = self._answers.answer_rows
         self._large = LargeBatches(self._answers, store=store, appender=appender, tasks=tasks)
         self._guarded = repeats and GuardedSends(
             repeats,
@@ -204,12 +209,54 @@ class SendHandler:
         self._appender.add_send(waiting, wait_durable=wait_durable)
         return None
 
+    def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
+        """Take the plain sends of a connection, many at a time.
+
+        Gives where in ``data`` the first frame begins that was not taken, and how many from there
+        on have to be served one by one.
+        """
+        store = self._store
+        if (
+            store.refusal is not None
+            or store.turn.is_held
+            or peer.congested
+            or peer.router.hooks
+            or self._hooks_added
+            or len(peer.host_bytes) != 8
+            or len(store.store_host) != 8
+            or self._config.start_accept_send_request_time_stamp
+            or (self._appender.waiting_sends and not self._has_room(peer))
+            or peer.memory.is_exhausted
+        ):
+            return at, FRAMES_MAX
+        rows, at, odd = store.append_sends(
+            data,
+            at,
+            self._destinations.plain,
+            peer.host_bytes,
+            self._cluster_property,
+            self._config.max_message_size,
+        )
+        if rows[2] > rows[1]:
+            self._appender.add_rows(peer, rows)
+        return at, odd
+
+    def _has_room(self, peer: Peer) -> bool:
+        most = peer.memory.budget.max_waiting(MAX_WAITING_SENDS)
+        return self._appender.waiting_sends <= most
+
     def _queue(self, topic: str, queue_id: int, config: TopicConfig | None) -> ConsumeQueue:
         """A queue to store in; ``config`` is of its topic when a send to it was checked by that."""
         queue = self._store.queue(topic, queue_id)
         if config is not None:
-            self._destinations.learn(config, queue)
+            self._learn(config, queue)
         return queue
+
+    def _learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+        if config.topic_name not in self._answers.unannounced:
+            is_guarded = bool(self._guarded and self._guarded.guards(config.topic_name))
+            is_retry = config.topic_name.startswith(RETRY_PREFIX)
+            self._destinations.learn(config, queue, plain=not (is_guarded or is_retry))
 
     def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
         if handle := self._timers.recall_handle(properties):
@@ -376,7 +423,7 @@ class SendHandler:
         that it would be the first of is not made for it, for it may never come."""
         queue = self._store.find_queue(config.topic_name, queue_id)
         if queue is not None:
-            self._destinations.learn(config, queue)
+            self._learn(config, queue)
 
     def _retry_or_dead(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]

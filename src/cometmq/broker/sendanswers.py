@@ -11,26 +11,25 @@ from itertools import chain, islice, repeat
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
+from msgspec.json import encode
+
 from cometmq.broker.turns import Scattered
 from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
-from cometmq.protocol.codes import OUR_VERSION, ResponseCode
-from cometmq.protocol.frame import JSON, lengths
-from cometmq.protocol.headers import SendMessageResponse
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.frame import JSON, Request, lengths
+from cometmq.protocol.headers import NoFields, SendMessageResponse
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
-    from cometmq.broker.turns import WaitingSend
+    from cometmq.broker.turns import WaitingRows, WaitingSend
     from cometmq.core.clock import Clock
     from cometmq.core.errors import CometError
     from cometmq.net.peer import Peer
     from cometmq.net.tasks import Tasks
-    from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import SendMessage
-
-_IDS_HERE: Final = "<ids>"
 
 
 class SendAnswers:
@@ -52,7 +51,9 @@ class SendAnswers:
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._id_prefix = store_host.hex().upper()
-        self._answer_head = _answer_template(config.region_id, config.trace_on)
+        head, *rest = _answer_pieces(config.region_id, config.trace_on)
+        self._head = head
+        self._pieces = (head + self._id_prefix.encode(), *rest)
         self._tasks = tasks
         self._clock = clock
         self.recall_handles: dict[int, str] = {}
@@ -66,11 +67,12 @@ class SendAnswers:
 
     def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         peers: dict[Peer, None] = {}
-        template = self._answer_head
+        head, rest = self._head, self._pieces[1:]
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
         for peer, request, queue_id, queue_offset, physical in sends:
-            slow = hooked or request.codec != JSON or remark is not None or peer.router.hooks
+            slow = hooked or request.codec != JSON or code != 0 or remark is not None
+            slow = slow or bool(peer.router.hooks)
             handles = self.recall_handles
             if slow or (handles and isinstance(physical, int) and physical in handles):
                 self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
@@ -84,14 +86,50 @@ class SendAnswers:
             else:
                 self._answer_large((peer, request, queue_id, queue_offset, physical), code)
                 continue
-            head = template % (code, ids, queue_id, queue_offset, request.opaque)
-            size = len(head)
-            peer.push(
-                (size + 4).to_bytes(4, "big") + size.to_bytes(4, "big") + head.encode("ascii")
-            )
+            between, before_offset, before_opaque, tail = rest
+            answer = b"%b%b%b%d%b%d%b%d%b" % (
+                head, ids.encode(), between, queue_id, before_offset, queue_offset, before_opaque,
+                request.opaque, tail,
+            )  # fmt: skip
+            peer.push(lengths(len(answer)) + answer)
             peers[peer] = None
         for peer in peers:
             peer.flush()
+
+    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
+        """:meth:`answer` for plain sends."""
+        if code or remark is not None:
+            for peer, batch, first, stop in rows:
+                self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
+            return
+        peers: dict[Peer, None] = {}
+        for peer, batch, first, stop in rows:
+            peer.push(batch.answers(first, stop, self._pieces))
+            peers[peer] = None
+        for peer in peers:
+            peer.flush()
+
+    def _answer_rows_slowly(
+        self,
+        peer: Peer,
+        rows: list[tuple[int, bool, int, int, int]],
+        code: int,
+        remark: str | None,
+    ) -> None:
+        for opaque, oneway, queue_id, queue_offset, physical in rows:
+            if oneway:
+                continue
+            header = None
+            if code in _STORED:
+                header = SendMessageResponse(
+                    msg_id=self.ids([physical]),
+                    queue_id=queue_id,
+                    queue_offset=queue_offset,
+                    region=self._config.region_id,
+                    trace_on=self._config.trace_on,
+                )
+            request = Request(code=RequestCode.SEND_MESSAGE_V2, header=NoFields(), opaque=opaque)
+            peer.reply(request, Reply(code, header=header, remark=remark))
 
     def _hold_first(
         self, sends: list[WaitingSend], code: int, remark: str | None
@@ -145,10 +183,12 @@ class SendAnswers:
             self._answer_in_slices(send, ids, code, None)
             return
         assert isinstance(ids, bytes)
-        text = self._answer_head % (code, _IDS_HERE, queue_id, queue_offset, request.opaque)
-        before, _, after = text.encode("ascii").partition(_IDS_HERE.encode())
-        size_bytes = len(before) + len(ids) + len(after)
-        peer.write_all((lengths(size_bytes) + before, ids, after))
+        after = b"%b%d%b%d%b%d%b" % (
+            self._pieces[1], queue_id, self._pieces[2], queue_offset, self._pieces[3],
+            request.opaque, self._pieces[4],
+        )  # fmt: skip
+        size_bytes = len(self._head) + len(ids) + len(after)
+        peer.write_all((lengths(size_bytes) + self._head, ids, after))
 
     def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
         """Answer a send whose error came after its turn."""
@@ -174,6 +214,19 @@ class SendAnswers:
         self.answer([(*send[:4], ids)], code, remark)
 
 
+def _answer_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
+    """What stands between the words of an answer that says success: before the ids, the queue, its
+    offset and the opaque, and behind that."""
+    fields = encode({"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"})
+    return (
+        b'{"code":0,"extFields":' + fields[:-1] + b',"msgId":"',
+        b'","queueId":"',
+        b'","queueOffset":"',
+        b'"},"flag":1,"language":"PYTHON","opaque":',
+        b',"serializeTypeCurrentRPC":"JSON","version":%d}' % OUR_VERSION,
+    )
+
+
 _STORED: Final = frozenset(
     (
         ResponseCode.SUCCESS,
@@ -189,14 +242,3 @@ def message_ids(host: str, physical_offsets: list[int]) -> str:
     digits = pack(f">{len(physical_offsets)}q", *physical_offsets).hex().upper()
     # One conversion for all, then slices: a third of the time of formatting each.
     return host + f",{host}".join([digits[at : at + 16] for at in range(0, len(digits), 16)])
-
-
-def _answer_template(region: str, trace_on: bool) -> str:
-    flag = "true" if trace_on else "false"
-    return (
-        '{"code":%d,"extFields":{"MSG_REGION":"'
-        + region.replace("%", "%%")
-        + f'","TRACE_ON":"{flag}"'
-        + ',"msgId":"%s","queueId":"%d","queueOffset":"%d"},"flag":1,"language":"PYTHON",'
-        '"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION) + "}"
-    )

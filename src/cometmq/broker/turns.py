@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cometmq.broker.halfmessages import Half
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
+    from cometmq.speedups import WriteBatch
 
 
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +87,10 @@ Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
 WaitingPut = tuple[Told, PutResult]
 
 
+#: Plain sends of one connection that wait for their answers: its peer, and their rows.
+WaitingRows = tuple["Peer", "WriteBatch", int, int]
+
+
 @dataclass(slots=True)
 class Turn:
     """What one turn of the loop appended and must be answered; it ends at the physical offset
@@ -93,6 +98,8 @@ class Turn:
 
     sends: list[WaitingSend] = field(default_factory=list)
     end: int = 0
+    rows: list[WaitingRows] = field(default_factory=list)
+    row_count: int = 0
     puts: list[WaitingPut] = field(default_factory=list)
     transactions: list[WaitingTransaction] = field(default_factory=list)
     watchers: list[asyncio.Future[None]] = field(default_factory=list)
@@ -100,7 +107,12 @@ class Turn:
     @property
     def is_awaited(self) -> bool:
         """Whether anybody hears how it ended."""
-        return bool(self.sends or self.transactions or self.puts or self.watchers)
+        return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
+
+    @property
+    def send_count(self) -> int:
+        """How many sends wait for it."""
+        return len(self.sends) + self.row_count
 
     def end_watch(self, error: CometError | None) -> None:
         """Tell those who only wait for the turn how it ended."""

@@ -21,6 +21,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
@@ -77,6 +78,8 @@ class Peer(asyncio.Protocol):
         budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
+        take_sends = router.take_sends
+        self._take_sends = None if take_sends is None else partial(take_sends, self)
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
@@ -192,11 +195,18 @@ class Peer(asyncio.Protocol):
         handle = self.router.handle
         backlog = self._backlog
         event: Event[Waiter] | None = None
-        self._fill(backlog)
-        while backlog:
-            event = backlog.popleft()
-            handle(self, event)
-            if now_ns() > stop_ns:
+        left = FRAMES_PER_TURN
+        while left > 0:
+            if not backlog:
+                self._fill(backlog, left)
+                left -= max(len(backlog), 1)
+            while backlog:
+                event = backlog.popleft()
+                handle(self, event)
+                if now_ns() > stop_ns:
+                    left = 0
+                    break
+            if not self._connection.has_more:
                 break
         if backlog or self._connection.has_more:
             self._continue()
@@ -206,12 +216,15 @@ class Peer(asyncio.Protocol):
         if took_ns > TURN_NS and event is not None:
             self._watchdog.turn(_describe(event), took_ns)
 
-    def _fill(self, backlog: deque[Event[Waiter]]) -> None:
-        """Take the next events of the stream, if there is room for them in this turn."""
-        if backlog:
-            return
+    def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
+        """Take what is next in the stream: plain sends many at a time, else at most ``limit``
+        events."""
+        if self._take_sends is not None:
+            limit = min(limit, self._connection.offer(self._take_sends))
+            if not limit:
+                return
         try:
-            backlog.extend(self._connection.next_events(FRAMES_PER_TURN))
+            backlog.extend(self._connection.next_events(limit))
         except RemoteProtocolError as error:
             self._refuse_stream(error)
 

@@ -49,6 +49,9 @@ TaskHandler = Callable[["Peer", "Request[Any]"], Coroutine[Any, Any, Reply | Non
 Handler = LoopHandler | TaskHandler
 
 
+TakeSends = Callable[["Peer", bytes, int], tuple[int, int]]
+
+
 class HandlerPart(Protocol):
     """What serves some of the request codes."""
 
@@ -74,7 +77,9 @@ class Router:
 
     ``handlers`` are by request code; each must be a coroutine function exactly when the registry
     puts its code into the TASK lane. ``remote_admin`` allows codes that change the configuration
-    to come from other machines.
+    to come from other machines. ``take_sends`` gets what a connection read before it is taken apart
+    into requests: the buffer, and where it begins. It gives where it stopped, and how many frames
+    from there on it leaves to the handlers.
     """
 
     def __init__(
@@ -84,7 +89,9 @@ class Router:
         *,
         tasks: Tasks,
         remote_admin: bool = False,
+        take_sends: TakeSends | None = None,
     ) -> None:
+        self.take_sends = take_sends
         self.hooks: list[RpcHook] = []
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}

@@ -8,6 +8,7 @@ owner closes the socket; one bad request becomes a :class:`Rejected` event and c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -124,6 +125,11 @@ class Connection(Generic[T]):
     def receive_data(self, data: bytes) -> None:
         """Add bytes that were read from the socket; take them with :meth:`next_events`."""
         self._framer.feed(data)
+
+    def offer(self, take: Callable[[bytes, int], tuple[int, int]]) -> int:
+        """Let ``take`` have frames before they are events (:meth:`Framer.offer`). Nothing of a
+        stream that cannot be read on is offered."""
+        return 1 if self._broken is not None else self._framer.offer(take)
 
     def next_events(self, limit: int) -> list[Event[T]]:
         """At most ``limit`` events; fewer mean that more bytes are needed.

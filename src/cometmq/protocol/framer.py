@@ -14,6 +14,7 @@ lengths contradict each other cannot be read on, so its error ends the connectio
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -135,6 +136,29 @@ class Framer:
             self._need = 8
         self._settle(at)
         return frames
+
+    def offer(self, take: Callable[[bytes, int], tuple[int, int]]) -> int:
+        """Let ``take`` have whole frames of the stream, from a place in a buffer on.
+
+        It gives where it stopped, and how many frames from there on it does not want; so does
+        this.
+        """
+        if self._have < self._need:
+            return 0
+        at, others = take(self._joined(), self._at)
+        if at > self._at:
+            self._settle(at)
+        self._need = 8 if others else self._next_bytes()
+        return others
+
+    def _next_bytes(self) -> int:
+        """How long the next frame is, so far as that can be told."""
+        if self._have < 8:
+            return 8
+        total, word = _LENGTHS.unpack_from(self._buffer, self._at)
+        is_right = 4 + (word & 0xFFFFFF) <= total < MAX_FRAME_BYTES - 3
+        # What cannot be right, take() refuses at once.
+        return total + 4 if is_right and word & 0xFFFFFF <= self._max_header_bytes else 8
 
     def _joined(self) -> bytes:
         if self._pieces:

@@ -14,6 +14,7 @@ import os.path
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.message.record import topic_tail
+from cometmq.speedups import QueueState
 from cometmq.store.keyhash import topic_prefix
 from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, SCHEDULE_TOPIC
 
@@ -30,25 +31,7 @@ _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
 
 
-class _Hot:
-    """What every send touches. A class's attributes lie behind those of its base, so these are in
-    one piece: with very many queues each piece of memory more is one more to wait for."""
-
-    __slots__ = (
-        "delay_ms",
-        "is_dirty",
-        "is_prompt",
-        "max_offset",
-        "next_offset",
-        "number",
-        "queue_id",
-        "tail",
-        "topic_hash",
-        "topic_tail",
-    )
-
-
-class ConsumeQueue(_Hot):
+class ConsumeQueue(QueueState):
     """One queue. Offsets count entries.
 
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
@@ -78,6 +61,7 @@ class ConsumeQueue(_Hot):
         like: ConsumeQueue | None = None,
     ) -> None:
         """``like`` is another queue of the topic, to share its name with."""
+        super().__init__()
         self._pool = pool
         self.directory = os.path.join(pool.directory, topic, str(queue_id))
         self.topic: str = topic if like is None else like.topic
@@ -86,8 +70,8 @@ class ConsumeQueue(_Hot):
         # A Java broker that takes over after a crash makes missing entries before it knows the
         # delay levels, and delivers at once: these are in the file before the answer leaves.
         self.is_prompt = topic == SCHEDULE_TOPIC
-        self.topic_tail: bytes = topic_tail(topic) if like is None else like.topic_tail
-        self.topic_hash: int = topic_prefix(topic) if like is None else like.topic_hash
+        self.topic_tail = topic_tail(topic) if like is None else like.topic_tail
+        self.topic_hash = topic_prefix(topic) if like is None else like.topic_hash
         self.is_dirty = False
         self.number = -1
         self.min_offset = 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.flags import TRANSACTION_MASK, TransactionType, takes_queue_slot
+from cometmq.speedups import WriteBatch
 from cometmq.store.consumequeue import ConsumeQueue, Mark
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
@@ -86,7 +87,9 @@ class Dispatcher:
 
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
         """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
-        if isinstance(segment, Run):
+        if isinstance(segment, WriteBatch):
+            grown = self._dispatch_batch(segment)
+        elif isinstance(segment, Run):
             grown = self._dispatch_run(segment)
         else:
             grown = self._dispatch_rows(segment)
@@ -140,6 +143,21 @@ class Dispatcher:
         self._index.gather_run(run)
         self.last_ms = run.store_ms
         return {queue: (len(run), sum(run.sizes))}
+
+    def _dispatch_batch(self, batch: WriteBatch) -> Growth:
+        grown: dict[ConsumeQueue, tuple[int, int]]
+        grown, soiled, in_order = batch.dispatch()
+        for queue in soiled:
+            self._soil(queue)
+        if not in_order:
+            for queue, (count, size) in self._dispatch_rows(
+                batch.rows_from(batch.dispatched_count)
+            ).items():
+                before, before_bytes = grown.get(queue, (0, 0))
+                grown[queue] = before + count, before_bytes + size
+        self._index.gather_batch(batch)
+        self.last_ms = batch.last_ms
+        return grown
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True

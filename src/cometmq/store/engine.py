@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from cometmq.core.errors import MessageIllegal, StoreError
@@ -29,6 +29,7 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
+from cometmq.speedups import WriteBatch
 from cometmq.store.backlog import Backlog
 from cometmq.store.batching import Shared, prepare
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
@@ -78,6 +79,12 @@ _LENGTH = Struct(">H")
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOST = bytes(8)
 _CLOCK_AHEAD_MS = 1_000
+#: What is taken of one connection before others get their turn.
+ROWS_AT_ONCE = 256
+BYTES_AT_ONCE = 1 << 18
+
+#: Plain sends of one connection: their write batch, the first row and the one behind the last.
+SentRows: TypeAlias = tuple[WriteBatch, int, int]
 
 
 class MessageStore:
@@ -285,6 +292,45 @@ class MessageStore:
         self.turn.add(run_of(queue, offset, places, batch, self._now_ms))
         queue.next_offset = offset + len(sizes)
         return offset, places
+
+    def append_sends(
+        self,
+        data: bytes,
+        at: int,
+        known: dict[bytes, list[ConsumeQueue | None]],
+        born_host: bytes,
+        suffix: bytes,
+        body_max_bytes: int,
+    ) -> tuple[SentRows, int, int]:
+        """Take the plain sends of a connection, from ``data[at]`` on, into the turn's buffer.
+
+        ``known`` has the queues that may be sent to, ``suffix`` the property that every message
+        gets. Gives what was taken, where the first frame begins that was not, and how many frames
+        from there on have to be served one by one (speedups/plain/sends.py). Takes nothing while
+        the store refuses writes.
+        """
+        turn, log = self.turn, self.log
+        batch = turn.open_batch()
+        is_new = batch is None
+        if batch is None:
+            batch = WriteBatch(self.store_host, suffix, body_max_bytes, log.segments.file_bytes)
+            if turn.is_empty:
+                self._stamp()
+        first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
+        while True:
+            taken, at, state, packed = batch.append(
+                data, at, known, born_host, log.position, log.limit, self._now_ms, rows, bytes_left
+            )
+            if taken:
+                log.parts.append(packed)
+                log.position += len(packed)
+            if state >= 0:
+                break
+            log.roll()
+            rows, bytes_left = rows - taken, bytes_left - len(packed)
+        if is_new and batch.count:
+            turn.add(batch)
+        return (batch, first, batch.count), at, state
 
     def hold(self, queue: ConsumeQueue, count: int, size_bytes: int) -> tuple[int, int, int]:
         """Reserve room in the log for a batch that takes several turns to write (bulk.py).

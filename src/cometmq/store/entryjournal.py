@@ -31,6 +31,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from cometmq.speedups import WriteBatch
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 from cometmq.store.runs import Run
 
@@ -137,13 +138,14 @@ class EntryJournal:
             packed = map(pack, number, count(segment.first_offset), *columns)
             self._rows += b"".join(packed)
         else:
+            rows = segment.rows_from(0) if isinstance(segment, WriteBatch) else segment
             self._rows += b"".join(
                 [
                     pack(
                         queue.number if queue.number >= first else define(queue),
                         offset, phys, size, code,
                     )
-                    for queue, offset, phys, size, code, _, _ in segment
+                    for queue, offset, phys, size, code, _, _ in rows
                     if offset >= 0
                 ]
             )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os.path
+from array import array
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain, repeat
@@ -18,6 +19,7 @@ from cometmq.store.indexfile import IndexFile
 from cometmq.store.keyhash import index_hash, index_hashes, topic_prefix
 
 if TYPE_CHECKING:
+    from cometmq.speedups import WriteBatch
     from cometmq.store.config import StoreConfig
     from cometmq.store.dispatch import Dispatched
     from cometmq.store.files import Files
@@ -33,16 +35,16 @@ _TOPIC_HASH = attrgetter("topic_hash")
 
 
 class Index:
-    """All index files, and what is not written yet: rows as they came, before them columns."""
+    """All index files, and what is not written yet: rows as they came, before them columns of
+    type "q"."""
 
     __slots__ = (
         "_config",
         "_directory",
         "_enabled",
         "_files",
-        "_keys",
+        "_hashes",
         "_places",
-        "_prefixes",
         "_rows",
         "_times_ms",
         "files",
@@ -58,10 +60,9 @@ class Index:
         #: About how many keys were gathered and are not written yet.
         self.pending = 0
         self._rows: list[Dispatched] = []
-        self._keys: list[str] = []
-        self._prefixes: list[int] = []
-        self._places: list[int] = []
-        self._times_ms: list[int] = []
+        self._hashes = array("q")
+        self._places = array("q")
+        self._times_ms = array("q")
 
     def gather(self, rows: Sequence[Dispatched]) -> None:
         """Take note of the keys of rows that were dispatched."""
@@ -76,14 +77,26 @@ class Index:
             return
         if self._rows:
             self._to_columns()
-        self.pending += len(run.keys)
-        self._keys += run.keys
-        self._prefixes += repeat(run.queue.topic_hash, len(run.keys))
-        self._times_ms += repeat(run.store_ms, len(run.keys))
+        keys = run.keys
+        self.pending += len(keys)
+        self._hashes.extend(index_hashes([run.queue.topic_hash] * len(keys), keys))
+        self._times_ms.extend([run.store_ms] * len(keys))
         if run.key_counts is None:
-            self._places += run.places
+            self._places.extend(run.places)
         else:
-            self._places += chain.from_iterable(map(repeat, run.places, run.key_counts))
+            self._places.extend(chain.from_iterable(map(repeat, run.places, run.key_counts)))
+
+    def gather_batch(self, batch: WriteBatch) -> None:
+        """:meth:`gather` for a write batch."""
+        if not self._enabled:
+            return
+        if self._rows:
+            self._to_columns()
+        hashes, places, times_ms = batch.index_columns()
+        self._hashes.frombytes(hashes)
+        self._places.frombytes(places)
+        self._times_ms.frombytes(times_ms)
+        self.pending = len(self._hashes)
 
     def _to_columns(self) -> None:
         rows, self._rows = self._rows, []
@@ -96,10 +109,9 @@ class Index:
         counts = list(map(len, names))
         if counts.count(1) < len(counts):
             columns = [list(chain.from_iterable(map(repeat, each, counts))) for each in columns]
-        self._keys += chain.from_iterable(names)
-        self._prefixes += columns[0]
-        self._places += columns[1]
-        self._times_ms += columns[2]
+        self._hashes.extend(index_hashes(columns[0], [*chain.from_iterable(names)]))
+        self._places.extend(columns[1])
+        self._times_ms.extend(columns[2])
 
     def load(self, below: int, *, clean: bool) -> None:
         """Open the files and keep entries of records below the physical offset ``below``.
@@ -142,23 +154,19 @@ class Index:
         """
         if self._rows:
             self._to_columns()
-        columns = self._places, self._times_ms
-        keys, prefixes = self._keys, self._prefixes
-        self.pending = len(keys)
-        if not keys:
-            return
-        hashes = index_hashes(prefixes, keys)
+        columns = self._hashes, self._places, self._times_ms
+        self.pending = count = len(self._hashes)
         done = 0
         try:
-            while done < len(keys):
+            while done < count:
                 file = self._writable(now_ms)
-                stop = min(done + file.room, len(keys))
-                file.put(hashes[done:stop], *(column[done:stop] for column in columns))
+                stop = min(done + file.room, count)
+                file.put(*(column[done:stop] for column in columns))
                 done = stop
         finally:
-            for each in (keys, prefixes, *columns):
-                del each[:done]
-            self.pending = len(keys)
+            for column in columns:
+                del column[:done]
+            self.pending = count - done
 
     def _writable(self, now_ms: int) -> IndexFile:
         if self.files and self.files[-1].room > 0:

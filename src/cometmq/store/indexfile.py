@@ -22,15 +22,15 @@ an end time beyond the checkpoint's index time, on which a Java broker rebuilds 
 from __future__ import annotations
 
 from array import array
-from operator import itemgetter
 from struct import Struct
 from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
+from cometmq.speedups import put_keys
 from cometmq.store.files import write_again, zeroed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from cometmq.store.files import Files
 
@@ -40,7 +40,6 @@ SLOT_BYTES = 4
 ENTRY = Struct(">iqii")
 ENTRY_BYTES = ENTRY.size
 _SLOT_TYPE: Final = "i"
-_MAX_SECONDS = 0x7FFFFFFF
 _REBUILD_ROWS = 1 << 18
 _CLEARED_BYTES = 1 << 16
 _LOAD_SLOTS = 4_096
@@ -183,29 +182,21 @@ class IndexFile:
             end = start + right
         return end
 
-    def put(self, hashes: Sequence[int], phys: Sequence[int], store_ms: Sequence[int]) -> None:
-        """Append entries; there must be room. ``hashes`` are not negative. Raises OSError."""
+    def put(self, hashes: array[int], phys: array[int], store_ms: array[int]) -> None:
+        """Append entries; there must be room. Columns are of type "q", ``hashes`` not negative.
+        Raises OSError."""
         slots, slot_count, first = self._slots, self.slot_count, self.count
         assert slots is not None
         if first == 1:
             self.begin_ms, self.begin_phys = store_ms[0], phys[0]
-        begin_ms = self.begin_ms
-        if store_ms.count(store_ms[0]) == len(hashes):
-            seconds = [(store_ms[0] - begin_ms) // 1000] * len(hashes)
-        else:
-            seconds = [(ms - begin_ms) // 1000 for ms in store_ms]
-        if min(seconds) < 0 or max(seconds) > _MAX_SECONDS:
-            seconds = [min(max(second, 0), _MAX_SECONDS) for second in seconds]
-        places = [key_hash % slot_count for key_hash in hashes]
-        previous = _exchanged(slots, places, first)
-        raw = b"".join(map(ENTRY.pack, hashes, phys, seconds, previous))
+        raw, used = put_keys(slots, hashes, phys, store_ms, self.begin_ms, first)
         try:
             self._files.pwrite(self._handle, raw, self._entry_position(first))
         except OSError:
-            for place, number in zip(reversed(places), reversed(previous), strict=True):
-                slots[place] = number
+            for key_hash, _, _, previous in reversed([*ENTRY.iter_unpack(raw)]):
+                slots[key_hash % slot_count] = previous
             raise
-        self.used_slots += previous.count(0)
+        self.used_slots += used
         self.count += len(hashes)
         self.end_phys, self.end_ms = phys[-1], store_ms[-1]
         self.write_header()
@@ -298,22 +289,6 @@ class IndexFile:
         self._closed = True
         if not self._pins:
             self._files.close(self._handle)
-
-
-def _exchanged(slots: memoryview, places: list[int], first: int) -> Sequence[int]:
-    """Put the numbers from ``first`` on into slots; gives what was there, one after the other."""
-    if len(set(places)) == len(places) > 1:
-        # Slots of many topics are all over the memory: a read that waits for one of them lets the
-        # next ones begin, which reading and writing in turns would not.
-        previous: Sequence[int] = itemgetter(*places)(slots)
-        for number, place in enumerate(places, first):
-            slots[place] = number
-        return previous
-    found: list[int] = []
-    for number, place in enumerate(places, first):
-        found.append(slots[place])
-        slots[place] = number
-    return found
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:

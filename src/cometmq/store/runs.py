@@ -1,6 +1,6 @@
-"""What a turn hands to dispatch: rows of single messages, and batches by the column.
+"""What a turn hands to dispatch: rows of single messages, batches by the column, write batches.
 
-A segment is either; segments stand in the order of the log.
+A segment is one of them; segments stand in the order of the log.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, TypeAlias
+
+from cometmq.speedups import WriteBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence, Set
@@ -48,7 +50,7 @@ class Run:
         )  # fmt: skip
 
 
-Segment: TypeAlias = "Sequence[Dispatched] | Run"
+Segment: TypeAlias = "Sequence[Dispatched] | Run | WriteBatch"
 
 
 def run_of(
@@ -65,6 +67,8 @@ def run_of(
 
 def end_of(segment: Segment) -> int:
     """The physical offset behind the last record."""
+    if isinstance(segment, WriteBatch):
+        return segment.end
     if isinstance(segment, Run):
         return segment.places[-1] + segment.sizes[-1]
     _, _, phys, size, _, _, _ = segment[-1]
@@ -72,8 +76,9 @@ def end_of(segment: Segment) -> int:
 
 
 def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
-    """The segment in parts of at most ``rows_max`` rows; a run is as long as whoever made it."""
-    if isinstance(segment, Run) or len(segment) <= rows_max:
+    """The segment in parts of at most ``rows_max`` rows; a run is as long as whoever made it, and
+    a write batch is dispatched at once."""
+    if isinstance(segment, Run | WriteBatch) or len(segment) <= rows_max:
         yield segment
         return
     for first in range(0, len(segment), rows_max):
@@ -82,6 +87,9 @@ def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
 
 def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
     """The segment without what belongs to queues that go away; it may be left empty."""
+    if isinstance(segment, WriteBatch):
+        segment.drop(gone)
+        return segment
     if isinstance(segment, Run):
         return [] if segment.queue in gone else segment
     return [row for row in segment if row[0] not in gone]
@@ -89,6 +97,9 @@ def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
 
 def take_back(segment: Segment) -> None:
     """Let queue offsets be given again: nothing was stored of this segment and later ones."""
+    if isinstance(segment, WriteBatch):
+        segment.take_back()
+        return
     if isinstance(segment, Run):
         segment.queue.next_offset = segment.first_offset
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.speedups import WriteBatch
 from cometmq.store.runs import take_back
 
 if TYPE_CHECKING:
@@ -32,12 +33,19 @@ class Turn:
         """Whether nothing was appended yet."""
         return not self.rows and not self.segments
 
-    def add(self, run: Run) -> None:
+    def add(self, run: Run | WriteBatch) -> None:
         """Take a batch behind what was appended so far."""
         if self.rows:
             self.segments.append(self.rows)
             self.rows = []
         self.segments.append(run)
+
+    def open_batch(self) -> WriteBatch | None:
+        """The write batch that the next rows may join: nothing was appended behind it."""
+        if self.rows or not self.segments:
+            return None
+        last = self.segments[-1]
+        return last if isinstance(last, WriteBatch) else None
 
     def fill_in(self, runs: Sequence[Run]) -> None:
         """The batch that held the log is written."""

@@ -1,0 +1,1117 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Plain single sends, from the bytes of a connection to records, queue entries and answers.
+
+Compiled; plain/sends.py is the definition. Bytes of strangers are read here by two functions alone,
+`_parse_header` and `_scan_properties`; each reads within the two pointers that it was given.
+"""
+
+from libc.stdlib cimport malloc, realloc, free
+from libc.string cimport memcpy, memcmp, memchr, memset
+
+cdef extern from "Python.h":
+    object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
+    char *PyBytes_AsString(object) except NULL
+    Py_ssize_t PyBytes_Size(object) except -1
+    char *PyByteArray_AsString(object) except NULL
+    Py_ssize_t PyByteArray_Size(object) except -1
+    int PyByteArray_Resize(object, Py_ssize_t) except -1
+    void *PyDict_GetItemWithError(object, object) except? NULL
+    void *PyList_GetItem(object, Py_ssize_t) except NULL
+    Py_ssize_t PyList_Size(object) except -1
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint32_t be32(const unsigned char *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
+    static inline void put32(unsigned char *p, uint32_t v) {
+        p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
+    }
+    static inline void put64(unsigned char *p, uint64_t v) {
+        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
+    }
+    static uint32_t crc_tables[8][256];
+    static void make_crc_tables(void) {
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t c = n;
+            for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
+            crc_tables[0][n] = c;
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int t = 1; t < 8; t++)
+                crc_tables[t][n] = crc_tables[0][crc_tables[t - 1][n] & 0xFF]
+                                   ^ (crc_tables[t - 1][n] >> 8);
+    }
+    static uint32_t crc32_of(const unsigned char *p, size_t n) {
+        uint32_t c = 0xFFFFFFFFu;
+        while (n >= 8) {
+            uint32_t low = c ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16
+                                | (uint32_t)p[3] << 24);
+            c = crc_tables[7][low & 0xFF] ^ crc_tables[6][low >> 8 & 0xFF]
+                ^ crc_tables[5][low >> 16 & 0xFF] ^ crc_tables[4][low >> 24]
+                ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]]
+                ^ crc_tables[0][p[7]];
+            p += 8; n -= 8;
+        }
+        while (n--) c = crc_tables[0][(c ^ *p++) & 0xFF] ^ c >> 8;
+        return ~c;
+    }
+    /* What a byte is within a JSON string: 0 itself, 1 the closing quote, 2 a backslash,
+       3 a control byte, 4 part of a character beyond ASCII. */
+    static unsigned char kinds[256];
+    static void make_kinds(void) {
+        for (int n = 0; n < 256; n++)
+            kinds[n] = n < 0x20 ? 3 : n == '"' ? 1 : n == '\\\\' ? 2 : n >= 0x80 ? 4 : 0;
+    }
+    """
+    unsigned int be32(const unsigned char *) nogil
+    void put16(unsigned char *, unsigned int) nogil
+    void put32(unsigned char *, unsigned int) nogil
+    void put64(unsigned char *, unsigned long long) nogil
+    void make_crc_tables()
+    unsigned int crc32_of(const unsigned char *, size_t) nogil
+    const unsigned char *kinds
+    void make_kinds()
+
+make_crc_tables()
+make_kinds()
+
+ctypedef const unsigned char *Bytes
+
+cdef enum:
+    RECORD_FIXED_BYTES = 91
+    BLANK_BYTES = 8
+    HEAD_BYTES = 88
+    ENTRY_BYTES = 20
+    MAGIC_V1 = 0xDAA320A7
+    PROPERTIES_MAX_BYTES = 32767
+    #: Longer header texts are no plain ones.
+    TEXT_MAX_BYTES = 65536
+    KEYS_MAX = 64
+    ODD_MAX = 32
+    SEND_V1 = 10
+    SEND_V2 = 310
+
+# What a string of the header is: plain ASCII; anything but an escape; with escapes.
+cdef enum:
+    ASCII = 0
+    WIDE = 1
+    ESCAPED = 2
+
+# The numbers of the fields, in the order of both tables of names.
+cdef enum:
+    TOPIC = 1
+    QUEUE_ID = 4
+    SYS_FLAG = 5
+    BORN_MS = 6
+    FLAG = 7
+    PROPERTIES = 8
+    RECONSUME_TIMES = 9
+    UNIT_MODE = 10
+    BATCH = 12
+    FIELDS = 14
+    REQUIRED = 0xFF
+
+
+
+cdef const char *LONG_NAMES[14]
+LONG_NAMES[:] = [
+    b"producerGroup", b"topic", b"defaultTopic", b"defaultTopicQueueNums", b"queueId", b"sysFlag",
+    b"bornTimestamp", b"flag", b"properties", b"reconsumeTimes", b"unitMode", b"maxReconsumeTimes",
+    b"batch", b"bname",
+]
+cdef int LONG_BYTES[14]
+LONG_BYTES[:] = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5, 5]
+
+
+cdef struct Span:
+    Bytes at
+    Py_ssize_t size
+    int kind
+
+
+cdef struct Send:
+    long long code
+    long long frame_flag
+    long long opaque
+    Span topic
+    Span text
+    long long numbers[14]
+    Bytes body
+    Py_ssize_t body_bytes
+    # Of the properties:
+    Py_ssize_t kept_bytes
+    Span unique
+    Span keys
+    Span tag
+
+
+cdef struct Row:
+    long long place
+    long long queue_offset
+    long long tag_code
+    long long store_ms
+    unsigned int size
+    int queue_id
+    unsigned int opaque
+    unsigned int first_hash
+    unsigned int hash_count
+    bint oneway
+    # Borrowed from the list of queues; none where the queue went away.
+    void *queue
+
+
+cdef class QueueState:
+    """What every send touches of a consume queue; see plain/sends.py."""
+
+    cdef public long long next_offset
+    cdef public long long max_offset
+    cdef public long long queue_id
+    cdef public long long delay_ms
+    cdef public long long number
+    cdef public bytearray tail
+    cdef public bytes topic_tail
+    cdef public unsigned int topic_hash
+    cdef public bint is_dirty
+    cdef public bint is_prompt
+    cdef long long grown_count
+    cdef long long grown_bytes
+
+
+# ---------------------------------------------------------------------------------- bytes of clients
+
+
+cdef inline int _string(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
+    """A string of JSON, with the cursor at its quote; 0 when it is none or is not closed."""
+    cdef Bytes p = cursor[0]
+    cdef int kind, worst = ASCII
+    if p >= end or p[0] != c'"':
+        return 0
+    p += 1
+    found.at = p
+    while p < end:
+        kind = kinds[p[0]]
+        if kind == 0:
+            p += 1
+            continue
+        if kind == 1:
+            found.size = p - found.at
+            found.kind = worst
+            cursor[0] = p + 1
+            return 1
+        if kind == 3:
+            return 0
+        if kind == 2:
+            worst = ESCAPED
+            p += 1
+            if p >= end or kinds[p[0]] >= 3:
+                return 0
+        elif worst == ASCII:
+            worst = WIDE
+        p += 1
+    return 0
+
+
+cdef inline int _digits(Bytes *cursor, Bytes end, long long limit, long long *found) noexcept nogil:
+    """A whole number up to a limit, without sign or leading zeros; 0 when it is none."""
+    cdef Bytes p = cursor[0]
+    cdef unsigned long long value = 0
+    cdef int count = 0
+    while p < end and c'0' <= p[0] <= c'9' and count < 19:
+        value = value * 10 + (p[0] - c'0')
+        p += 1
+        count += 1
+    if count == 0 or (count > 1 and cursor[0][0] == c'0'):
+        return 0
+    if p < end and c'0' <= p[0] <= c'9':
+        return 0
+    if value > <unsigned long long>limit:
+        return 0
+    cursor[0] = p
+    found[0] = <long long>value
+    return 1
+
+
+cdef inline int _field_of(Span *name, long long code) noexcept nogil:
+    """The number of a field by its name; -1 for one that nobody reads."""
+    cdef int number
+    if code == SEND_V2:
+        if name.size == 1 and c'a' <= name.at[0] <= c'n':
+            return name.at[0] - c'a'
+        return -1
+    for number in range(FIELDS):
+        if name.size == LONG_BYTES[number]:
+            if memcmp(name.at, LONG_NAMES[number], name.size) == 0:
+                return number
+    return -1
+
+
+cdef int _fields(Bytes *cursor, Bytes end, Send *send) noexcept nogil:
+    """The fields of a send, with the cursor behind the brace; 0 when they are not plain."""
+    cdef Bytes p = cursor[0]
+    cdef Bytes at
+    cdef Span name, value
+    cdef int number, seen = 0
+    cdef long long limit
+    if p < end and p[0] == c'}':
+        return 0
+    while True:
+        if not _string(&p, end, &name) or name.kind != ASCII:
+            return 0
+        if p >= end or p[0] != c':':
+            return 0
+        p += 1
+        if not _string(&p, end, &value):
+            return 0
+        number = _field_of(&name, send.code)
+        if number >= 0:
+            if seen & (1 << number):
+                return 0
+            seen |= 1 << number
+            if number == PROPERTIES:
+                send.text = value
+            elif number == TOPIC:
+                if value.kind == ESCAPED:
+                    return 0
+                send.topic = value
+            elif value.kind != ASCII:
+                return 0
+            elif number == BATCH:
+                if value.size != 5 or memcmp(value.at, b"false", 5) != 0:
+                    return 0
+            elif number == UNIT_MODE:
+                if not (value.size == 5 and memcmp(value.at, b"false", 5) == 0
+                        or value.size == 4 and memcmp(value.at, b"true", 4) == 0):
+                    return 0
+            elif 3 <= number <= 7 or number == RECONSUME_TIMES or number == 11:
+                limit = 0x7FFFFFFFFFFFFFFF if number == BORN_MS else 0x7FFFFFFF
+                at = value.at
+                if not _digits(&at, value.at + value.size, limit, &send.numbers[number]):
+                    return 0
+                if at != value.at + value.size:
+                    return 0
+        elif value.kind != ASCII:
+            return 0
+        if p >= end:
+            return 0
+        p += 1
+        if (p - 1)[0] == c'}':
+            break
+        if (p - 1)[0] != c',':
+            return 0
+    if seen & REQUIRED != REQUIRED:
+        return 0
+    cursor[0] = p
+    return 1
+
+
+cdef inline bint _is(Span *name, const char *text, Py_ssize_t size) noexcept nogil:
+    return name.size == size and memcmp(name.at, text, size) == 0
+
+
+cdef int _parse_header(Bytes p, Bytes end, Send *send) noexcept nogil:
+    """The header of a plain send; 0 when it is none."""
+    cdef Span name, text
+    cdef long long number = 0
+    cdef int seen = 0, bit
+    send.code = -1
+    send.frame_flag = 0
+    send.text.at = NULL
+    send.text.size = 0
+    send.text.kind = ASCII
+    send.numbers[RECONSUME_TIMES] = 0
+    if p >= end or p[0] != c'{':
+        return 0
+    p += 1
+    while True:
+        if not _string(&p, end, &name) or name.kind != ASCII or p >= end or p[0] != c':':
+            return 0
+        p += 1
+        if _is(&name, b"code", 4):
+            bit = 1
+            if not _digits(&p, end, 0x7FFFFFFF, &send.code):
+                return 0
+            if send.code != SEND_V1 and send.code != SEND_V2:
+                return 0
+        elif _is(&name, b"extFields", 9):
+            bit = 2
+            if send.code < 0 or p >= end or p[0] != c'{':
+                return 0
+            p += 1
+            if not _fields(&p, end, send):
+                return 0
+        elif _is(&name, b"flag", 4):
+            bit = 4
+            if not _digits(&p, end, 0x7FFFFFFF, &send.frame_flag):
+                return 0
+            if send.frame_flag & 1:
+                return 0
+        elif _is(&name, b"opaque", 6):
+            bit = 8
+            if not _digits(&p, end, 0x7FFFFFFF, &send.opaque):
+                return 0
+        elif _is(&name, b"version", 7):
+            bit = 16
+            if not _digits(&p, end, 0x7FFFFFFF, &number):
+                return 0
+        elif _is(&name, b"language", 8):
+            bit = 32
+            if not _string(&p, end, &text) or text.kind != ASCII:
+                return 0
+        elif _is(&name, b"serializeTypeCurrentRPC", 23):
+            bit = 64
+            if not _string(&p, end, &text) or text.kind != ASCII:
+                return 0
+        elif _is(&name, b"remark", 6):
+            bit = 128
+            if not _string(&p, end, &text) or text.kind != ASCII:
+                return 0
+        else:
+            return 0
+        if seen & bit:
+            return 0
+        seen |= bit
+        if p >= end:
+            return 0
+        p += 1
+        if (p - 1)[0] == c'}':
+            break
+        if (p - 1)[0] != c',':
+            return 0
+    return p == end and seen & 11 == 11
+
+
+cdef inline int _hex(unsigned char c) noexcept nogil:
+    if c'0' <= c <= c'9':
+        return c - c'0'
+    c |= 0x20
+    if c'a' <= c <= c'f':
+        return c - c'a' + 10
+    return -1
+
+
+cdef Py_ssize_t _unescape(Span *text, unsigned char *out) noexcept nogil:
+    """The text of a JSON string in UTF-8, never longer than it stands there; -1 when it is odd."""
+    cdef Bytes p = text.at
+    cdef Bytes end = p + text.size
+    cdef unsigned char *begin = out
+    cdef unsigned char c
+    cdef int unit, n, digit
+    while p < end:
+        c = p[0]
+        p += 1
+        if c != c'\\':
+            out[0] = c
+            out += 1
+            continue
+        c = p[0]
+        p += 1
+        if c == c'u':
+            if end - p < 4:
+                return -1
+            unit = 0
+            for n in range(4):
+                digit = _hex(p[n])
+                if digit < 0:
+                    return -1
+                unit = unit << 4 | digit
+            p += 4
+            if unit < 0x80:
+                out[0] = unit
+                out += 1
+            elif unit < 0x800:
+                out[0] = 0xC0 | unit >> 6
+                out[1] = 0x80 | unit & 0x3F
+                out += 2
+            elif 0xD800 <= unit < 0xE000:
+                return -1
+            else:
+                out[0] = 0xE0 | unit >> 12
+                out[1] = 0x80 | unit >> 6 & 0x3F
+                out[2] = 0x80 | unit & 0x3F
+                out += 3
+            continue
+        if c == c'n':
+            c = c'\n'
+        elif c == c't':
+            c = c'\t'
+        elif c == c'r':
+            c = c'\r'
+        elif c == c'b':
+            c = 8
+        elif c == c'f':
+            c = 12
+        elif c != c'"' and c != c'\\' and c != c'/':
+            return -1
+        out[0] = c
+        out += 1
+    return out - begin
+
+
+cdef int _is_utf8(Bytes p, Bytes end) noexcept nogil:
+    """Whether bytes are well-formed UTF-8, without surrogates."""
+    cdef unsigned char c
+    cdef unsigned int point
+    while p < end:
+        c = p[0]
+        if c < 0x80:
+            p += 1
+        elif c < 0xC2:
+            return 0
+        elif c < 0xE0:
+            if end - p < 2 or p[1] & 0xC0 != 0x80:
+                return 0
+            p += 2
+        elif c < 0xF0:
+            if end - p < 3 or p[1] & 0xC0 != 0x80 or p[2] & 0xC0 != 0x80:
+                return 0
+            point = (c & 0x0F) << 12 | (p[1] & 0x3F) << 6
+            if point < 0x800 or 0xD800 <= point < 0xE000:
+                return 0
+            p += 3
+        elif c < 0xF5:
+            if (end - p < 4 or p[1] & 0xC0 != 0x80 or p[2] & 0xC0 != 0x80
+                    or p[3] & 0xC0 != 0x80):
+                return 0
+            point = (c & 0x07) << 18 | (p[1] & 0x3F) << 12
+            if point < 0x10000 or point > 0x10FFFF:
+                return 0
+            p += 4
+        else:
+            return 0
+    return 1
+
+
+cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept nogil:
+    """Java's hash of well-formed UTF-8, going on from that of what stands before it."""
+    cdef Bytes end = p + size
+    cdef unsigned int point
+    while p < end:
+        if p[0] < 0x80:
+            value = value * 31 + p[0]
+            p += 1
+        elif p[0] < 0xE0:
+            value = value * 31 + ((p[0] & 0x1F) << 6 | p[1] & 0x3F)
+            p += 2
+        elif p[0] < 0xF0:
+            value = value * 31 + ((p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | p[2] & 0x3F)
+            p += 3
+        else:
+            point = ((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6
+                     | p[3] & 0x3F) - 0x10000
+            value = (value * 31 + (0xD800 | point >> 10)) * 31 + (0xDC00 | point & 0x3FF)
+            p += 4
+    return value
+
+
+cdef bint _mentions_timer(Bytes p, Bytes end) noexcept nogil:
+    """Whether TIMER_DE stands anywhere in a text."""
+    while end - p >= 8:
+        p = <Bytes>memchr(p, c'T', end - p - 7)
+        if p == NULL:
+            return False
+        if memcmp(p, b"TIMER_DE", 8) == 0:
+            return True
+        p += 1
+    return False
+
+
+cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noexcept nogil:
+    """Look through a property text and close up what is kept of it; 0 when it is not plain."""
+    cdef Bytes p = text
+    cdef Bytes end = text + size
+    cdef Bytes stop
+    cdef Bytes parted
+    cdef unsigned char *out = text
+    cdef Span name, value
+    cdef bint waits = False
+    send.unique.size = send.keys.size = send.tag.size = 0
+    if p < end and (end - 1)[0] == 2:
+        end -= 1
+    if size and p == end:
+        return 0
+    if _mentions_timer(p, end):
+        return 0
+    while p < end:
+        stop = <Bytes>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        elif stop + 1 == end:
+            return 0
+        parted = <Bytes>memchr(p, 1, stop - p)
+        if parted == NULL or parted == p or parted + 1 == stop:
+            return 0
+        if memchr(parted + 1, 1, stop - parted - 1) != NULL:
+            return 0
+        name.at = p
+        name.size = parted - p
+        value.at = parted + 1
+        value.size = stop - parted - 1
+        if name.size == 4 and memcmp(p, b"WAIT", 4) == 0:
+            if waits or value.size != 4 or memcmp(value.at, b"true", 4) != 0:
+                return 0
+            waits = True
+        else:
+            if out != text:
+                out[0] = 2
+                out += 1
+            if out != p:
+                # Closing up goes to the left, byte for byte: both may lie upon each other.
+                _move(out, p, stop - p)
+                value.at -= p - out
+            if name.size == 4 and memcmp(out, b"TAGS", 4) == 0:
+                if send.tag.size:
+                    return 0
+                send.tag = value
+            elif name.size == 4 and memcmp(out, b"KEYS", 4) == 0:
+                if send.keys.size:
+                    return 0
+                send.keys = value
+            elif name.size == 5 and memcmp(out, b"DELAY", 5) == 0:
+                return 0
+            elif name.size == 8:
+                if memcmp(out, b"TRAN_MSG", 8) == 0:
+                    return 0
+                if memcmp(out, b"UNIQ_KEY", 8) == 0:
+                    if send.unique.size:
+                        return 0
+                    send.unique = value
+            out += stop - p
+        p = stop + 1
+    send.kept_bytes = out - text
+    return 1
+
+
+cdef inline void _move(unsigned char *out, Bytes p, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t n
+    for n in range(size):
+        out[n] = p[n]
+
+
+cdef int _read(
+    Bytes header, Bytes stop, Send *send, unsigned char *scratch, Py_ssize_t suffix_bytes
+) noexcept nogil:
+    """A plain send but for its topic; its properties are in `scratch`. 0 when it is none."""
+    cdef Py_ssize_t text_bytes
+    if not _parse_header(header, stop, send):
+        return 0
+    if send.numbers[SYS_FLAG] & 0x3C or not send.topic.size or send.text.size > TEXT_MAX_BYTES:
+        return 0
+    if send.text.kind == ESCAPED:
+        text_bytes = _unescape(&send.text, scratch)
+        if text_bytes < 0:
+            return 0
+    else:
+        text_bytes = send.text.size
+        if text_bytes:
+            memcpy(scratch, send.text.at, text_bytes)
+    if send.text.kind != ASCII and not _is_utf8(scratch, scratch + text_bytes):
+        return 0
+    if not _scan_properties(scratch, text_bytes, send):
+        return 0
+    if send.kept_bytes + suffix_bytes + (send.kept_bytes > 0) > PROPERTIES_MAX_BYTES:
+        return 0
+    return _count_keys(send) <= KEYS_MAX
+
+
+cdef int _odd_frames(
+    Bytes p, Bytes end, unsigned char *scratch, Py_ssize_t suffix_bytes
+) noexcept nogil:
+    """How many of the next frames are surely no plain sends; the first counts as one."""
+    cdef int count = 0
+    cdef unsigned long long total, header_bytes
+    cdef unsigned int word
+    cdef Send send
+    while count < ODD_MAX and end - p >= 8:
+        total = be32(p)
+        word = be32(p + 4)
+        header_bytes = word & 0xFFFFFF
+        if total < 4 + header_bytes or <unsigned long long>(end - p) < total + 4:
+            break
+        if count and word >> 24 == 0:
+            if _read(p + 8, p + 8 + header_bytes, &send, scratch, suffix_bytes):
+                break
+        count += 1
+        p += total + 4
+    return count if count else 1
+
+
+# -------------------------------------------------------------------------------------------- rows
+
+
+cdef class WriteBatch:
+    """Plain sends of one turn; see plain/sends.py."""
+
+    cdef Row *rows
+    cdef Py_ssize_t capacity
+    cdef unsigned int *hashes
+    cdef Py_ssize_t hash_capacity
+    cdef Py_ssize_t hashed
+    cdef unsigned char *out
+    cdef Py_ssize_t out_capacity
+    cdef unsigned char *scratch
+    cdef list queues
+    cdef bytes store_host
+    cdef bytes suffix
+    cdef Py_ssize_t body_max_bytes
+    cdef Py_ssize_t file_bytes
+    cdef readonly Py_ssize_t count
+    cdef Py_ssize_t dispatched
+    cdef readonly Py_ssize_t size_bytes
+
+    def __cinit__(self):
+        self.rows = NULL
+        self.hashes = NULL
+        self.out = NULL
+        self.scratch = <unsigned char *>malloc(TEXT_MAX_BYTES)
+        if self.scratch == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.hashes)
+        free(self.out)
+        free(self.scratch)
+
+    def __init__(self, bytes store_host, bytes suffix, Py_ssize_t body_max_bytes, Py_ssize_t file_bytes):
+        if PyBytes_Size(store_host) != 8:
+            raise ValueError("the store host of a write batch has 8 bytes")
+        self.store_host = store_host
+        self.suffix = suffix
+        self.body_max_bytes = body_max_bytes
+        self.file_bytes = file_bytes
+        self.queues = []
+        self.count = self.dispatched = self.hashed = self.size_bytes = 0
+
+    def __len__(self):
+        return self.count
+
+    cdef int _make_room(self, Py_ssize_t keys, Py_ssize_t record_bytes, Py_ssize_t used) except -1:
+        """Room for one row more, its keys, and its record behind what was packed already."""
+        cdef Py_ssize_t wanted
+        cdef void *found
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 if self.capacity else 64
+            found = realloc(self.rows, wanted * sizeof(Row))
+            if found == NULL:
+                raise MemoryError
+            self.rows = <Row *>found
+            self.capacity = wanted
+        if self.hashed + keys > self.hash_capacity:
+            wanted = self.hash_capacity * 2 + keys + 64
+            found = realloc(self.hashes, wanted * sizeof(unsigned int))
+            if found == NULL:
+                raise MemoryError
+            self.hashes = <unsigned int *>found
+            self.hash_capacity = wanted
+        if used + record_bytes > self.out_capacity:
+            wanted = self.out_capacity * 2 + record_bytes
+            found = realloc(self.out, wanted)
+            if found == NULL:
+                raise MemoryError
+            self.out = <unsigned char *>found
+            self.out_capacity = wanted
+        return 0
+
+    def append(
+        self, bytes data, Py_ssize_t at, dict known, bytes born_host, long long position,
+        long long limit, long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+    ):
+        """Take the plain sends at the begin of `data`; see plain/sends.py."""
+        cdef Bytes begin = <Bytes>PyBytes_AsString(data)
+        cdef Bytes end = begin + PyBytes_Size(data)
+        cdef Bytes p
+        cdef Bytes stop
+        cdef Bytes last_topic = NULL
+        cdef Py_ssize_t last_topic_bytes = -1
+        cdef list queues = None
+        cdef QueueState queue
+        cdef Send send
+        cdef Row *row
+        cdef unsigned long long total, header_bytes
+        cdef Py_ssize_t used = 0, taken = 0, keys, properties_bytes, tail_bytes
+        cdef long long size
+        cdef int state = 0
+        cdef void *found
+        cdef unsigned char *host = <unsigned char *>PyBytes_AsString(born_host)
+        cdef Py_ssize_t suffix_bytes = PyBytes_Size(self.suffix)
+        if at < 0 or at > end - begin or PyBytes_Size(born_host) != 8:
+            raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        p = begin + at
+        while end - p >= 8:
+            total = be32(p)
+            header_bytes = be32(p + 4)
+            if header_bytes >> 24 or total < 4 + header_bytes:
+                state = 1
+                break
+            if <unsigned long long>(end - p) < total + 4:
+                break
+            if taken == rows_max or used >= bytes_max:
+                break
+            stop = p + 4 + total
+            send.body = p + 8 + header_bytes
+            send.body_bytes = stop - send.body
+            if send.body_bytes > self.body_max_bytes or not _read(
+                p + 8, send.body, &send, self.scratch, suffix_bytes
+            ):
+                state = 1
+                break
+            properties_bytes = send.kept_bytes + suffix_bytes + (send.kept_bytes > 0)
+            if (send.topic.size != last_topic_bytes
+                    or memcmp(send.topic.at, last_topic, last_topic_bytes) != 0):
+                last_topic = send.topic.at
+                last_topic_bytes = send.topic.size
+                found = PyDict_GetItemWithError(
+                    known, PyBytes_FromStringAndSize(<const char *>last_topic, last_topic_bytes)
+                )
+                queues = None if found == NULL else <list>found
+            if queues is None or send.numbers[QUEUE_ID] >= PyList_Size(queues):
+                state = 1
+                break
+            found = PyList_GetItem(queues, send.numbers[QUEUE_ID])
+            if found == <void *>None:
+                state = 1
+                break
+            queue = <QueueState?>found
+            keys = _count_keys(&send)
+            tail_bytes = PyBytes_Size(queue.topic_tail)
+            size = HEAD_BYTES + send.body_bytes + tail_bytes + 2 + properties_bytes
+            if position + size + BLANK_BYTES > limit:
+                state = 1 if size + BLANK_BYTES > self.file_bytes else -1
+                break
+            self._make_room(keys, size, used)
+            self.queues.append(queue)
+            row = &self.rows[self.count]
+            row.place = position
+            row.queue_offset = queue.next_offset
+            row.store_ms = store_ms
+            row.size = size
+            row.queue_id = send.numbers[QUEUE_ID]
+            row.opaque = send.opaque
+            row.oneway = send.frame_flag & 2
+            row.queue = <void *>queue
+            row.tag_code = 0
+            if send.tag.size:
+                row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
+            row.first_hash = self.hashed
+            row.hash_count = keys
+            self._hash_keys(&send, queue.topic_hash)
+            _pack(
+                self.out + used, row, &send, host,
+                <Bytes>PyBytes_AsString(self.store_host),
+                <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
+                self.scratch, <Bytes>PyBytes_AsString(self.suffix), suffix_bytes,
+            )
+            queue.next_offset += 1
+            self.count += 1
+            taken += 1
+            used += size
+            position += size
+            p = stop
+        if state == 1:
+            state = _odd_frames(p, end, self.scratch, suffix_bytes)
+        self.size_bytes += used
+        return (
+            taken, p - begin, state, PyBytes_FromStringAndSize(<const char *>self.out, used)
+        )
+
+    cdef void _hash_keys(self, Send *send, unsigned int topic_hash) noexcept:
+        cdef Bytes p
+        cdef Bytes end
+        cdef Bytes stop
+        if send.unique.size:
+            self._add_hash(_hash(topic_hash, send.unique.at, send.unique.size))
+        p = send.keys.at
+        end = p + send.keys.size
+        while send.keys.size and p < end:
+            stop = <Bytes>memchr(p, c' ', end - p)
+            if stop == NULL:
+                stop = end
+            if stop > p:
+                self._add_hash(_hash(topic_hash, p, stop - p))
+            p = stop + 1
+
+    cdef inline void _add_hash(self, unsigned int value) noexcept:
+        if value & 0x80000000:
+            value = -value & 0x7FFFFFFF
+        self.hashes[self.hashed] = value
+        self.hashed += 1
+
+    def dispatch(self):
+        """Put the entries of rows into their queues; see plain/sends.py."""
+        cdef Row *row
+        cdef QueueState queue
+        cdef Py_ssize_t n, size
+        cdef unsigned char *entry
+        cdef list touched = []
+        cdef list soiled = []
+        cdef bint in_order = True
+        try:
+            while self.dispatched < self.count:
+                row = &self.rows[self.dispatched]
+                if row.queue == NULL:
+                    self.dispatched += 1
+                    continue
+                queue = <QueueState>row.queue
+                if row.queue_offset != queue.max_offset:
+                    in_order = False
+                    break
+                size = PyByteArray_Size(queue.tail)
+                PyByteArray_Resize(queue.tail, size + ENTRY_BYTES)
+                entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
+                put64(entry, row.place)
+                put32(entry + 8, row.size)
+                put64(entry + 12, row.tag_code)
+                queue.max_offset += 1
+                if not queue.grown_count:
+                    touched.append(queue)
+                queue.grown_count += 1
+                queue.grown_bytes += row.size
+                if not queue.is_dirty:
+                    queue.is_dirty = True
+                    soiled.append(queue)
+                self.dispatched += 1
+        finally:
+            grown = {}
+            for queue in touched:
+                grown[queue] = queue.grown_count, queue.grown_bytes
+                queue.grown_count = queue.grown_bytes = 0
+        return grown, soiled, in_order
+
+    def rows_from(self, Py_ssize_t first):
+        """Rows as the dispatcher knows them, without keys; see plain/sends.py."""
+        cdef list found = []
+        cdef Py_ssize_t n
+        cdef Row *row
+        for n in range(first if first > 0 else 0, self.count):
+            row = &self.rows[n]
+            if row.queue != NULL:
+                found.append((
+                    <object>row.queue, row.queue_offset, row.place, row.size, row.tag_code,
+                    row.store_ms, (),
+                ))
+        return found
+
+    @property
+    def dispatched_count(self):
+        """Rows that :meth:`dispatch` is done with."""
+        return self.dispatched
+
+    @property
+    def end(self):
+        """The physical offset behind the last record; 0 without one."""
+        cdef Row *row
+        if not self.count:
+            return 0
+        row = &self.rows[self.count - 1]
+        return row.place + row.size
+
+    @property
+    def last_ms(self):
+        """The store time of the last row; 0 without one."""
+        return self.rows[self.count - 1].store_ms if self.count else 0
+
+    def index_columns(self):
+        """Hashes, places and times of all keys, as native int64; see plain/sends.py."""
+        cdef Py_ssize_t n, k, at = 0
+        cdef Row *row
+        cdef long long *column
+        cdef long long *places
+        cdef long long *times
+        found = PyBytes_FromStringAndSize(NULL, self.hashed * 24)
+        column = <long long *>PyBytes_AsString(found)
+        places = column + self.hashed
+        times = places + self.hashed
+        for n in range(self.count):
+            row = &self.rows[n]
+            if row.queue == NULL:
+                continue
+            for k in range(row.hash_count):
+                column[at] = self.hashes[row.first_hash + k]
+                places[at] = row.place
+                times[at] = row.store_ms
+                at += 1
+        size = at * 8
+        skipped = self.hashed * 8
+        return (
+            found[:size], found[skipped:skipped + size], found[2 * skipped:2 * skipped + size]
+        )
+
+    def drop(self, queues):
+        """Forget the rows of queues that go away; see plain/sends.py."""
+        cdef Py_ssize_t n
+        for n in range(self.count):
+            if self.rows[n].queue != NULL and <object>self.rows[n].queue in queues:
+                self.rows[n].queue = NULL
+
+    def take_back(self):
+        """Nothing was stored: queue offsets are given again; see plain/sends.py."""
+        cdef Py_ssize_t n
+        for n in range(self.count - 1, -1, -1):
+            if self.rows[n].queue != NULL:
+                (<QueueState>self.rows[n].queue).next_offset = self.rows[n].queue_offset
+                self.rows[n].queue = NULL
+
+    def answers(self, Py_ssize_t first, Py_ssize_t stop, tuple pieces):
+        """The answers of rows that were stored; see plain/sends.py."""
+        cdef bytes head = pieces[0], queue_id = pieces[1], offset = pieces[2]
+        cdef bytes opaque = pieces[3], tail = pieces[4]
+        cdef Py_ssize_t fixed = (
+            PyBytes_Size(head) + PyBytes_Size(queue_id) + PyBytes_Size(offset)
+            + PyBytes_Size(opaque) + PyBytes_Size(tail)
+        )
+        cdef unsigned char *out
+        cdef unsigned char *p
+        cdef unsigned char *begin
+        cdef Py_ssize_t n
+        cdef Row *row
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        # A place takes 16 digits, the three numbers at most 10, 19 and 10.
+        out = <unsigned char *>malloc((stop - first) * (8 + fixed + 16 + 10 + 19 + 10) + 1)
+        if out == NULL:
+            raise MemoryError
+        try:
+            p = out
+            for n in range(first, stop):
+                row = &self.rows[n]
+                if row.oneway:
+                    continue
+                begin = p
+                p += 8
+                p = _copy(p, head)
+                p = _upper_hex(p, row.place)
+                p = _copy(p, queue_id)
+                p = _decimal(p, row.queue_id)
+                p = _copy(p, offset)
+                p = _decimal(p, row.queue_offset)
+                p = _copy(p, opaque)
+                p = _decimal(p, row.opaque)
+                p = _copy(p, tail)
+                put32(begin, <unsigned int>(p - begin - 4))
+                put32(begin + 4, <unsigned int>(p - begin - 8))
+            return PyBytes_FromStringAndSize(<const char *>out, p - out)
+        finally:
+            free(out)
+
+    def opaques(self, Py_ssize_t first, Py_ssize_t stop):
+        """What identifies the requests of rows, and whether they want an answer."""
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        return [
+            (self.rows[n].opaque, bool(self.rows[n].oneway), self.rows[n].queue_id,
+             self.rows[n].queue_offset, self.rows[n].place)
+            for n in range(first, stop)
+        ]
+
+
+cdef inline Py_ssize_t _count_keys(Send *send) noexcept nogil:
+    cdef Py_ssize_t count = 1 if send.unique.size else 0
+    cdef Py_ssize_t n
+    cdef bint inside = False
+    for n in range(send.keys.size):
+        if send.keys.at[n] == c' ':
+            inside = False
+        elif not inside:
+            inside = True
+            count += 1
+    return count
+
+
+cdef void _pack(
+    unsigned char *out, Row *row, Send *send, Bytes born_host, Bytes store_host, Bytes topic_tail,
+    Py_ssize_t tail_bytes, Bytes properties, Bytes suffix, Py_ssize_t suffix_bytes,
+) noexcept nogil:
+    """Write the record of a row; there is room for its size."""
+    put32(out, row.size)
+    put32(out + 4, MAGIC_V1)
+    put32(out + 8, crc32_of(send.body, send.body_bytes) & 0x7FFFFFFF)
+    put32(out + 12, row.queue_id)
+    put32(out + 16, <unsigned int>send.numbers[FLAG])
+    put64(out + 20, row.queue_offset)
+    put64(out + 28, row.place)
+    put32(out + 36, <unsigned int>send.numbers[SYS_FLAG])
+    put64(out + 40, send.numbers[BORN_MS])
+    memcpy(out + 48, born_host, 8)
+    put64(out + 56, row.store_ms)
+    memcpy(out + 64, store_host, 8)
+    put32(out + 72, <unsigned int>send.numbers[RECONSUME_TIMES])
+    memset(out + 76, 0, 8)
+    put32(out + 84, <unsigned int>send.body_bytes)
+    out += HEAD_BYTES
+    memcpy(out, send.body, send.body_bytes)
+    out += send.body_bytes
+    memcpy(out, topic_tail, tail_bytes)
+    out += tail_bytes
+    put16(out, <unsigned int>(send.kept_bytes + suffix_bytes + (send.kept_bytes > 0)))
+    out += 2
+    memcpy(out, properties, send.kept_bytes)
+    out += send.kept_bytes
+    if send.kept_bytes:
+        out[0] = 2
+        out += 1
+    memcpy(out, suffix, suffix_bytes)
+
+
+cdef inline unsigned char *_copy(unsigned char *p, bytes text) except NULL:
+    cdef Py_ssize_t size = PyBytes_Size(text)
+    memcpy(p, PyBytes_AsString(text), size)
+    return p + size
+
+
+cdef inline unsigned char *_upper_hex(unsigned char *p, unsigned long long value) noexcept nogil:
+    cdef int n
+    for n in range(15, -1, -1):
+        p[n] = b"0123456789ABCDEF"[value & 15]
+        value >>= 4
+    return p + 16
+
+
+cdef inline unsigned char *_decimal(unsigned char *p, unsigned long long value) noexcept nogil:
+    cdef unsigned char digits[20]
+    cdef int count = 0
+    while True:
+        digits[count] = c'0' + value % 10
+        value //= 10
+        count += 1
+        if not value:
+            break
+    while count:
+        count -= 1
+        p[0] = digits[count]
+        p += 1
+    return p
+
+
+# ------------------------------------------------------------------------------------------- index
+
+
+def put_keys(slots, hashes, places, times_ms, long long begin_ms, int first):
+    """Entries of keys for an index file, and how many slots are used by then; see
+    plain/sends.py."""
+    cdef int[::1] table = slots
+    cdef const long long[::1] keys = hashes
+    cdef const long long[::1] where = places
+    cdef const long long[::1] when = times_ms
+    cdef long long seconds
+    cdef Py_ssize_t n, count = keys.shape[0], slot_count = table.shape[0]
+    cdef Py_ssize_t slot
+    cdef int used = 0
+    cdef unsigned char *out
+    if where.shape[0] != count or when.shape[0] != count or not slot_count:
+        raise ValueError("columns of different lengths, or no slots")
+    found = PyBytes_FromStringAndSize(NULL, count * 20)
+    out = <unsigned char *>PyBytes_AsString(found)
+    for n in range(count):
+        slot = (keys[n] & 0x7FFFFFFF) % slot_count
+        put32(out, <unsigned int>keys[n])
+        put64(out + 4, where[n])
+        seconds = (when[n] - begin_ms) // 1000 if when[n] > begin_ms else 0
+        put32(out + 12, 0x7FFFFFFF if seconds > 0x7FFFFFFF else <unsigned int>seconds)
+        put32(out + 16, table[slot])
+        used += not table[slot]
+        table[slot] = first + <int>n
+        out += 20
+    return found, used

@@ -1,0 +1,584 @@
+"""Plain single sends, from the bytes of a connection to records, queue entries and answers.
+
+This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain when all of
+this holds; every other frame is odd, and is served one by one:
+
+- its header is JSON without blanks, each name once, of the names that clients send;
+- its code is 10 or 310, its numbers have no sign and no leading zeros, its strings are ASCII
+  without escapes, but for the topic (UTF-8) and the properties (UTF-8, escapes, no surrogates);
+- its properties are pairs with a name and a value, those that say how it is stored once at the
+  most, and none asks for a delay, a timer, a transaction or an answer before the sync;
+- its topic and queue are known, and its body and its properties fit.
+
+A record is laid out in message/record.py, a queue entry in store/layout.py, an index entry in
+store/indexfile.py.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Collection, Sequence
+from struct import Struct
+from typing import Any, Final
+from zlib import crc32
+
+_LENGTHS: Final = Struct(">II")
+_HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
+_ENTRY: Final = Struct(">qiq")
+_INDEX_ENTRY: Final = Struct(">iqii")
+_MAGIC_V1: Final = 0xDAA320A7
+_CRC_MASK: Final = 0x7FFFFFFF
+_BLANK_BYTES: Final = 8
+_PROPERTIES_MAX_BYTES: Final = 32_767
+_TEXT_MAX_BYTES: Final = 65_536
+_KEYS_MAX: Final = 64
+_ODD_MAX: Final = 32
+_INT_MAX: Final = 0x7FFFFFFF
+_LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
+#: Bits of sysFlag that say more of a message than its record: transactions, IPv6 hosts.
+_ODD_FLAGS: Final = 0x3C
+
+_STRING: Final = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\[\x20-\x7f])*+)"')
+_NUMBER: Final = re.compile(rb"(?:0|[1-9][0-9]{0,18})(?![0-9])")
+_ESCAPE: Final = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
+_ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+_TOPIC, _QUEUE_ID, _SYS_FLAG, _BORN_MS, _FLAG, _PROPERTIES, _RECONSUME_TIMES = (
+    1, 4, 5, 6, 7, 8, 9,
+)  # fmt: skip
+_UNIT_MODE, _BATCH = 10, 12
+_NUMBERS: Final = {3, _QUEUE_ID, _SYS_FLAG, _BORN_MS, _FLAG, _RECONSUME_TIMES, 11}
+_REQUIRED: Final = set(range(8))
+_FIELDS: Final = {
+    10: {
+        name: number
+        for number, name in enumerate(
+            (
+                b"producerGroup", b"topic", b"defaultTopic", b"defaultTopicQueueNums", b"queueId",
+                b"sysFlag", b"bornTimestamp", b"flag", b"properties", b"reconsumeTimes",
+                b"unitMode", b"maxReconsumeTimes", b"batch", b"bname",
+            )
+        )
+    },
+    310: {bytes((97 + number,)): number for number in range(14)},
+}  # fmt: skip
+
+
+class QueueState:
+    """What every send touches of a consume queue.
+
+    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see. ``tail``
+    holds entries that are not in a file yet, and more. ``topic_tail`` is what follows the body of
+    its records, ``topic_hash`` the Java hash of ``topic#``.
+    """
+
+    __slots__ = (
+        "delay_ms",
+        "is_dirty",
+        "is_prompt",
+        "max_offset",
+        "next_offset",
+        "number",
+        "queue_id",
+        "tail",
+        "topic_hash",
+        "topic_tail",
+    )
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.max_offset = 0
+        self.queue_id = 0
+        self.delay_ms = 0
+        self.number = 0
+        self.tail = bytearray()
+        self.topic_tail = b""
+        self.topic_hash = 0
+        self.is_dirty = False
+        self.is_prompt = False
+
+
+class _Odd(Exception):
+    """A frame is no plain send."""
+
+
+class _Send:
+    """One plain send, taken apart."""
+
+    __slots__ = ("body", "fields", "frame_flag", "keys", "opaque", "properties", "tag")
+
+    def __init__(self, header: bytes, body: bytes) -> None:
+        self.body = body
+        self.fields: dict[int, Any] = {}
+        self.frame_flag = 0
+        self.opaque = 0
+        self._read_header(header)
+        self.properties, self.tag, self.keys = _scan_properties(self.fields.get(_PROPERTIES, b""))
+
+    def _read_header(self, header: bytes) -> None:  # noqa: C901
+        code = None
+        seen: set[bytes] = set()
+        at = _expect(header, 0, b"{")
+        while True:
+            name, at = _string(header, at, escapes=False)
+            at = _expect(header, at, b":")
+            if name in seen:
+                raise _Odd
+            seen.add(name)
+            if name in (b"code", b"flag", b"opaque", b"version"):
+                number, at = _number(header, at, _INT_MAX)
+                if name == b"code":
+                    code = number
+                    if code not in _FIELDS:
+                        raise _Odd
+                elif name == b"flag":
+                    self.frame_flag = number
+                    if number & 1:
+                        raise _Odd
+                elif name == b"opaque":
+                    self.opaque = number
+            elif name == b"extFields":
+                if code is None:
+                    raise _Odd
+                at = self._read_fields(header, at, _FIELDS[code])
+            elif name in (b"language", b"serializeTypeCurrentRPC", b"remark"):
+                _, at = _string(header, at, escapes=False)
+            else:
+                raise _Odd
+            if header[at : at + 1] == b"}":
+                break
+            at = _expect(header, at, b",")
+        if at + 1 != len(header) or not {b"code", b"extFields", b"opaque"} <= seen:
+            raise _Odd
+
+    def _read_fields(self, header: bytes, at: int, numbers: dict[bytes, int]) -> int:
+        fields = self.fields
+        at = _expect(header, at, b"{")
+        while True:
+            name, at = _string(header, at, escapes=False)
+            at = _expect(header, at, b":")
+            number = numbers.get(name, -1)
+            if number in fields:
+                raise _Odd
+            if number == _PROPERTIES:
+                value, at = _string(header, at, escapes=True)
+                fields[number] = _unescaped(value)
+            elif number == _TOPIC:
+                value, at = _string(header, at, escapes=False, wide=True)
+                fields[number] = value
+            else:
+                value, at = _string(header, at, escapes=False)
+                if number >= 0:
+                    fields[number] = _field(number, value)
+            if header[at : at + 1] == b"}":
+                break
+            at = _expect(header, at, b",")
+        if not fields.keys() >= _REQUIRED or not fields[_TOPIC]:
+            raise _Odd
+        return at + 1
+
+
+def _expect(header: bytes, at: int, mark: bytes) -> int:
+    if header[at : at + 1] != mark:
+        raise _Odd
+    return at + 1
+
+
+def _string(header: bytes, at: int, *, escapes: bool, wide: bool = False) -> tuple[bytes, int]:
+    found = _STRING.match(header, at)
+    if found is None:
+        raise _Odd
+    value = found[1]
+    if not escapes and (b"\\" in value or not (wide or value.isascii())):
+        raise _Odd
+    return value, found.end()
+
+
+def _number(header: bytes, at: int, limit: int) -> tuple[int, int]:
+    found = _NUMBER.match(header, at)
+    if found is None or int(found[0]) > limit:
+        raise _Odd
+    return int(found[0]), found.end()
+
+
+def _field(number: int, value: bytes) -> int | bytes:
+    if number in _NUMBERS:
+        found, end = _number(value, 0, _LONG_MAX if number == _BORN_MS else _INT_MAX)
+        if end != len(value):
+            raise _Odd
+        return found
+    if number == _BATCH and value != b"false":
+        raise _Odd
+    if number == _UNIT_MODE and value not in (b"false", b"true"):
+        raise _Odd
+    return value
+
+
+def _unescaped(value: bytes) -> bytes:
+    """A property text without the escapes of JSON."""
+    if len(value) > _TEXT_MAX_BYTES:
+        raise _Odd
+    pieces: list[bytes] = []
+    at = 0
+    while (mark := value.find(b"\\", at)) >= 0:
+        found = _ESCAPE.match(value, mark)
+        if found is None:
+            raise _Odd
+        pieces.append(value[at:mark])
+        if found[1] is None:
+            pieces.append(_ESCAPED.get(found[2], found[2]))
+        else:
+            unit = int(found[1], 16)
+            if 0xD800 <= unit < 0xE000:
+                raise _Odd
+            pieces.append(chr(unit).encode())
+        at = found.end()
+    text = b"".join(pieces) + value[at:]
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        raise _Odd from None
+    return text
+
+
+def _scan_properties(text: bytes) -> tuple[bytes, bytes, list[bytes]]:  # noqa: C901
+    """The pairs that are kept, the tag, and the keys that a message is found by."""
+    if not text:
+        return b"", b"", []
+    if text.endswith(b"\x02"):
+        text = text[:-1]
+    if b"TIMER_DE" in text:
+        raise _Odd
+    kept: list[bytes] = []
+    special: dict[bytes, bytes] = {}
+    for pair in text.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if not name or not value or b"\x01" in value:
+            raise _Odd
+        if name in (b"DELAY", b"TRAN_MSG") or (name == b"WAIT" and value != b"true"):
+            raise _Odd
+        if name in (b"WAIT", b"TAGS", b"KEYS", b"UNIQ_KEY"):
+            if name in special:
+                raise _Odd
+            special[name] = value
+        if name != b"WAIT":
+            kept.append(pair)
+    keys = [key for key in special.get(b"KEYS", b"").split(b" ") if key]
+    if b"UNIQ_KEY" in special:
+        keys.insert(0, special[b"UNIQ_KEY"])
+    if len(keys) > _KEYS_MAX:
+        raise _Odd
+    return b"\x02".join(kept), special.get(b"TAGS", b""), keys
+
+
+def _hash(value: int, text: bytes) -> int:
+    """Java's hash of UTF-8, going on from that of what stands before it; 32 bits."""
+    units = text.decode().encode("utf-16-be")
+    for at in range(0, len(units), 2):
+        value = value * 31 + (units[at] << 8 | units[at + 1]) & 0xFFFFFFFF
+    return value
+
+
+def _signed(value: int) -> int:
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def _absolute(value: int) -> int:
+    # The one value whose absolute value is no int32 counts as 0.
+    return -value & _INT_MAX if value & 0x8000_0000 else value
+
+
+class _Row:
+    __slots__ = (
+        "hashes",
+        "oneway",
+        "opaque",
+        "place",
+        "queue",
+        "queue_id",
+        "queue_offset",
+        "size",
+        "store_ms",
+        "tag_code",
+    )
+
+    def __init__(self, queue: QueueState, send: _Send, place: int, size: int, ms: int) -> None:
+        self.queue: QueueState | None = queue
+        self.queue_id: int = send.fields[_QUEUE_ID]
+        self.queue_offset = queue.next_offset
+        self.place = place
+        self.size = size
+        self.store_ms = ms
+        self.opaque = send.opaque
+        self.oneway = bool(send.frame_flag & 2)
+        self.tag_code = _signed(_hash(0, send.tag))
+        self.hashes = [_absolute(_hash(queue.topic_hash, key)) for key in send.keys]
+
+
+class WriteBatch:
+    """The plain sends of one turn, of all connections, in the order of the log.
+
+    ``store_host`` are the 8 bytes that records hold, ``suffix`` is the property that the broker
+    adds to each, ``body_max_bytes`` the largest body and ``file_bytes`` the length of a log file.
+    ``size_bytes`` are those of all records.
+    """
+
+    def __init__(
+        self, store_host: bytes, suffix: bytes, body_max_bytes: int, file_bytes: int
+    ) -> None:
+        if len(store_host) != 8:
+            raise ValueError("the store host of a write batch has 8 bytes")
+        self._store_host = store_host
+        self._suffix = suffix
+        self._body_max_bytes = body_max_bytes
+        self._file_bytes = file_bytes
+        self._rows: list[_Row] = []
+        self.dispatched_count = 0
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def count(self) -> int:
+        """Rows that were taken."""
+        return len(self._rows)
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last record; 0 without one."""
+        return self._rows[-1].place + self._rows[-1].size if self._rows else 0
+
+    @property
+    def last_ms(self) -> int:
+        """The store time of the last row; 0 without one."""
+        return self._rows[-1].store_ms if self._rows else 0
+
+    def append(
+        self,
+        data: bytes,
+        at: int,
+        known: dict[bytes, list[Any]],
+        born_host: bytes,
+        position: int,
+        limit: int,
+        store_ms: int,
+        rows_max: int,
+        bytes_max: int,
+    ) -> tuple[int, int, int, bytes]:
+        """Take the plain sends of a connection, from ``data[at]`` on.
+
+        ``known`` has the queues of topics by number, None for one that is not known. Records begin
+        at the physical offset ``position``, in a file that ends at ``limit``. At most ``rows_max``
+        rows are taken, and no more once their records have ``bytes_max``.
+
+        Gives how many rows were taken, where the first frame begins that was not, why it was not
+        (0: more bytes are needed or enough was taken; -1: the file is full; else how many frames
+        from there on are odd), and the bytes of the records.
+        """
+        if not 0 <= at <= len(data) or len(born_host) != 8:
+            raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        packed: list[bytes] = []
+        used = taken = state = 0
+        while len(data) - at >= 8:
+            total, word = _LENGTHS.unpack_from(data, at)
+            if word >> 24 or total < 4 + word:
+                state = 1
+                break
+            stop = at + 4 + total
+            if stop > len(data) or taken == rows_max or used >= bytes_max:
+                break
+            body_at = at + 8 + word
+            try:
+                queue, record = self._take(
+                    self._read(data[at + 8 : body_at], data[body_at:stop]),
+                    known, born_host, position, limit, store_ms,
+                )  # fmt: skip
+            except _Odd:
+                state = 1
+                break
+            if queue is None:
+                state = -1
+                break
+            packed.append(record)
+            taken += 1
+            used += len(record)
+            position += len(record)
+            at = stop
+        if state == 1:
+            state = self._odd_frames(data, at)
+        self.size_bytes += used
+        return taken, at, state, b"".join(packed)
+
+    def _with_suffix(self, properties: bytes) -> bytes:
+        return properties + b"\x02" + self._suffix if properties else self._suffix
+
+    def _read(self, header: bytes, body: bytes) -> _Send:
+        """A plain send but for its topic."""
+        send = _Send(header, body)
+        if send.fields[_SYS_FLAG] & _ODD_FLAGS:
+            raise _Odd
+        if len(self._with_suffix(send.properties)) > _PROPERTIES_MAX_BYTES:
+            raise _Odd
+        return send
+
+    def _odd_frames(self, data: bytes, at: int) -> int:
+        """How many frames from ``data[at]`` on are surely no plain sends; the first counts as
+        one."""
+        count = 0
+        while count < _ODD_MAX and len(data) - at >= 8:
+            total, word = _LENGTHS.unpack_from(data, at)
+            body_at, stop = at + 8 + (word & 0xFFFFFF), at + 4 + total
+            if body_at > stop or stop > len(data):
+                break
+            if count and not word >> 24:
+                try:
+                    self._read(data[at + 8 : body_at], b"")
+                except _Odd:
+                    pass
+                else:
+                    break
+            count += 1
+            at = stop
+        return max(count, 1)
+
+    def _take(
+        self,
+        send: _Send,
+        known: dict[bytes, list[Any]],
+        born_host: bytes,
+        place: int,
+        limit: int,
+        store_ms: int,
+    ) -> tuple[QueueState | None, bytes]:
+        """Give a send its place; without a queue when its file is full."""
+        fields, body = send.fields, send.body
+        if len(body) > self._body_max_bytes:
+            raise _Odd
+        properties = self._with_suffix(send.properties)
+        queues = known.get(fields[_TOPIC], [])
+        queue = queues[fields[_QUEUE_ID]] if fields[_QUEUE_ID] < len(queues) else None
+        if queue is None:
+            raise _Odd
+        tail = queue.topic_tail
+        size = _HEAD.size + len(body) + len(tail) + 2 + len(properties)
+        if place + size + _BLANK_BYTES > limit:
+            if size + _BLANK_BYTES > self._file_bytes:
+                raise _Odd
+            return None, b""
+        head = _HEAD.pack(
+            size, _MAGIC_V1, crc32(body) & _CRC_MASK, fields[_QUEUE_ID], fields[_FLAG],
+            queue.next_offset, place, fields[_SYS_FLAG], fields[_BORN_MS], born_host, store_ms,
+            self._store_host, fields.get(_RECONSUME_TIMES, 0), 0, len(body),
+        )  # fmt: skip
+        self._rows.append(_Row(queue, send, place, size, store_ms))
+        queue.next_offset += 1
+        record = b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
+        return queue, record
+
+    def dispatch(self) -> tuple[dict[Any, tuple[int, int]], list[Any], bool]:
+        """Put the entries of rows that were not dispatched yet into their queues.
+
+        Gives the messages and bytes of each queue, the queues that are dirty since, and whether
+        all rows were in order: the first that is not behind the entries of its queue ends it.
+        """
+        grown: dict[Any, tuple[int, int]] = {}
+        soiled: list[Any] = []
+        for row in self._rows[self.dispatched_count :]:
+            queue = row.queue
+            if queue is not None:
+                if row.queue_offset != queue.max_offset:
+                    return grown, soiled, False
+                queue.tail += _ENTRY.pack(row.place, row.size, row.tag_code)
+                queue.max_offset += 1
+                count, size_bytes = grown.get(queue, (0, 0))
+                grown[queue] = count + 1, size_bytes + row.size
+                if not queue.is_dirty:
+                    queue.is_dirty = True
+                    soiled.append(queue)
+            self.dispatched_count += 1
+        return grown, soiled, True
+
+    def rows_from(self, first: int) -> list[tuple[Any, int, int, int, int, int, tuple[str, ...]]]:
+        """Rows as the dispatcher knows them (store/dispatch.py), without keys."""
+        return [
+            (row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ())
+            for row in self._rows[max(first, 0) :]
+            if row.queue is not None
+        ]
+
+    def index_columns(self) -> tuple[bytes, bytes, bytes]:
+        """Hashes, physical offsets and store times of all keys, each as native int64."""
+        rows = [row for row in self._rows if row.queue is not None]
+        return (
+            array("q", [value for row in rows for value in row.hashes]).tobytes(),
+            array("q", [row.place for row in rows for _ in row.hashes]).tobytes(),
+            array("q", [row.store_ms for row in rows for _ in row.hashes]).tobytes(),
+        )
+
+    def drop(self, queues: Collection[Any]) -> None:
+        """Forget the rows of queues that go away; they are answered still."""
+        for row in self._rows:
+            if row.queue in queues:
+                row.queue = None
+
+    def take_back(self) -> None:
+        """Nothing of this was stored: its queue offsets are given again."""
+        for row in reversed(self._rows):
+            if row.queue is not None:
+                row.queue.next_offset = row.queue_offset
+                row.queue = None
+
+    def answers(self, first: int, stop: int, pieces: tuple[bytes, ...]) -> bytes:
+        """The answers of rows that were stored, in order, with the lengths of their frames.
+
+        ``pieces`` stand before the physical offset in hex, the queue, the queue offset and the
+        opaque, and behind that.
+        """
+        if not 0 <= first <= stop <= len(self._rows):
+            raise IndexError("no such rows")
+        head, queue_id, offset, opaque, tail = pieces
+        found: list[bytes] = []
+        for row in self._rows[first:stop]:
+            if not row.oneway:
+                answer = b"%b%016X%b%d%b%d%b%d%b" % (
+                    head, row.place, queue_id, row.queue_id, offset, row.queue_offset, opaque,
+                    row.opaque, tail,
+                )  # fmt: skip
+                found.append(_LENGTHS.pack(len(answer) + 4, len(answer)) + answer)
+        return b"".join(found)
+
+    def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, int]]:
+        """For each row the opaque of its request, whether that wants no answer, its queue, its
+        queue offset and its physical offset."""
+        if not 0 <= first <= stop <= len(self._rows):
+            raise IndexError("no such rows")
+        return [
+            (row.opaque, row.oneway, row.queue_id, row.queue_offset, row.place)
+            for row in self._rows[first:stop]
+        ]
+
+
+def put_keys(
+    slots: Any,
+    hashes: Sequence[int],
+    places: Sequence[int],
+    times_ms: Sequence[int],
+    begin_ms: int,
+    first: int,
+) -> tuple[bytes, int]:
+    """Entries of keys for an index file that begins at ``begin_ms``, numbered from ``first`` on,
+    and how many slots were empty before. ``slots`` (native int32) point to them afterwards; the
+    columns are native int64."""
+    count, used = len(hashes), 0
+    if len(places) != count or len(times_ms) != count or not len(slots):
+        raise ValueError("columns of different lengths, or no slots")
+    entries: list[bytes] = []
+    for number, (value, place, ms) in enumerate(zip(hashes, places, times_ms, strict=True)):
+        slot = value % len(slots)
+        seconds = min(max((ms - begin_ms) // 1000, 0), _INT_MAX)
+        entries.append(_INDEX_ENTRY.pack(value, place, seconds, slots[slot]))
+        used += not slots[slot]
+        slots[slot] = first + number
+    return b"".join(entries), used
