@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cometmq.broker.destinations import MOST_QUEUES, Destinations
+from cometmq.broker.destinations import Destinations
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode
 from tests.broker.serving import running_broker
@@ -17,24 +17,23 @@ async def test_queues_are_known_by_topic_and_number(tmp_path: Path) -> None:
         config = TopicConfig("t", read_queue_nums=3, write_queue_nums=2)
         first, last = (parts.store.queue("t", number) for number in (0, 2))
         assert found.get("t") is None
-        found.learn(config, last)
-        assert found.get("t") == (None, None, last)
-        found.learn(config, first)
-        assert found.get("t") == (first, None, last)
+        found.learn(config, last, plain=True)
+        assert found.get("t") == [None, None, last]
+        found.learn(config, first, plain=True)
+        assert found.get("t") == [first, None, last]
+        assert found.plain[b"t"] is found.get("t")
 
 
-async def test_topics_whose_checks_look_further_or_that_are_large_stay_unknown(
-    tmp_path: Path,
-) -> None:
+async def test_topics_whose_checks_look_further_stay_unknown(tmp_path: Path) -> None:
     async with open_parts(tmp_path) as parts:
         found = Destinations(parts.topics, parts.store.queues)
         queue = parts.store.queue("t", 0)
-        found.learn(TopicConfig("t", order=True), queue)
+        found.learn(TopicConfig("t", order=True), queue, plain=True)
         assert found.get("t") is None
-        found.learn(TopicConfig("t", read_queue_nums=MOST_QUEUES + 1), queue)
-        assert found.get("t") is None
-        found.learn(TopicConfig("t", read_queue_nums=MOST_QUEUES), queue)
-        assert found.get("t") == (queue, *[None] * (MOST_QUEUES - 1))
+        assert not found.plain
+        found.learn(TopicConfig("t", read_queue_nums=1_024), queue, plain=False)
+        assert found.get("t") == [queue, *[None] * 1_023]
+        assert not found.plain
 
 
 async def test_a_change_of_topics_voids_all_and_a_queue_that_goes_its_topic(tmp_path: Path) -> None:
@@ -43,17 +42,19 @@ async def test_a_change_of_topics_voids_all_and_a_queue_that_goes_its_topic(tmp_
 
         def learn() -> None:
             for topic in "tu":
-                found.learn(TopicConfig(topic, 1, 1), parts.store.queue(topic, 0))
+                found.learn(TopicConfig(topic, 1, 1), parts.store.queue(topic, 0), plain=True)
 
         learn()
         parts.topics.put(TopicConfig("v"))
         assert found.get("t") is found.get("u") is None
+        assert not found.plain
         learn()
         parts.store.deletions.delete("t")
         assert found.get("t") is None
-        assert found.get("u") == (parts.store.queue("u", 0),)
+        assert found.get("u") == [parts.store.queue("u", 0)]
+        assert list(found.plain) == [b"u"]
         learn()
-        assert found.get("t") == (parts.store.queue("t", 0),)
+        assert found.get("t") == [parts.store.queue("t", 0)]
 
 
 async def test_sends_see_at_once_what_becomes_of_their_topic(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One index file: its bytes, its chains, and what a crash leaves of it."""
 
 import struct
+from array import array
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,9 @@ def made(path: Path) -> IndexFile:
 def put(file: IndexFile, rows: list[tuple[int, int, int]], *, one_by_one: bool) -> None:
     if one_by_one:
         for key_hash, phys, store_ms in rows:
-            file.put([key_hash], [phys], [store_ms])
+            file.put(*(array("q", [value]) for value in (key_hash, phys, store_ms)))
     else:
-        file.put(*zip(*rows, strict=True))
+        file.put(*(array("q", column) for column in zip(*rows, strict=True)))
 
 
 def test_bytes_as_java_writes_them(tmp_path: Path) -> None:

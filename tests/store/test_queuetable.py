@@ -39,5 +39,5 @@ def test_the_queues_of_a_topic_share_its_name(tmp_path: Path) -> None:
     first, second = (store.queue("topic", number) for number in range(2))
     assert first.topic is second.topic
     assert first.topic_tail is second.topic_tail
-    assert first.topic_hash is second.topic_hash
+    assert first.topic_hash == second.topic_hash
     store.close()

@@ -21,7 +21,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
@@ -78,8 +77,6 @@ class Peer(asyncio.Protocol):
         budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
-        take_sends = router.take_sends
-        self._take_sends = None if take_sends is None else partial(take_sends, self)
         self._clock = clock
         self._watchdog = watchdog
         self._peers = peers
@@ -219,8 +216,9 @@ class Peer(asyncio.Protocol):
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
         """Take what is next in the stream: plain sends many at a time, else at most ``limit``
         events."""
-        if self._take_sends is not None:
-            limit = min(limit, self._connection.offer(self._take_sends))
+        take_sends = self.router.take_sends
+        if take_sends is not None:
+            limit = min(limit, self._connection.offer(take_sends, self))
             if not limit:
                 return
         try:

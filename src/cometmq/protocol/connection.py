@@ -126,10 +126,10 @@ class Connection(Generic[T]):
         """Add bytes that were read from the socket; take them with :meth:`next_events`."""
         self._framer.feed(data)
 
-    def offer(self, take: Callable[[bytes, int], tuple[int, int]]) -> int:
+    def offer(self, take: Callable[[H, bytes, int], tuple[int, int]], owner: H) -> int:
         """Let ``take`` have frames before they are events (:meth:`Framer.offer`). Nothing of a
         stream that cannot be read on is offered."""
-        return 1 if self._broken is not None else self._framer.offer(take)
+        return 1 if self._broken is not None else self._framer.offer(take, owner)
 
     def next_events(self, limit: int) -> list[Event[T]]:
         """At most ``limit`` events; fewer mean that more bytes are needed.

@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from cometmq.core.errors import RemoteProtocolError
+
+T = TypeVar("T")
 
 #: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -137,15 +139,15 @@ class Framer:
         self._settle(at)
         return frames
 
-    def offer(self, take: Callable[[bytes, int], tuple[int, int]]) -> int:
-        """Let ``take`` have whole frames of the stream, from a place in a buffer on.
+    def offer(self, take: Callable[[T, bytes, int], tuple[int, int]], owner: T) -> int:
+        """Let ``take`` have whole frames of the stream: it gets the owner, a buffer, and where in
+        it they begin, and gives where it stopped.
 
-        It gives where it stopped, and how many frames from there on it does not want; so does
-        this.
+        Gives how many frames from there on it does not want.
         """
         if self._have < self._need:
             return 0
-        at, others = take(self._joined(), self._at)
+        at, others = take(owner, self._joined(), self._at)
         if at > self._at:
             self._settle(at)
         self._need = 8 if others else self._next_bytes()

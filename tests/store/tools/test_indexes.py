@@ -1,6 +1,7 @@
 """Index files read as columns: slots found, chains and headers checked."""
 
 import random
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,8 @@ def made(root: Path, count: int, first_phys: int = 0) -> tuple[Path, list[tuple[
     chance = random.Random(3)
     rows = [(chance.randrange(1 << 31), first_phys + number * 500) for number in range(count)]
     for number, (key_hash, phys) in enumerate(rows):
-        file.put([key_hash], [phys], [1_000_000 + number * 700])
+        row = key_hash, phys, 1_000_000 + number * 700
+        file.put(*(array("q", [value]) for value in row))
     file.write_slots()
     file.close()
     return path, rows

@@ -1,5 +1,6 @@
 """Index entries against the keys of records."""
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def checked(
     file = IndexFile(PosixFiles(), str(path), 64, 100)
     file.start_empty()
     for key_hash, phys, store_ms in rows:
-        file.put([key_hash], [phys], [store_ms])
+        file.put(*(array("q", [value]) for value in (key_hash, phys, store_ms)))
     file.close()
     config = StoreConfig(store_path_root_dir=str(root), max_hash_slot_num=64, max_index_num=100)
     directory = look_into(config, FILES)
