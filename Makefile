@@ -11,38 +11,49 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+# Remembers that the compiled core was built, or could not be.
+CORE := $(VENV)/.core-tried
+CORE_SOURCES := scripts/build_core.py $(wildcard $(addprefix src/cometmq/speedups/compiled/,*.pyx *.pxd))
 
-.PHONY: help setup demo flights ecommerce data-sync test check compat lint docs lock bench deep clean
+.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench deep clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '2,9s/^# *//p' Makefile
 
-setup: $(STAMP)
+setup: $(STAMP) core
+
+core: $(STAMP)
+	@$(BIN)/python scripts/build_core.py --fetch
+	@touch $(CORE)
+
+$(CORE): $(STAMP) $(CORE_SOURCES)
+	@$(BIN)/python scripts/build_core.py --fetch
+	@touch $@
 
 $(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requirements/build.lock scripts/setup.sh
 	@scripts/setup.sh
 	@touch $@
 
-demo: $(STAMP)
+demo: $(CORE)
 	@$(BIN)/cometmq demo
 
-flights: $(STAMP)
+flights: $(CORE)
 	@$(BIN)/python -m examples.flights $(FLIGHTS)
 
-ecommerce: $(STAMP)
+ecommerce: $(CORE)
 	@$(BIN)/python -m examples.ecommerce
 
-data-sync: $(STAMP)
+data-sync: $(CORE)
 	@$(BIN)/python -m examples.datasync
 
-test: $(STAMP)
+test: $(CORE)
 	@$(BIN)/python scripts/test_report.py
 
 check: lint
 	@$(BIN)/pytest -n 2 -q -m "not deep and not store and not cluster and not compat and not spark and not operation"
 
-compat: $(STAMP)
+compat: $(CORE)
 	@$(BIN)/python scripts/test_report.py --part compat
 
 lint: $(STAMP)
@@ -57,10 +68,10 @@ docs: $(STAMP)
 lock: $(STAMP)
 	@scripts/lock.sh
 
-bench: $(STAMP)
+bench: $(CORE)
 	$(BIN)/python -m benchmarks.compare
 
-deep: $(STAMP)
+deep: $(CORE)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
 	$(BIN)/pytest -m "(compat or spark or operation) and deep"
 	mkdir -p build

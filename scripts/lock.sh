@@ -15,6 +15,7 @@ compile() { # output, inputs...
 compile all pyproject.toml --all-extras --group dev --group docs --group examples ${UPGRADE:+--upgrade}
 compile build requirements/build.in ${UPGRADE:+--upgrade}
 compile bootstrap requirements/bootstrap.in ${UPGRADE:+--upgrade}
+compile compiler requirements/compiler.in ${UPGRADE:+--upgrade}
 
 if grep -n '://' requirements/*.lock; then
     echo "lock: an address got into the files above" >&2

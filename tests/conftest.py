@@ -1,11 +1,16 @@
-"""What holds for every test: hypothesis profiles, and markers that follow from the folder."""
+"""What holds for every test: hypothesis profiles, markers that follow from the folder, and both
+cores."""
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from cometmq.speedups import NAMES
 
 TESTS_DIR = Path(__file__).parent
 
@@ -51,3 +56,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS_DIR).parts[0]
         if marker := FOLDER_MARKERS.get(folder):
             item.add_marker(marker)
+
+
+def functions_of(core_name: str) -> SimpleNamespace:
+    """Return the functions of one core, and its name. Raises ImportError where it is not built."""
+    functions = {
+        name: getattr(import_module(f"cometmq.speedups.{core_name}.{module}"), name)
+        for module, names in NAMES.items()
+        for name in names
+    }
+    return SimpleNamespace(name=core_name, **functions)
+
+
+def cores() -> list[SimpleNamespace]:
+    """Return plain Python, and the compiled core where it is built."""
+    try:
+        return [functions_of("plain"), functions_of("compiled")]
+    except ImportError:
+        return [functions_of("plain")]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that takes a `core` with every core there is."""
+    if "core" in metafunc.fixturenames:
+        metafunc.parametrize("core", cores(), ids=lambda core: core.name, scope="session")

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from cometmq.filter.tags import java_hash
+from cometmq.speedups import java_hash
 
 if TYPE_CHECKING:
     from cometmq.client.latency import FaultScores

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cometmq.speedups import java_hash
+
 ALL = "*"
 #: What parts tags in the mind of whoever writes an expression, or of a broker.
 _PARTING = "|,"
@@ -20,19 +22,6 @@ _CACHE_LIMIT = 65_536
 #: The codes of longer tags are not remembered: a tag may have as many characters as properties.
 _CACHED_CHARS = 64
 _codes: dict[str, int] = {}
-
-
-def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 units, as a signed 32-bit value."""
-    value = 0
-    if text.isascii():
-        for unit in text.encode():
-            value = value * 31 + unit & 0xFFFFFFFF
-    else:
-        raw = text.encode("utf-16-be", "surrogatepass")
-        for at in range(0, len(raw), 2):
-            value = value * 31 + (raw[at] << 8 | raw[at + 1]) & 0xFFFFFFFF
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
 
 
 def tag_code(tag: str | None) -> int:

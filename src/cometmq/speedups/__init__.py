@@ -1,15 +1,63 @@
-"""The hot path, compiled where it could be built."""
+"""The functions over bytes and text that the hot path spends its time in, compiled where possible.
+
+Each has its definition in ``plain``, in Python; ``compiled`` gives the same results. Which of the
+two runs is decided once, when this module is imported: the compiled core when all of it can be
+imported, else plain Python, and plain Python whenever the environment has ``COMETMQ_PURE=1``.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Literal
 
-if TYPE_CHECKING or os.environ.get("COMETMQ_PURE") == "1":
-    CORE = "plain"
-    from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
-else:
-    CORE = "compiled"
-    from cometmq.speedups.compiled.sends import QueueState, WriteBatch, put_keys
+from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 
-__all__ = ["CORE", "QueueState", "WriteBatch", "put_keys"]
+__all__ = [
+    "CORE",
+    "NAMES",
+    "WHY_PLAIN",
+    "QueueState",
+    "WriteBatch",
+    "index_hashes",
+    "java_hash",
+    "put_keys",
+]
+
+#: What each module of ``plain`` and ``compiled`` gives.
+NAMES = {
+    "hashing": ("index_hashes", "java_hash"),
+    "sends": ("QueueState", "WriteBatch", "put_keys"),
+}
+
+
+def _compiled() -> dict[str, object]:
+    """Return what the compiled core gives, by name. Raises ImportError when it is not complete."""
+    found: dict[str, object] = {}
+    for module_name, names in NAMES.items():
+        module = import_module(f"cometmq.speedups.compiled.{module_name}")
+        for name in names:
+            if not hasattr(module, name):
+                raise ImportError(f"{module.__file__} is of another version: it has no {name}")
+            found[name] = getattr(module, name)
+    return found
+
+
+def _choose() -> str:
+    """Put the compiled functions in place of the plain ones; returns why not, or nothing."""
+    if os.environ.get("COMETMQ_PURE") == "1":
+        return "COMETMQ_PURE=1"
+    try:
+        globals().update(_compiled())
+    except ModuleNotFoundError as error:
+        return f"{error.name} is not built"
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+#: Why plain Python runs; empty when the compiled core does.
+WHY_PLAIN = _choose()
+#: Which of the two runs.
+CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"

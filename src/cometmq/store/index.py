@@ -15,8 +15,9 @@ from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
+from cometmq.speedups import index_hashes
 from cometmq.store.indexfile import IndexFile
-from cometmq.store.keyhash import index_hash, index_hashes, topic_prefix
+from cometmq.store.keyhash import index_hash, topic_prefix
 
 if TYPE_CHECKING:
     from cometmq.speedups import WriteBatch

@@ -1,0 +1,1 @@
+"""The definition of the core: each function in plain Python, without tricks."""

@@ -1,0 +1,44 @@
+"""Java's ``String.hashCode``, and the hash under which the index keeps a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_MASK = 0xFFFF_FFFF
+_SIGN = 0x8000_0000
+
+
+def java_hash(text: str) -> int:
+    """Return Java's ``String.hashCode``: over UTF-16 units, as a signed 32-bit value."""
+    value = _extended(0, text)
+    return value - (1 << 32) if value & _SIGN else value
+
+
+def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
+    """Return the hash of ``topic#key`` for each key, never negative.
+
+    Each prefix is the :func:`java_hash` of the key's ``topic#``, signed or not. Raises ValueError
+    when there are not as many prefixes as keys (upstream: IndexFile.indexKeyHashMethod).
+    """
+    if len(prefixes) != len(keys):
+        raise ValueError(f"{len(prefixes)} prefixes for {len(keys)} keys")
+    hashes = []
+    for prefix, key in zip(prefixes, keys, strict=True):
+        value = _extended(prefix, key)
+        # Java's abs has no result for the smallest value; the index counts it as 0.
+        hashes.append(-value & (_SIGN - 1) if value & _SIGN else value)
+    return hashes
+
+
+def _extended(value: int, text: str) -> int:
+    """Return the unsigned hash of a text that goes on with ``text`` after one of hash ``value``."""
+    for unit in _utf16_units(text):
+        value = value * 31 + unit & _MASK
+    return value & _MASK
+
+
+def _utf16_units(text: str) -> Iterable[int]:
+    if text.isascii():
+        return text.encode()
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [raw[at] << 8 | raw[at + 1] for at in range(0, len(raw), 2)]
