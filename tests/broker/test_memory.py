@@ -12,6 +12,7 @@ import pytest
 from cometmq.broker import members
 from cometmq.broker import relay as relays
 from cometmq.broker.app import Broker
+from cometmq.core.errors import StoreFull
 from cometmq.net import server as servers
 from cometmq.net.memory import MemoryBudget
 from cometmq.protocol.bodies import ConsumerData, Heartbeat, ProducerData, Subscription
@@ -47,6 +48,16 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> MemoryBudget:
 
 def held_pull(**changes: str) -> dict[str, Any]:
     return pull_fields(1, sysFlag="6", suspendTimeoutMillis="30000", **changes)
+
+
+async def test_refused_sends_give_their_memory_back(tmp_path: Path, budget: MemoryBudget) -> None:
+    """The store keeps its refusal and raises it for each send: it must not keep the sends."""
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        running.broker.store.refusal = StoreFull("no room")
+        for _ in range(20):
+            assert (await client.send(bytes(MIB // 2))).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        await until(lambda: budget.held_bytes < MIB)
 
 
 async def joined(running: RunningBroker, group: str = "g", client_id: str = "c") -> BrokerClient:

@@ -59,7 +59,8 @@ class RawPeer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         for waiter in self.connection.close():
-            waiter.set_exception(Lost())
+            if not waiter.done():
+                waiter.set_exception(Lost())
         self.closed.set_result(None)
 
     def write(self, code: RequestCode, header: h.Header, body: bytes = b"") -> Pending:

@@ -22,7 +22,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull
+from cometmq.core.errors import BadRequest, StoreCorrupt, StoreError, StoreFull, anew
 from cometmq.core.slices import join_in_slices
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.aside import SetAside
@@ -164,7 +164,7 @@ class TableFile:
         else:
             async with self._writing:  # the write that is under way has the change
                 if self._failure is not None:
-                    raise self._failure
+                    raise anew(self._failure)
 
     async def write(self) -> None:
         """Write the table now. Raises StoreError."""
@@ -182,7 +182,7 @@ class TableFile:
             log.error("table not written path=%s error=%s", self.path, error)
             for waiter in waiters:
                 if not waiter.done():
-                    waiter.set_exception(failure)
+                    waiter.set_exception(anew(failure))
             raise failure from error
         except BaseException:
             self._dirty = True

@@ -24,6 +24,10 @@ Errors carry fields; ``str(error)`` is the sentence for a person. Where an error
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound="StoreError")
+
 
 class CometError(Exception):
     """Root of the tree. ``code`` is the response code a peer gets when this crosses the wire."""
@@ -68,6 +72,15 @@ class BadRequest(RemoteProtocolError):
 
 class StoreError(CometError):
     """The store cannot do what was asked."""
+
+
+def anew(error: E) -> E:
+    """An error that is kept, for whoever has to raise it once more.
+
+    The kept one itself would gather a traceback with the frames of all who raise it, and their
+    requests with these.
+    """
+    return type(error)(*error.args)
 
 
 class StoreCorrupt(StoreError):

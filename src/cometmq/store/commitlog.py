@@ -16,7 +16,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import StoreError, StoreFull, StoreOffline
+from cometmq.core.errors import StoreError, StoreFull, StoreOffline, anew
 from cometmq.message.record import BLANK, MAGIC_BLANK
 from cometmq.store.windows import Windows
 
@@ -112,7 +112,7 @@ class CommitLog:
         Raises StoreFull or StoreOffline; then nothing of ``data`` is there.
         """
         if self.failure is not None:
-            raise self.failure
+            raise anew(self.failure)
         start = reached = offset
         try:
             while data:
@@ -181,7 +181,7 @@ class CommitLog:
             return
         if self.failure is not None:
             self._reset()
-            raise self.failure
+            raise anew(self.failure)
         try:
             self._write_runs()
         except OSError as error:

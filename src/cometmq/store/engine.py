@@ -16,7 +16,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from cometmq.core.errors import MessageIllegal, StoreError
+from cometmq.core.errors import MessageIllegal, StoreError, anew
 from cometmq.core.watermark import Watermark
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
@@ -226,7 +226,7 @@ class MessageStore:
         while the store refuses writes.
         """
         if self.refusal is not None:
-            raise self.refusal
+            raise anew(self.refusal)
         rows = self.turn.rows
         if not rows and not self.turn.segments:
             self._stamp()
@@ -277,7 +277,7 @@ class MessageStore:
         messages see bulk.py.
         """
         if self.refusal is not None:
-            raise self.refusal
+            raise anew(self.refusal)
         batch, _ = prepare(body, queue, shared)
         if self.turn.is_empty:
             self._stamp()
@@ -341,7 +341,7 @@ class MessageStore:
         """
         assert self.turn.is_empty
         if self.refusal is not None:
-            raise self.refusal
+            raise anew(self.refusal)
         self._stamp()
         log = self.log
         if log.position + size_bytes + BLANK_BYTES > log.limit:
@@ -386,7 +386,7 @@ class MessageStore:
         except StoreError as error:
             self.put_failures += undo(segments)
             # A full disk is tried again by the next upkeep round, not by every send.
-            self.refusal = error
+            self.refusal = anew(error)
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
         for call in self.on_progress:
@@ -411,7 +411,7 @@ class MessageStore:
         self.refusal = self.log.fail(f"syncing {self.log.segments.directory} failed: {error}")
         tokens = self.durable.drain()
         if tokens:
-            self.on_sync_failed(tokens, self.refusal)
+            self.on_sync_failed(tokens, anew(self.refusal))
 
     # --- reading -----------------------------------------------------------------------------
 

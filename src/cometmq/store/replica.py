@@ -26,7 +26,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from cometmq.core.errors import MessageIllegal, StoreError
+from cometmq.core.errors import MessageIllegal, StoreError, anew
 from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6, takes_queue_slot
 from cometmq.message.record import (
     CRC_MASK,
@@ -148,7 +148,7 @@ class Replica:
         """
         store, log = self._store, self._store.log
         if log.failure is not None:
-            raise log.failure
+            raise anew(log.failure)
         self.floods = self.floods or floods
         if floods or self.unchecked_bytes:
             self._take_unchecked(memoryview(data))

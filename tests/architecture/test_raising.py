@@ -1,0 +1,38 @@
+"""An error that an object keeps is never raised itself: it would gather the frames of all who raise
+it, and their requests with these (core/errors.py, `anew`)."""
+
+import ast
+from pathlib import Path
+
+from tests.architecture import rules
+
+#: Errors that are raised once, by what ends with them.
+ALLOWED = {
+    ("broker/lives.py", "self.failure"),
+    ("protocol/connection.py", "self._broken"),
+    ("store/commitlog.py", "self._fill_error"),
+    ("testing/sim/run.py", "self.watch.violation"),
+}
+
+
+def kept_errors(text: str) -> list[str]:
+    """What of an object a module raises as it is."""
+    return [
+        ast.unparse(node.exc)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Attribute)
+    ]
+
+
+def test_no_kept_error_is_raised() -> None:
+    found = {
+        (path.relative_to(rules.PACKAGE).as_posix(), error)
+        for path in Path(rules.PACKAGE).rglob("*.py")
+        for error in kept_errors(path.read_text(encoding="utf-8"))
+    }
+    assert found == ALLOWED
+
+
+def test_a_planted_one_is_found() -> None:
+    planted = "def f(self):\n    if self.a.b:\n        raise self.a.b\n    raise anew(self.a.b)\n"
+    assert kept_errors(planted) == ["self.a.b"]
