@@ -210,8 +210,8 @@ class Peer(asyncio.Protocol):
         elif not self._reading and (self._writable or self.congested):
             self._resume_reading()
         took_ns = now_ns() - started_ns
-        if took_ns > TURN_NS and event is not None:
-            self._watchdog.turn(_describe(event), took_ns)
+        if took_ns > TURN_NS:
+            self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
         """Take what is next in the stream: plain sends many at a time, else at most ``limit``
