@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from array import array
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -231,6 +232,13 @@ def test_a_body_may_be_empty_and_not_over_the_limit(core: SimpleNamespace) -> No
     for at, host in ((-1, BORN), (1, BORN), (0, b"")):
         with pytest.raises(ValueError, match="outside the data"):
             world.batch.append(b"", at, {}, host, 0, FILE_BYTES, 0, 1, 1)
+
+
+def test_the_checksum_is_right_for_bodies_of_any_length(core: SimpleNamespace) -> None:
+    noise = random.Random(5).randbytes(2_000)
+    for size in [*range(300), 511, 512, 513, 1_024, 1_999]:
+        _, _, _, packed = World(core).append(framed(header_of(), noise[:size]))
+        assert decode_one(packed).body == noise[:size]
 
 
 def test_enough_is_taken_and_a_full_file_ends_it(core: SimpleNamespace) -> None:

@@ -22,6 +22,7 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     #include <stdint.h>
+    #include <string.h>
     static inline uint32_t be32(const unsigned char *p) {
         return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
     }
@@ -44,8 +45,7 @@ cdef extern from *:
                 crc_tables[t][n] = crc_tables[0][crc_tables[t - 1][n] & 0xFF]
                                    ^ (crc_tables[t - 1][n] >> 8);
     }
-    static uint32_t crc32_of(const unsigned char *p, size_t n) {
-        uint32_t c = 0xFFFFFFFFu;
+    static uint32_t crc_by_tables(uint32_t c, const unsigned char *p, size_t n) {
         while (n >= 8) {
             uint32_t low = c ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16
                                 | (uint32_t)p[3] << 24);
@@ -56,11 +56,76 @@ cdef extern from *:
             p += 8; n -= 8;
         }
         while (n--) c = crc_tables[0][(c ^ *p++) & 0xFF] ^ c >> 8;
-        return ~c;
+        return c;
+    }
+    #if defined(__x86_64__)
+    #include <cpuid.h>
+    #include <immintrin.h>
+    #define CRC_FOLDED __attribute__((target("pclmul,sse4.1")))
+    static int crc_can_fold;
+    static void look_at_processor(void) {
+        unsigned int a, b, c, d;
+        crc_can_fold = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 1) && (c & 1u << 19);
+    }
+    /* One step of folding: what lies 128 or 512 bits further on takes the remainder of x. */
+    CRC_FOLDED static __m128i fold(__m128i x, __m128i factors, __m128i further) {
+        return _mm_xor_si128(further, _mm_xor_si128(_mm_clmulepi64_si128(x, factors, 0x00),
+                                                    _mm_clmulepi64_si128(x, factors, 0x11)));
+    }
+    /* Whole 16 bytes, at least 64, by carry-less multiplication; the factors are powers of x
+       modulo the polynomial, bits reflected (Gopal et al., Intel, 2009). */
+    CRC_FOLDED static uint32_t crc_by_folding(uint32_t c, const unsigned char *p, size_t n) {
+        const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
+        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
+        const __m128i by_64 = _mm_set_epi64x(0, 0x163cd6124);
+        const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
+        const __m128i low_32 = _mm_set_epi32(0, ~0, 0, ~0);
+        const __m128i *at = (const __m128i *)p;
+        __m128i x[4], rest;
+        int k;
+        for (k = 0; k < 4; k++) x[k] = _mm_loadu_si128(at + k);
+        x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)c));
+        for (at += 4, n -= 64; n >= 64; at += 4, n -= 64)
+            for (k = 0; k < 4; k++) x[k] = fold(x[k], by_512, _mm_loadu_si128(at + k));
+        for (k = 1; k < 4; k++) x[0] = fold(x[0], by_128, x[k]);
+        for (; n >= 16; at++, n -= 16) x[0] = fold(x[0], by_128, _mm_loadu_si128(at));
+        rest = _mm_xor_si128(_mm_srli_si128(x[0], 8), _mm_clmulepi64_si128(x[0], by_128, 0x10));
+        rest = _mm_xor_si128(_mm_srli_si128(rest, 4),
+                             _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), by_64, 0x00));
+        x[0] = _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), barrett, 0x10);
+        x[0] = _mm_clmulepi64_si128(_mm_and_si128(x[0], low_32), barrett, 0x00);
+        return (uint32_t)_mm_extract_epi32(_mm_xor_si128(rest, x[0]), 1);
+    }
+    #else
+    static void look_at_processor(void) {}
+    #endif
+    static uint32_t crc32_of(const unsigned char *p, size_t n) {
+        uint32_t c = 0xFFFFFFFFu;
+        #if defined(__x86_64__)
+        if (crc_can_fold && n >= 64) {
+            size_t whole = n & ~(size_t)15;
+            c = crc_by_folding(c, p, whole);
+            p += whole; n -= whole;
+        }
+        #endif
+        return ~crc_by_tables(c, p, n);
     }
     /* What a byte is within a JSON string: 0 itself, 1 the closing quote, 2 a backslash,
        3 a control byte, 4 part of a character beyond ASCII. */
     static unsigned char kinds[256];
+    /* How many bytes from p on, by eights, are part of a string themselves. */
+    static inline size_t plain_bytes(const unsigned char *p, const unsigned char *end) {
+        const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
+        const unsigned char *begin = p;
+        for (; end - p >= 8; p += 8) {
+            uint64_t w, quote, slash;
+            memcpy(&w, p, 8);
+            quote = w ^ ones * '"';
+            slash = w ^ ones * '\\\\';
+            if ((w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & tops) break;
+        }
+        return p - begin;
+    }
     static void make_kinds(void) {
         for (int n = 0; n < 256; n++)
             kinds[n] = n < 0x20 ? 3 : n == '"' ? 1 : n == '\\\\' ? 2 : n >= 0x80 ? 4 : 0;
@@ -71,11 +136,14 @@ cdef extern from *:
     void put32(unsigned char *, unsigned int) nogil
     void put64(unsigned char *, unsigned long long) nogil
     void make_crc_tables()
+    void look_at_processor()
+    size_t plain_bytes(const unsigned char *, const unsigned char *) nogil
     unsigned int crc32_of(const unsigned char *, size_t) nogil
     const unsigned char *kinds
     void make_kinds()
 
 make_crc_tables()
+look_at_processor()
 make_kinds()
 
 ctypedef const unsigned char *Bytes
@@ -195,6 +263,7 @@ cdef inline int _string(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
         kind = kinds[p[0]]
         if kind == 0:
             p += 1
+            p += plain_bytes(p, end)
             continue
         if kind == 1:
             found.size = p - found.at
@@ -489,6 +558,12 @@ cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept n
     cdef Bytes end = p + size
     cdef unsigned int point
     while p < end:
+        # Four at a time, or each would wait for the multiplication of the one before.
+        while end - p >= 4 and not (p[0] | p[1] | p[2] | p[3]) & 0x80:
+            value = value * 923521 + p[0] * 29791 + p[1] * 961 + p[2] * 31 + p[3]
+            p += 4
+        if p == end:
+            break
         if p[0] < 0x80:
             value = value * 31 + p[0]
             p += 1
