@@ -259,11 +259,11 @@ cdef inline int _string(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
         return 0
     p += 1
     found.at = p
+    p += plain_bytes(p, end)
     while p < end:
         kind = kinds[p[0]]
         if kind == 0:
             p += 1
-            p += plain_bytes(p, end)
             continue
         if kind == 1:
             found.size = p - found.at
@@ -280,6 +280,8 @@ cdef inline int _string(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
         elif worst == ASCII:
             worst = WIDE
         p += 1
+        if kind == 2:
+            p += plain_bytes(p, end)
     return 0
 
 
