@@ -13,7 +13,7 @@ from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 
-__all__ = ["CORE", "NAMES", "WHY_PLAIN", "index_hashes", "java_hash"]
+__all__ = ["CORE", "DESCRIPTION", "NAMES", "WHY_PLAIN", "index_hashes", "java_hash"]
 
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {"hashing": ("index_hashes", "java_hash")}
@@ -48,3 +48,5 @@ def _choose() -> str:
 WHY_PLAIN = _choose()
 #: Which of the two runs.
 CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"
+#: Both, for logs and people.
+DESCRIPTION = f"plain ({WHY_PLAIN})" if WHY_PLAIN else "compiled"
