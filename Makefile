@@ -1,8 +1,8 @@
 # One door for users and for continuous integration. Everything lands in .venv.
 #   make demo    the main job on real data          make setup   only the environment
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
-#   make check   lint, unit, architecture tests      make lock    new requirements/*.lock
-#   make docs    the documentation, strictly
+#   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
+#   make core    only the compiled core             make docs    the documentation, strictly
 #   make bench   comparison with the Java broker    make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
@@ -15,7 +15,7 @@ STAMP := $(VENV)/.setup-done
 CORE := $(VENV)/.core-tried
 CORE_SOURCES := scripts/build_core.py $(wildcard $(addprefix src/cometmq/speedups/compiled/,*.pyx *.pxd))
 
-.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench deep clean
+.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench sanitize deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -71,9 +71,14 @@ lock: $(STAMP)
 bench: $(CORE)
 	$(BIN)/python -m benchmarks.compare
 
+# The compiled core's tests, watched by the address and undefined-behaviour sanitizers.
+sanitize: $(CORE)
+	@$(BIN)/python -m scripts.sanitize
+
 deep: $(CORE)
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -n auto -m "not compat and not spark and not operation"
 	$(BIN)/pytest -m "(compat or spark or operation) and deep"
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m scripts.sanitize
 	mkdir -p build
 	$(BIN)/python -m tests.operation.kills 500 --state build/kills.txt
 	$(BIN)/python -m tests.spark.killing 25 --state build/spark-kills.txt
@@ -85,4 +90,5 @@ deep: $(CORE)
 	$(BIN)/python -m tests.hostile.flood 1000000
 
 clean:
+	rm -f $(CORE) src/cometmq/speedups/compiled/*.so
 	rm -rf build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.*

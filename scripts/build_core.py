@@ -17,7 +17,9 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -43,11 +45,15 @@ CYTHON_FLAGS = ("-3", "--fast-fail", "-X", "binding=False")
 LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
 LINK_FLAGS = ("-shared", "-s")
-PROBE = "#include <Python.h>\nint probe(void) { return PyErr_Occurred() != 0; }\n"
+RUN_LIMIT_S = 600
 
 
 class BuildError(Exception):
-    """The core cannot be built; the text says why in one line."""
+    """The core cannot be built: why in one line, and what a tool printed about it."""
+
+    def __init__(self, reason: str, printed: str = "") -> None:
+        super().__init__(reason)
+        self.printed = printed
 
 
 class Toolchain(NamedTuple):
@@ -62,19 +68,30 @@ class Toolchain(NamedTuple):
         run([*self.command, *flags, *LIMITED_API, *headers, str(source), "-o", str(target)])
 
 
-def run(command: Sequence[str]) -> str:
-    """Run a command and return what it printed. Raises BuildError with its first error."""
+def run(command: Sequence[str], folder: str | None = None) -> None:
+    """Run a command, in a folder. Raises BuildError with the first error that it prints."""
+    program = Path(command[0]).name
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+            command,
+            cwd=folder,
+            env=os.environ | {"ZIG_GLOBAL_CACHE_DIR": str(FETCHED / "zig-cache")},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=RUN_LIMIT_S,
+            check=False,
         )
     except OSError as error:
-        raise BuildError(f"{command[0]}: {error.strerror}") from error
+        raise BuildError(f"{program}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{program}: not done within {RUN_LIMIT_S} s") from error
     if done.returncode:
-        lines = (done.stderr + done.stdout).strip().splitlines() or [f"exit {done.returncode}"]
-        telling = [line for line in lines if "error" in line.lower()]
-        raise BuildError(f"{command[0]}: {(telling or lines)[0].strip()}")
-    return done.stdout
+        printed = done.stderr + done.stdout
+        lines = printed.strip().splitlines() or [f"exit {done.returncode}"]
+        telling = [line for line in lines if re.search("^E:|error: ", line, re.IGNORECASE)]
+        raise BuildError(f"{program}: {(telling or lines)[0].strip()}", printed)
 
 
 # ---- what is to be built
@@ -122,37 +139,47 @@ class Build:
         ]
 
     def make(self, toolchain: Toolchain) -> None:
-        """Build what is stale, and drop modules whose source is gone. Raises BuildError."""
+        """Build what is stale, and drop modules whose source is gone. Raises BuildError, and then
+        nothing stale is left to be imported."""
+        names, files = self.stale(), self.files()
         for path in self.target.glob(f"*{SUFFIX}"):
-            if path not in self.files().values():
+            if path not in files.values():
                 path.unlink()
-        names = self.stale()
         BUILD.mkdir(parents=True, exist_ok=True)
         self.target.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda name: self._make_one(name, toolchain), names))
+        try:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda name: self._make_one(name, toolchain), names))
+        except BuildError:
+            self.drop(names)
+            raise
         built = {name: digest(pyx, self.flags) for name, pyx in modules().items()}
         self.state.write_text(json.dumps(built))
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Delete modules, so that plain Python runs and not what an older source said."""
+        for name in names:
+            self.files()[name].unlink(missing_ok=True)
 
     def _make_one(self, name: str, toolchain: Toolchain) -> None:
         path = self.files()[name]
         with tempfile.TemporaryDirectory(dir=BUILD) as folder:
             library = Path(folder, path.name)
-            toolchain.compile(generated(name), library, self.flags)
+            toolchain.compile(generated(name, Path(folder)), library, self.flags)
             # A process may have the old file mapped: it keeps it.
             library.replace(path)
 
 
-def generated(name: str) -> Path:
-    """Return the C of a module: the source distribution's, else made by Cython now.
+def generated(name: str, folder: Path) -> Path:
+    """Return the C of a module: the source distribution's, else what Cython puts into the folder.
 
     Raises BuildError.
     """
     shipped = SOURCES / f"{name}.c"
     if shipped.exists():
         return shipped
-    BUILD.mkdir(parents=True, exist_ok=True)
-    source = BUILD / f"{name}.c"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / shipped.name
     command = [sys.executable, "-m", "cython", *CYTHON_FLAGS]
     run([*command, str(modules()[name]), "--output-file", str(source)])
     return source
@@ -162,41 +189,86 @@ def generated(name: str) -> Path:
 
 
 def find_toolchain(*, fetch: bool) -> Toolchain:
-    """Return the first compiler that compiles against Python's headers, on this machine or, with
+    """Return a compiler that works, and headers that it finds: those of this machine or, with
     ``fetch``, brought here. Raises BuildError."""
+    compilers = (Toolchain(command, ()) for command in compiler_commands(fetch=fetch))
+    compiler = first_working(compilers, "#include <stdlib.h>", "C compiler")
+    with_headers = (compiler._replace(include=include) for include in header_folders(fetch=fetch))
+    return first_working(with_headers, "#include <Python.h>", "headers of Python")
+
+
+def first_working(candidates: Iterator[Toolchain], text: str, wanted: str) -> Toolchain:
+    """Return the first that makes a library of the text. Raises BuildError."""
     reasons = []
-    for command in compilers(fetch=fetch):
-        for include in header_folders(fetch=fetch):
-            toolchain = Toolchain(command, include)
-            try:
-                probe(toolchain)
-            except BuildError as error:
-                reasons.append(str(error))
-            else:
-                return toolchain
-    raise BuildError(reasons[0] if reasons else "no C compiler")
-
-
-def probe(toolchain: Toolchain) -> None:
-    """Compile a few lines. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")
-        source.write_text(PROBE)
-        toolchain.compile(source, Path(folder, "probe.so"), (*C_FLAGS, *LINK_FLAGS))
+        source.write_text(f"{text}\nint probe(void) {{ return 0; }}\n")
+        try:
+            for candidate in candidates:
+                try:
+                    candidate.compile(source, Path(folder, "probe.so"), (*C_FLAGS, *LINK_FLAGS))
+                except BuildError as error:
+                    reasons.append(str(error))
+                else:
+                    return candidate
+        except BuildError as error:  # nothing could be fetched
+            reasons.append(str(error))
+    raise BuildError(": ".join([f"no {wanted}", *reasons[-1:]]))
 
 
-def compilers(*, fetch: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the commands that may compile C."""
+def compiler_commands(*, fetch: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that may compile C. Raises BuildError when none can be fetched."""
     if chosen := os.environ.get("CC"):
         yield tuple(shlex.split(chosen))
         return
-    yield from (("cc",), ("gcc",), ("clang",))
+    yield from ((name,) for name in ("cc", "gcc", "clang") if shutil.which(name))
+    zig = FETCHED / "zig" / "ziglang" / "zig"
+    if fetch and not zig.exists():
+        say("core: no C compiler here; installing zig, of PyPI, under build/compiler (0.4 GB)")
+        lock = ROOT / "requirements" / "compiler.lock"
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes"]
+        run([*install, "--no-deps", "--target", str(zig.parents[1]), "--requirement", str(lock)])
+    if zig.exists():
+        yield (str(zig), "cc")
 
 
 def header_folders(*, fetch: bool) -> Iterator[tuple[str, ...]]:
-    """Yield the folders that may have Python's headers."""
+    """Yield the folders that may have Python's headers. Raises BuildError when none can be
+    fetched."""
     paths = sysconfig.get_paths()
     yield tuple(dict.fromkeys((paths["include"], paths["platinclude"])))
+    unpacked = FETCHED / "headers" / "usr" / "include"
+    if fetch and not unpacked.exists():
+        say("core: no headers of Python here; unpacking Debian's under build/compiler")
+        fetch_headers(FETCHED / "headers")
+    for folder in sorted(unpacked.glob("python3.*")):
+        # Debian keeps pyconfig.h in a folder of the architecture.
+        yield (str(folder), str(folder.parent), *map(str, unpacked.glob(f"*/{folder.name}")))
+
+
+def fetch_headers(target: Path) -> None:
+    """Unpack the headers of a Python that Debian or Ubuntu packages. The limited API makes those
+    of any version from 3.11 on good enough. Raises BuildError."""
+    FETCHED.mkdir(parents=True, exist_ok=True)
+    minors = sorted(range(11, 20), key=lambda minor: minor != sys.version_info.minor)
+    with tempfile.TemporaryDirectory(dir=FETCHED) as folder:
+        own_lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
+        for options in ([], own_lists):
+            if options:
+                # A machine without lists of packages, as images of containers are.
+                for name in ("lists/partial", "cache/archives/partial"):
+                    Path(folder, name).mkdir(parents=True)
+                run(["apt-get", "--quiet", *options, "update"])
+            for minor in minors:
+                try:
+                    run(["apt-get", *options, "download", f"libpython3.{minor}-dev"], folder)
+                except BuildError as error:
+                    reason = error
+                    continue
+                [package] = Path(folder).glob("*.deb")
+                run(["dpkg-deb", "--extract", str(package), str(target)])
+                return
+    raise reason
 
 
 # ---- as hatchling's build hook
@@ -213,7 +285,7 @@ class CoreHook(BuildHookInterface[Any]):
         """Build, and say in ``build_data`` which files go where."""
         if self.target_name == "sdist":
             for name in modules():
-                build_data["force_include"][str(generated(name))] = f"src/{PACKAGE}/{name}.c"
+                build_data["force_include"][str(generated(name, BUILD))] = f"src/{PACKAGE}/{name}.c"
         elif version == "standard" and not pure():
             try:
                 build = Build(BUILD / "wheel")
@@ -254,12 +326,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         toolchain = find_toolchain(fetch=options.fetch)
-        build.make(toolchain)
     except BuildError as error:
+        build.drop(names)
         say(f"core: not compiled, plain Python runs ({error}); get it: {REMEDY}")
         return int(options.strict)
+    try:
+        build.make(toolchain)
+    except BuildError as error:
+        say(error.printed)
+        say(f"core: not compiled, plain Python runs ({error}); mend it: make core")
+        return int(options.strict)
     seconds = time.monotonic() - started
-    say(f"core: built {', '.join(names)} with {' '.join(toolchain.command)} in {seconds:.1f} s")
+    compiler = Path(toolchain.command[0]).name
+    say(f"core: built {', '.join(names)} with {compiler} in {seconds:.1f} s")
     return 0
 
 

@@ -12,6 +12,7 @@ from cometmq.broker.ports import VIP_DISTANCE
 from cometmq.core.errors import StoreCorrupt, StoreLocked
 from cometmq.net.server import reserve
 from cometmq.protocol.registry import REGISTRY, Side
+from cometmq.speedups import DESCRIPTION
 from tests.broker.serving import BrokerClient, make_broker, running_broker
 
 
@@ -27,6 +28,15 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) ->
         _, records = await client.pull()
         assert [record.body for record in records] == [str(n).encode() for n in range(10)]
         assert (await client.send()).ext["queueOffset"] == "10"
+
+
+async def test_the_log_says_which_core_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cometmq.broker.app")
+    async with running_broker(tmp_path) as running:
+        name, port = running.broker.config.broker_name, running.broker.port
+        assert f"broker started name={name} port={port} core={DESCRIPTION}" in caplog.messages
 
 
 async def test_the_vip_port_serves_too(tmp_path: Path) -> None:

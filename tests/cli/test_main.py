@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from cometmq.cli.app import BROKER_COMMANDS
 from cometmq.cli.main import OF_A_BROKER, SERVERS, main
+from cometmq.speedups import DESCRIPTION
 
 #: Modules that a server has no use for before it serves.
 HEAVY = (
@@ -21,6 +23,11 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for command in (*SERVERS, "topic", "send", "consume", "bench", "demo"):
         assert command in shown
+
+
+def test_version_says_which_core_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cometmq {version('cometmq')}, core: {DESCRIPTION}\n"
 
 
 def test_words_that_ask_a_broker_do_not_start_one() -> None:

@@ -11,6 +11,7 @@ from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.routes import BROKER_EXPIRY_MS
 from cometmq.protocol import headers as h
 from cometmq.protocol.codes import RequestCode as Code
+from cometmq.speedups import DESCRIPTION
 from tests.namesrv.serving import name_server, topics, until
 
 
@@ -32,6 +33,15 @@ async def test_a_silent_broker_is_forgotten_and_its_connection_closed(tmp_path: 
         assert served.server.routes.data_version("b:1") is not None
         await until(lambda: not silent.remoting.is_connected(served.address))
         assert (await lively.ask(Code.GET_ROUTEINFO_BY_TOPIC, h.Topic("t"))).code == 17
+
+
+async def test_the_log_says_which_core_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cometmq.namesrv.app")
+    async with name_server(tmp_path) as served:
+        port = served.address.rpartition(":")[2]
+        assert f"name server started port={port} core={DESCRIPTION}" in caplog.messages
 
 
 async def test_keys_are_there_after_a_restart(tmp_path: Path) -> None:

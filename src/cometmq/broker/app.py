@@ -52,7 +52,7 @@ from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
-from cometmq.speedups import CORE
+from cometmq.speedups import CORE, DESCRIPTION
 from cometmq.store.engine import MessageStore
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Broker:
         except BaseException:
             await self._stack.aclose()
             raise
-        log.info("broker started name=%s port=%d", self.config.broker_name, self.port)
+        name = self.config.broker_name
+        log.info("broker started name=%s port=%d core=%s", name, self.port, DESCRIPTION)
         return self.port
 
     async def stop(self) -> None:

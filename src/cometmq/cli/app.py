@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Final
 
 import typer
@@ -23,6 +24,7 @@ from cometmq.cli.commands import (
     topic,
 )
 from cometmq.core.errors import CometError, SettingsError
+from cometmq.speedups import DESCRIPTION
 
 FAILED: Final = 1
 REFUSED: Final = 2
@@ -59,8 +61,21 @@ for _words, _command in BROKER_COMMANDS.items():
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"cometmq {version('cometmq')}, core: {DESCRIPTION}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
+    show_version: bool = typer.Option(
+        False,
+        "--version",
+        help="Print the version and which core runs, and exit.",
+        is_eager=True,
+        callback=_print_version,
+    ),
     log_level: str = typer.Option("warning", help="What to log: debug, info, warning, error."),
 ) -> None:
     if log_level not in logs.LEVELS:

@@ -16,6 +16,7 @@ from cometmq.net.server import Reserve, Server, reserve
 from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
+from cometmq.speedups import DESCRIPTION
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -56,6 +57,7 @@ class NameServer:
         """
         self.kv.load()
         port = await self.server.listen(self.config.bind_address, self.config.listen_port)
+        log.info("name server started port=%d core=%s", port, DESCRIPTION)
         self._tasks.keep(self._expire, name="expire brokers", clock=self._clock)
         return port
 

@@ -16,6 +16,7 @@ from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 
 __all__ = [
     "CORE",
+    "DESCRIPTION",
     "NAMES",
     "WHY_PLAIN",
     "QueueState",
@@ -61,3 +62,5 @@ def _choose() -> str:
 WHY_PLAIN = _choose()
 #: Which of the two runs.
 CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"
+#: Both, for logs and people.
+DESCRIPTION = f"plain ({WHY_PLAIN})" if WHY_PLAIN else "compiled"
