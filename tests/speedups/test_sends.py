@@ -279,6 +279,17 @@ def test_an_empty_batch_survives_everything(core: SimpleNamespace) -> None:
     batch.take_back()
 
 
+def test_what_fails_in_the_middle_takes_nothing(core: SimpleNamespace) -> None:
+    world = World(core)
+    world.append(framed(header_of()))
+    good, bad = world.queues[b"t"][:2]
+    bad.topic_tail = None if core.name == "compiled" else 0
+    with pytest.raises(TypeError):
+        world.append(framed(header_of({"e": "0"})) * 2 + framed(header_of()))
+    assert (world.batch.count, good.next_offset, bad.next_offset) == (1, 5, 6)
+    assert len(world.batch.index_columns()[0]) == 8
+
+
 def test_offsets_are_given_again_when_nothing_was_stored(core: SimpleNamespace) -> None:
     world = World(core)
     frames = framed(header_of()) * 3 + framed(header_of({"e": "0"}))

@@ -317,19 +317,22 @@ class MessageStore:
             if turn.is_empty:
                 self._stamp()
         first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
-        while True:
-            taken, at, state, packed = batch.append(
-                data, at, known, born_host, log.position, log.limit, self._now_ms, rows, bytes_left
-            )
-            if taken:
-                log.parts.append(packed)
-                log.position += len(packed)
-            if state >= 0:
-                break
-            log.roll()
-            rows, bytes_left = rows - taken, bytes_left - len(packed)
-        if is_new and batch.count:
-            turn.add(batch)
+        state = -1
+        try:
+            while state < 0:
+                taken, at, state, packed = batch.append(
+                    data, at, known, born_host, log.position, log.limit, self._now_ms,
+                    rows, bytes_left,
+                )  # fmt: skip
+                if taken:
+                    log.parts.append(packed)
+                    log.position += len(packed)
+                    rows, bytes_left = rows - taken, bytes_left - len(packed)
+                if state < 0:
+                    log.roll()
+        finally:
+            if is_new and batch.count:
+                turn.add(batch)
         return (batch, first, batch.count), at, state
 
     def hold(self, queue: ConsumeQueue, count: int, size_bytes: int) -> tuple[int, int, int]:

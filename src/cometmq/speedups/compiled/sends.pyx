@@ -797,6 +797,29 @@ cdef class WriteBatch:
         long long limit, long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
         """Take the plain sends at the begin of `data`; see plain/sends.py."""
+        cdef Py_ssize_t count = self.count, hashed = self.hashed
+        try:
+            return self._append(
+                data, at, known, born_host, position, limit, store_ms, rows_max, bytes_max
+            )
+        except BaseException:
+            self._undo(count, hashed)
+            raise
+
+    cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed):
+        """Let go of the rows from `count` on, whose records nobody gets."""
+        cdef Row *row
+        while self.count > count:
+            self.count -= 1
+            row = &self.rows[self.count]
+            (<QueueState>row.queue).next_offset = row.queue_offset
+        self.hashed = hashed
+        del self.queues[count:]
+
+    cdef _append(
+        self, bytes data, Py_ssize_t at, dict known, bytes born_host, long long position,
+        long long limit, long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+    ):
         cdef Bytes begin = <Bytes>PyBytes_AsString(data)
         cdef Bytes end = begin + PyBytes_Size(data)
         cdef Bytes p

@@ -375,10 +375,34 @@ class WriteBatch:
 
         Gives how many rows were taken, where the first frame begins that was not, why it was not
         (0: more bytes are needed or enough was taken; -1: the file is full; else how many frames
-        from there on are odd), and the bytes of the records.
+        from there on are odd), and the bytes of the records. Whatever it raises, it took nothing.
         """
         if not 0 <= at <= len(data) or len(born_host) != 8:
             raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        count = len(self._rows)
+        try:
+            return self._append(
+                data, at, known, born_host, position, limit, store_ms, rows_max, bytes_max
+            )
+        except BaseException:
+            for row in reversed(self._rows[count:]):
+                if row.queue is not None:
+                    row.queue.next_offset = row.queue_offset
+            del self._rows[count:]
+            raise
+
+    def _append(
+        self,
+        data: bytes,
+        at: int,
+        known: dict[bytes, list[Any]],
+        born_host: bytes,
+        position: int,
+        limit: int,
+        store_ms: int,
+        rows_max: int,
+        bytes_max: int,
+    ) -> tuple[int, int, int, bytes]:
         packed: list[bytes] = []
         used = taken = state = 0
         while len(data) - at >= 8:
