@@ -1,6 +1,8 @@
 """Mutated frames on every port of a real node, while another client sends and pulls.
 
-    python -m tests.hostile.flood 1000000 [--seed N]     so many frames on each port
+    python -m tests.hostile.flood 1000000 [--seed N] [--directory NEW]
+
+sends so many frames to each port.
 
 The flood comes from a process of its own, so that its work is not taken for the node's.
 """
@@ -11,32 +13,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+import uvloop
+
 from cometmq.admin.node import NodeProcess
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.hostile import frames
-from tests.hostile.fuzz import STEP_OPAQUE, answered_opaque
+from tests.hostile.strangers import FalseSlave, RemotingStranger
 from tests.operation.raw import RawPeer, create_topic, pull_from, pull_queue, send_header
 
 T = TypeVar("T")
 
 TOPIC = "probe"
+#: The topic that most captured frames are about.
+GOLDEN_TOPIC = "golden"
 WAIT_MAX_MS = 300
 LOG_MAX_BYTES_A_MINUTE = 1 << 20
 MEMORY_GROWTH_MAX_KB = 128 * 1024
 SETTLE_S = 30
-AT_ONCE = 25
-#: A flooded connection that says nothing for so long is left.
-SILENCE_S = 5
-_STEP = frames.joined(
-    0, b'{"code":38,"extFields":{"consumerGroup":"g"},"flag":0,"opaque":%d}' % STEP_OPAQUE, b""
-)
+#: Clients that flood each port at the same time.
+LANES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Outcome:
     memory_before_kb: int
     memory_after_kb: int
     log_bytes: int
+    #: Lines of the log that say that something went wrong in the node itself.
+    errors: list[str]
 
     def complaints(self, wait_max_ms: float = WAIT_MAX_MS) -> list[str]:
         """What is over its bound."""
@@ -62,6 +66,8 @@ class Outcome:
             found.append(f"memory grew by {grown_kb} KB")
         if self.log_bytes > log_max:
             found.append(f"{self.log_bytes} bytes of log in {self.seconds:.0f} s")
+        if self.errors:
+            found.append(f"{len(self.errors)} errors in the log, the first: {self.errors[0]}")
         return found
 
 
@@ -91,65 +97,26 @@ class Probe:
             self.longest_ms = max(self.longest_ms, (time.monotonic() - begin) * 1000)
 
 
-def mutations(seed: int) -> Callable[[], bytes]:
-    """Gives one mutated frame after another, none that changes who may do what."""
-    chance, golden = Random(seed), frames.golden_frames()
-
-    def one() -> bytes:
-        while True:
-            frame = frames.mutated(golden, chance)
-            if not frames.with_codes_left_out(frame):
-                return frame
-
-    return one
-
-
-async def flood_port(host: str, port: int, count: int, seed: int, *, answers: bool) -> None:
-    """Send `count` frames, on a new connection whenever one ends.
-
-    Where a port `answers`, each few frames wait for the answer to a request behind them.
-    """
-    one, left = mutations(seed), count
-    while left > 0:
-        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                while left > 0:
-                    number = min(AT_ONCE, left)
-                    left -= number
-                    writer.write(b"".join(one() for _ in range(number)))
-                    async with asyncio.timeout(SILENCE_S):
-                        await (_step(reader, writer) if answers else _swallow(reader, writer))
-            finally:
-                writer.transport.abort()
-
-
-async def _step(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(_STEP)
-    await writer.drain()
-    while await answered_opaque(reader) != STEP_OPAQUE:
-        pass
-
-
-async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await writer.drain()
-    if not await reader.read(1 << 20):
-        raise ConnectionResetError
-
-
 async def flood_ports(host: str, namesrv: int, broker: int, count: int, seed: int) -> None:
-    """Flood name server, broker and replication port at the same time."""
-    await asyncio.gather(
-        flood_port(host, namesrv, count, seed, answers=True),
-        flood_port(host, broker, count, seed + 1, answers=True),
-        flood_port(host, broker + 1, count, seed + 2, answers=False),
-    )
+    """Flood name server, broker and replication port at the same time, each from LANES sides."""
+    strangers: list[RemotingStranger | FalseSlave] = []
+    for lane in range(LANES):
+        share = count // LANES + (lane < count % LANES)
+        for port, kind in ((namesrv, "namesrv"), (broker, "broker")):
+            golden, chance = frames.golden_frames(kind), Random(f"{seed} {kind} {lane}")
+            strangers.append(RemotingStranger((host, port), golden, share, chance))
+        golden, chance = frames.golden_frames(), Random(f"{seed} slave {lane}")
+        strangers.append(FalseSlave((host, broker + 1), golden, share, chance))
+    async with asyncio.TaskGroup() as group:
+        for stranger in strangers:
+            group.create_task(stranger.run())
 
 
 async def measured(node: NodeProcess, count: int, seed: int) -> tuple[Outcome, list[bytes]]:
     """Flood a node that runs; gives what was measured and the probe's bodies in order."""
     peer = await RawPeer.connect(node.broker)
     await create_topic(peer, TOPIC, 1)
+    await create_topic(peer, GOLDEN_TOPIC, 4)
     probe = Probe(peer)
     await _flooded(node, 500, seed + 10, probe)  # what a first request of each kind takes
     before_kb, begin = memory_kb(node), time.monotonic()
@@ -162,9 +129,16 @@ async def measured(node: NodeProcess, count: int, seed: int) -> tuple[Outcome, l
     stored = await pull_queue(peer, TOPIC, 0)
     assert [bytes(each.body) for each in stored] == probe.sent
     await peer.close()
-    log_bytes = node.log_path.stat().st_size
+    log = node.log_path.read_bytes()
     outcome = Outcome(
-        3 * count, seconds, len(probe.sent), probe.longest_ms, before_kb, memory_kb(node), log_bytes
+        frames=3 * count,
+        seconds=seconds,
+        probes=len(probe.sent),
+        longest_wait_ms=probe.longest_ms,
+        memory_before_kb=before_kb,
+        memory_after_kb=memory_kb(node),
+        log_bytes=len(log),
+        errors=[line for line in log.decode().splitlines() if is_error(line)],
     )
     return outcome, probe.sent
 
@@ -187,6 +161,14 @@ async def _flooded(node: NodeProcess, count: int, seed: int, probe: Probe) -> No
         if flood.returncode is None:
             flood.kill()
             await flood.wait()
+
+
+def is_error(line: str) -> bool:
+    """Whether a line of a log tells of a fault in the node itself.
+
+    That two masters go by one name is what strangers registered, and rightly told.
+    """
+    return "Traceback (most" in line or (" ERROR " in line and " another_master " not in line)
 
 
 def memory_kb(node: NodeProcess) -> int:
@@ -235,15 +217,21 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.hostile.flood")
     parser.add_argument("frames", type=int, help="frames on each port")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", type=Path, help="where store and log stay; else they go")
     parser.add_argument("--at", nargs=3, metavar=("HOST", "NAMESRV", "BROKER"))
     options = parser.parse_args(words)
     if options.at:
         host, namesrv, broker = options.at
         flood = flood_ports(host, int(namesrv), int(broker), options.frames, options.seed)
-        asyncio.run(flood)
+        uvloop.run(flood)
         return 0
-    with tempfile.TemporaryDirectory(prefix="cometmq-flood-") as directory:
-        outcome = asyncio.run(campaign(Path(directory), options.frames, options.seed))
+    with ExitStack() as stack:
+        directory = options.directory
+        if directory is None:
+            temporary = tempfile.TemporaryDirectory(prefix="cometmq-flood-")
+            directory = Path(stack.enter_context(temporary))
+        directory.mkdir(parents=True, exist_ok=True)
+        outcome = asyncio.run(campaign(directory, options.frames, options.seed))
     print(outcome)
     complaints = outcome.complaints()
     print(*complaints, sep="\n")

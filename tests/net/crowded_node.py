@@ -1,7 +1,7 @@
 """A program: a node that may open few files, its ports full of connections, sends to new topics.
 Its arguments are a directory and how many files.
 
-Prints how many connections each port has and how many sends were refused. The connections are
+Prints how many connections each port serves and how many sends were refused. The connections are
 another process's, so that their descriptors are too.
 """
 
@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import selectors
 import socket
+import struct
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 TOPICS = 300
 AT_ONCE = 50
+DECIDED_S = 30
+#: What both servers answer at once: a code that nobody knows.
+_HEADER = b'{"code":9999,"flag":0,"opaque":1}'
+QUESTION = struct.pack(">II", 4 + len(_HEADER), len(_HEADER)) + _HEADER
 
 
 def crowd() -> None:
-    """Connect to each port of the first line as often as its first word says, print how many were
-    taken, and stay until the end of input."""
+    """Connect to each port of the first line as often as its first word says, print how many are
+    served, and stay until the end of input."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     counts, kept = [], []
@@ -28,18 +35,34 @@ def crowd() -> None:
     for port in ports:
         mine = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
         kept += mine
-        time.sleep(0.5)  # refused connections are reset meanwhile
-        counts.append(sum([_is_open(one) for one in mine]))
+        counts.append(served(mine))
     print(*counts, flush=True)
     sys.stdin.read()
 
 
-def _is_open(connection: socket.socket) -> bool:
-    connection.setblocking(False)
+def served(connections: list[socket.socket]) -> int:
+    """How many connections answer a request; the others have to end."""
+    deadline = time.monotonic() + DECIDED_S
+    answered = 0
+    with selectors.DefaultSelector() as waiting:
+        for one in connections:
+            one.setblocking(False)
+            waiting.register(one, selectors.EVENT_READ)
+            with suppress(OSError):  # refused already
+                one.send(QUESTION)
+        while waiting.get_map():
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"{len(waiting.get_map())} connections neither served nor refused"
+            for key, _ in waiting.select(left_s):
+                waiting.unregister(key.fileobj)
+                answered += _has_answer(key.fileobj)
+    return answered
+
+
+def _has_answer(connection: object) -> bool:
+    assert isinstance(connection, socket.socket)
     try:
         return connection.recv(1) != b""
-    except BlockingIOError:
-        return True
     except OSError:
         return False
 

@@ -135,4 +135,6 @@ def test_a_full_node_still_stores(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "refused=0" in done.stdout, done.stdout
+    # Half of 1 024 files, an eighth of them kept for the port that is not crowded yet. The broker
+    # and a client are connected to the name server, the client to the broker.
+    assert done.stdout.startswith(f"namesrv={448 - 2} broker={64 - 1} refused=0 "), done.stdout

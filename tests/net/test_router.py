@@ -90,6 +90,28 @@ async def test_errors_become_codes_and_leave_the_connection_open(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+@pytest.mark.parametrize(
+    "unfit", [Reply(2**31 - 1), Reply(ext={"k" * 40_000: "v"})], ids=["code", "name"]
+)
+async def test_an_answer_that_the_codec_cannot_carry_is_an_error(unfit: Reply) -> None:
+    """A consumer's answer in JSON, passed on to somebody who asked in binary."""
+
+    async def pass_on(peer: Peer, request: Request[Any]) -> Reply:
+        return unfit
+
+    def pass_on_at_once(peer: Peer, request: Request[Any]) -> Reply:
+        return unfit
+
+    async with serving({INFO: pass_on, BEAT: pass_on_at_once}) as served:
+        client = await served.connect()
+        for code in (INFO, BEAT):
+            request = encode_head(code=code, opaque=code, flag=0, ext={}, codec=BINARY)
+            client.writer.write(request)
+            head, body = await client.frame()
+            assert (head.opaque, head.code, body) == (code, ResponseCode.SYSTEM_ERROR, b"")
+            assert "does not fit the binary header" in (head.remark or "")
+
+
 async def test_hooks_see_every_request_in_order_also_oneway_and_failed_ones() -> None:
     log: list[str] = []
 

@@ -11,10 +11,12 @@ from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
 from cometmq.store.files import PosixFiles
 from cometmq.store.index import Index
+from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.queuefiles import QueueFiles
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles
+from tests.store.full import FullFiles
 from tests.store.stores import config
 
 NOW_MS = 1_700_000_000_000
@@ -72,6 +74,31 @@ def test_full_files_follow_each_other_even_when_the_clock_goes_back(tmp_path: Pa
     assert again.end_phys == 179
     again.drop_before(150)
     assert again.query("t", "same", 1000, 0, 1 << 60) == list(range(99, 180))[::-1]
+    again.close()
+
+
+def test_slots_without_room_wait_in_memory(tmp_path: Path) -> None:
+    """A power cut took the last header of a file that others follow; then the disk is full."""
+    index = made(tmp_path)
+    index.gather([row(("same",), number, NOW_MS + number) for number in range(250)])
+    index.flush_pending(NOW_MS)
+    index.close()
+    first = min((tmp_path / "index").iterdir())
+    raw = bytearray(first.read_bytes())
+    raw[36:40] = (91).to_bytes(4, "big")
+    first.write_bytes(raw)
+    files = FullFiles()
+    again = Index(files, config(tmp_path))
+    again.load(250, clean=False)
+    newest_first = list(range(90))[::-1]
+    (waiting,) = again.full_files()
+    assert waiting.path == str(first)
+    assert waiting.query(index_hash(topic_prefix("t"), "same"), 99, 0, 1 << 60) == newest_first
+    files.full = False
+    waiting.write_slots()
+    waiting.release_slots()
+    assert again.full_files() == []
+    assert waiting.query(index_hash(topic_prefix("t"), "same"), 99, 0, 1 << 60) == newest_first
     again.close()
 
 

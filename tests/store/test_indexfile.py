@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cometmq.store.files import PosixFiles
-from cometmq.store.indexfile import IndexFile
+from cometmq.store.files import Buffer, PosixFiles
+from cometmq.store.indexfile import HEADER_BYTES, IndexFile
+from tests.store.full import FullFiles
 
 SLOTS, ENTRIES = 7, 60
 
@@ -171,3 +172,50 @@ def test_what_is_given_up_does_not_come_back(tmp_path: Path) -> None:
     assert (again.count, again.end_phys) == (6, 510)
     assert int.from_bytes(header[36:40], "big") == 6
     again.close()
+
+
+def test_without_room_what_is_given_up_goes_before_the_next_entries(tmp_path: Path) -> None:
+    """A device that is full may have no room to write even where something stands already."""
+    path = tmp_path / "i"
+    file = made(path)
+    put(file, [(number, number * 100, 1_000) for number in range(1, 41)], one_by_one=False)
+    file.close()
+    files = FullFiles()
+    again = IndexFile(files, str(path), SLOTS, ENTRIES)
+    again.recover(500)
+    assert again.query(4, 9, 0, 1 << 60) == [400]
+    assert again.query(5, 9, 0, 1 << 60) == []
+    with pytest.raises(OSError, match="No space"):
+        put(again, [(9, 510, 1_000)], one_by_one=True)
+    with pytest.raises(OSError, match="No space"):
+        again.write_slots()
+    files.full = False
+    put(again, [(9, 510, 1_000)], one_by_one=True)
+    again.close()
+    assert path.read_bytes().rstrip(b"\0")[-20:].startswith(struct.pack(">iq", 9, 510)[:11])
+    assert not any(path.read_bytes()[HEADER_BYTES + 4 * SLOTS + 20 * 6 :])
+
+
+def test_recovery_writes_nothing_where_nothing_stands(tmp_path: Path) -> None:
+    """Files are sparse: zeros written into a hole would take room that a full disk lacks."""
+    ends = []
+
+    class Watched(PosixFiles):
+        def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+            ends.append(offset + len(data))
+            super().pwrite(handle, data, offset)
+
+    path = str(tmp_path / "i")
+    file = IndexFile(PosixFiles(), path, SLOTS, 20_000)
+    file.start_empty()
+    rows = [(number, number * 100, 1_000) for number in range(1, 4_001)]
+    put(file, rows, one_by_one=False)
+    file.close()
+    again = IndexFile(Watched(), path, SLOTS, 20_000)
+    again.recover(500)
+    again.close()
+    data_end = HEADER_BYTES + 4 * SLOTS + 20 * (len(rows) + 1)
+    assert data_end - 20 < max(ends) <= data_end
+    # The last piece goes first: what is left when that ends half way is found again.
+    assert ends == sorted(ends, reverse=True)
+    assert len(ends) > 1

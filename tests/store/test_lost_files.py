@@ -266,7 +266,7 @@ def test_the_line_that_writes_resume_says_after_what(
 # --- a full disk --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["clean", "killed", "power cut"])
+@pytest.mark.parametrize("end", ["clean", "killed", "killed behind its notes", "power cut"])
 def test_a_store_opens_without_a_byte_of_room(tmp_path: Path, end: str) -> None:
     class AfterPowerCut(FullFiles):
         def boot_id(self) -> str:
@@ -277,6 +277,8 @@ def test_a_store_opens_without_a_byte_of_room(tmp_path: Path, end: str) -> None:
     fill(store, 300)
     run_round(store, thorough=True)
     fill(store, 20, first=300)
+    if end == "killed behind its notes":
+        store.dispatcher.write(0)
     sent = [bodies(store, "t", number) for number in range(3)]
     if end == "clean":
         store.close()

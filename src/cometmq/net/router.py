@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
-from cometmq.core.errors import BadRequest, CometError
+from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.connection import Answered, Rejected, encode_done, encode_response
 from cometmq.protocol.frame import JSON
@@ -146,19 +146,20 @@ class Router:
         self.finish(peer, event.request, Reply(error.code, remark=error.remark))
 
     def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
-        """Run the after-hooks and send the answer, if the request wants one."""
+        """Run the after-hooks and send the answer, if the request wants one.
+
+        One that the request's codec cannot carry, as some consumer may have given it, becomes an
+        error that says so.
+        """
         if self.hooks:
             self.after(peer, request, reply.code)
         if request.oneway:
             return
-        head = encode_response(
-            request,
-            reply.code,
-            header=reply.header,
-            ext=reply.ext,
-            remark=reply.remark,
-            body_bytes=len(reply.body),
-        )
+        try:
+            head = _head(request, reply)
+        except LocalProtocolError as error:
+            reply = Reply(ResponseCode.SYSTEM_ERROR, remark=f"the answer cannot be sent: {error}")
+            head = _head(request, reply)
         peer.write(head)
         if reply.body:
             peer.write(reply.body)
@@ -257,6 +258,17 @@ def end_task(peer: Peer) -> None:
     """A slow request of ``peer`` has ended."""
     peer.running_tasks -= 1
     peer.memory.budget.tasks -= 1
+
+
+def _head(request: Request[Any], reply: Reply) -> bytes:
+    return encode_response(
+        request,
+        reply.code,
+        header=reply.header,
+        ext=reply.ext,
+        remark=reply.remark,
+        body_bytes=len(reply.body),
+    )
 
 
 def _name(code: int) -> str:

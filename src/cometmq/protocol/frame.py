@@ -48,6 +48,7 @@ _LENGTHS: Final = Packer(">II")
 _FIXED: Final = Packer(">hBhiii")
 _I32: Final = Packer(">i")
 _I16: Final = Packer(">h")
+_NAME_MAX_BYTES: Final = 0x7FFF
 
 
 class Request(
@@ -229,7 +230,7 @@ def encode_head(
 ) -> bytes:
     """Lengths and header of a frame whose body of ``body_bytes`` the caller sends behind it.
 
-    Raises LocalProtocolError when the binary codec cannot carry the code.
+    Raises LocalProtocolError when the binary codec cannot carry the code or a field's name.
     """
     if codec == BINARY:
         header = _encode_binary(code, opaque, flag, ext, remark, version, language)
@@ -269,6 +270,10 @@ def _encode_binary(
     parts = [b""]
     for key, value in ext.items():
         key_bytes, value_bytes = key.encode(), value.encode()
+        if len(key_bytes) > _NAME_MAX_BYTES:
+            raise LocalProtocolError(
+                f"a field's name of {len(key_bytes)} bytes does not fit the binary header: use JSON"
+            )
         parts += (_I16.pack(len(key_bytes)), key_bytes, _I32.pack(len(value_bytes)), value_bytes)
     entries = b"".join(parts)
     return b"".join(

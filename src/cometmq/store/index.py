@@ -16,6 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from cometmq.speedups import index_hashes
+from cometmq.store.commitlog import NO_ROOM
 from cometmq.store.indexfile import IndexFile
 from cometmq.store.keyhash import index_hash, topic_prefix
 
@@ -118,7 +119,7 @@ class Index:
         """Open the files and keep entries of records below the physical offset ``below``.
 
         ``clean`` says that the slots in the newest file are right. Bad files are gone by then
-        (indexcheck.py).
+        (indexcheck.py). Slots for which the device has no room stay in memory.
         """
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)
@@ -135,8 +136,7 @@ class Index:
             # Not full by its header: the last header was lost, and slots are written after it.
             if file.end_phys >= below or file.room:
                 file.recover(below)
-                file.write_slots()
-                file.release_slots()
+                _finish(file)
         if self.files:
             newest = self.files[-1]
             if clean and newest.end_phys < below:
@@ -198,7 +198,9 @@ class Index:
 
     def full_files(self) -> list[IndexFile]:
         """Files that take no more entries but have their slots in memory only."""
-        return [file for file in self.files if file.has_slots and not file.room]
+        older = self.files[:-1]
+        newest = [file for file in self.files[-1:] if not file.room]
+        return [file for file in older + newest if file.has_slots]
 
     def take_unsynced(self) -> list[IndexFile]:
         """The files to sync now; they count as synced unless given back."""
@@ -246,6 +248,18 @@ class Index:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+def _finish(file: IndexFile) -> None:
+    """Write the slots of a file that takes no more entries, if there is room for them."""
+    try:
+        file.write_slots()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        logger.warning("index_slots_not_written path=%s error=%r", file.path, str(error))
+    else:
+        file.release_slots()
 
 
 def _file_name(now_ms: int) -> str:

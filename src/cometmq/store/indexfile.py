@@ -27,6 +27,7 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
 from cometmq.speedups import put_keys
+from cometmq.store.commitlog import NO_ROOM
 from cometmq.store.files import write_again, zeroed_memory
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class IndexFile:
         "_failed",
         "_files",
         "_handle",
+        "_has_stale",
         "_pins",
         "_slots",
         "begin_ms",
@@ -82,6 +84,7 @@ class IndexFile:
         self.max_entries = max_entries
         self.unsynced = True
         self._failed = False
+        self._has_stale = False
         self._slots: memoryview | None = None
         self._closed = False
         self._pins = 0
@@ -130,7 +133,8 @@ class IndexFile:
         """Keep the entries for records below the physical offset ``below``; compute the slots.
 
         Entries beyond become zeros: behind the next ones, they would look as if they belonged to
-        the records that stand there by then.
+        the records that stand there by then. Where the device has no room to write even those, they
+        stay until the next entries are put.
         """
         low, high = 1, self.count
         while low < high:
@@ -142,7 +146,12 @@ class IndexFile:
             else:
                 high = middle
         self.count = self._without_torn(low, below)
-        self._clear_from(self.count)
+        self._has_stale = True
+        try:
+            self._clear_stale()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
         self._slots = slots = self._empty_slots()
         self.used_slots = 0
         if self.count == 1:
@@ -160,15 +169,22 @@ class IndexFile:
             self.end_ms = self.begin_ms + seconds * 1000 + 999
         self.used_slots = used
 
-    def _clear_from(self, number: int) -> None:
-        at, end = self._entry_position(number), self._entry_position(self.max_entries)
+    def _clear_stale(self) -> None:
+        at, end = self._entry_position(self.count), self._entry_position(self.max_entries)
+        stale: list[tuple[int, int]] = []
         while at < end:
             size = min(_CLEARED_BYTES, end - at)
-            if self._files.pread(self._handle, size, at) == bytes(size):
-                return
-            self._files.pwrite(self._handle, bytes(size), at)
-            self.unsynced = True
+            # Not the zeros behind: they may be a hole, for which a full device has no room.
+            stale_bytes = len(self._files.pread(self._handle, size, at).rstrip(b"\0"))
+            if not stale_bytes:
+                break
+            stale.append((at, stale_bytes))
             at += size
+        # The last ones first: when that ends half way, what is left is found again.
+        for at, stale_bytes in reversed(stale):
+            self._files.pwrite(self._handle, bytes(stale_bytes), at)
+            self.unsynced = True
+        self._has_stale = False
 
     def _without_torn(self, end: int, below: int) -> int:
         """Take back an end that the search was misled to; see consumequeue.py."""
@@ -187,6 +203,8 @@ class IndexFile:
         Raises OSError."""
         slots, slot_count, first = self._slots, self.slot_count, self.count
         assert slots is not None
+        if self._has_stale:
+            self._clear_stale()
         if first == 1:
             self.begin_ms, self.begin_phys = store_ms[0], phys[0]
         raw, used = put_keys(slots, hashes, phys, store_ms, self.begin_ms, first)
@@ -216,6 +234,8 @@ class IndexFile:
 
     def slot_writes(self) -> Iterator[None]:
         """:meth:`write_slots` in steps of 0.1 ms, for whoever has other work in between."""
+        if self._has_stale:
+            self._clear_stale()
         slots = memoryview(b"").cast(_SLOT_TYPE) if self._slots is None else self._slots
         for first in range(0, len(slots), _WRITE_SLOTS):
             raw = _turned(slots[first : first + _WRITE_SLOTS].cast("B")).tobytes()
