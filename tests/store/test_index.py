@@ -17,6 +17,8 @@ from cometmq.testing.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles
 from tests.store.stores import config
 
+pytestmark = pytest.mark.core
+
 NOW_MS = 1_700_000_000_000
 
 
