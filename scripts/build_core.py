@@ -40,6 +40,8 @@ SOURCES = ROOT / "src" / PACKAGE
 BUILD = ROOT / "build" / "core"
 FETCHED = ROOT / "build" / "compiler"
 ZIG = FETCHED / "zig" / "ziglang" / "zig"
+# Else zig takes every instruction of this processor, and another one of the kind may lack some.
+ZIG_CC = ("cc", "-mcpu=baseline")
 SUFFIX = ".abi3.so"
 
 CYTHON = "cython>=3.3,<3.4"
@@ -235,19 +237,18 @@ def compiler_commands(*, fetch: bool) -> Iterator[tuple[str, ...]]:
         return
     yield from ((name,) for name in ("cc", "gcc", "clang") if shutil.which(name))
     if fetch:
-        yield (str(fetched_zig()), "cc")
-    elif ZIG.exists():
-        yield (str(ZIG), "cc")
+        fetch_zig()
+    if ZIG.exists():
+        yield (str(ZIG), *ZIG_CC)
 
 
-def fetched_zig() -> Path:
-    """Return zig's program, installed from PyPI. Raises BuildError."""
+def fetch_zig() -> None:
+    """Install zig from PyPI, if it is not there. Raises BuildError."""
     if not ZIG.exists():
         say("core: installing the compiler zig, of PyPI, under build/compiler (0.4 GB)")
         lock = ROOT / "requirements" / "compiler.lock"
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes"]
         run([*install, "--no-deps", "--target", str(ZIG.parents[1]), "--requirement", str(lock)])
-    return ZIG
 
 
 def header_folders(*, fetch: bool) -> Iterator[tuple[str, ...]]:
@@ -337,7 +338,8 @@ def build_for(tag: str) -> Build:
     target = PLATFORMS.get(tag)
     if target is None:
         raise BuildError(f"COMETMQ_WHEEL_PLATFORM={tag} is none of {', '.join(PLATFORMS)}")
-    zig = Toolchain((str(fetched_zig()), "cc", "-target", target), ())
+    fetch_zig()
+    zig = Toolchain((str(ZIG), *ZIG_CC, "-target", target), ())
     # Apple's linker has to be told that Python itself brings the rest.
     lookup = ("-undefined", "dynamic_lookup") if "macos" in target else ()
     build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *lookup))
