@@ -15,7 +15,7 @@ STAMP := $(VENV)/.setup-done
 CORE := $(VENV)/.core-tried
 CORE_SOURCES := scripts/build_core.py $(wildcard $(addprefix src/cometmq/speedups/compiled/,*.pyx *.pxd))
 
-.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench sanitize deep clean
+.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench wheels sanitize deep clean
 .DEFAULT_GOAL := help
 
 help:
@@ -70,6 +70,10 @@ lock: $(STAMP)
 
 bench: $(CORE)
 	$(BIN)/python -m benchmarks.compare
+
+# What is published, into dist.
+wheels: $(STAMP)
+	@$(BIN)/python -m scripts.wheels
 
 # The compiled core's tests, watched by the address and undefined-behaviour sanitizers.
 sanitize: $(CORE)

@@ -9,8 +9,9 @@ A compiler is $CC, cc, gcc or clang. With --fetch, what is missing is put under 
 as the C compiler (PyPI), Python's headers (Debian's package). The modules use CPython's limited
 API, so one file serves Python 3.11 and later.
 
-Environment: CC             the compiler to use
-             COMETMQ_PURE   1 builds nothing: wheels of plain Python
+Environment: CC                       the compiler to use
+             COMETMQ_PURE             1 builds nothing: wheels of plain Python
+             COMETMQ_WHEEL_PLATFORM   builds a wheel for one of PLATFORMS, with zig
 """
 
 import argparse
@@ -38,6 +39,9 @@ PACKAGE = "cometmq/speedups/compiled"
 SOURCES = ROOT / "src" / PACKAGE
 BUILD = ROOT / "build" / "core"
 FETCHED = ROOT / "build" / "compiler"
+ZIG = FETCHED / "zig" / "ziglang" / "zig"
+# Else zig takes every instruction of this processor, and another one of the kind may lack some.
+ZIG_CC = ("cc", "-mcpu=baseline")
 SUFFIX = ".abi3.so"
 
 CYTHON = "cython>=3.3,<3.4"
@@ -46,6 +50,16 @@ LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
 LINK_FLAGS = ("-shared", "-s")
 RUN_LIMIT_S = 600
+
+#: What zig builds wheels for, by the wheel's tag: its own name for the target.
+PLATFORMS = {
+    "manylinux_2_17_x86_64.manylinux2014_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64.manylinux2014_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_2_x86_64": "x86_64-linux-musl",
+    "musllinux_1_2_aarch64": "aarch64-linux-musl",
+    "macosx_11_0_x86_64": "x86_64-macos.11.0",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+}
 
 
 class BuildError(Exception):
@@ -222,14 +236,19 @@ def compiler_commands(*, fetch: bool) -> Iterator[tuple[str, ...]]:
         yield tuple(shlex.split(chosen))
         return
     yield from ((name,) for name in ("cc", "gcc", "clang") if shutil.which(name))
-    zig = FETCHED / "zig" / "ziglang" / "zig"
-    if fetch and not zig.exists():
-        say("core: no C compiler here; installing zig, of PyPI, under build/compiler (0.4 GB)")
+    if fetch:
+        fetch_zig()
+    if ZIG.exists():
+        yield (str(ZIG), *ZIG_CC)
+
+
+def fetch_zig() -> None:
+    """Install zig from PyPI, if it is not there. Raises BuildError."""
+    if not ZIG.exists():
+        say("core: installing the compiler zig, of PyPI, under build/compiler (0.4 GB)")
         lock = ROOT / "requirements" / "compiler.lock"
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--require-hashes"]
-        run([*install, "--no-deps", "--target", str(zig.parents[1]), "--requirement", str(lock)])
-    if zig.exists():
-        yield (str(zig), "cc")
+        run([*install, "--no-deps", "--target", str(ZIG.parents[1]), "--requirement", str(lock)])
 
 
 def header_folders(*, fetch: bool) -> Iterator[tuple[str, ...]]:
@@ -283,21 +302,49 @@ class CoreHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, and say in ``build_data`` which files go where."""
+        included = build_data["force_include"]
         if self.target_name == "sdist":
             for name in modules():
-                build_data["force_include"][str(generated(name, BUILD))] = f"src/{PACKAGE}/{name}.c"
+                included[str(generated(name, BUILD))] = f"src/{PACKAGE}/{name}.c"
         elif version == "standard" and not pure():
+            wanted = os.environ.get("COMETMQ_WHEEL_PLATFORM", "")
             try:
-                build = Build(BUILD / "wheel")
-                build.make(find_toolchain(fetch=False))
+                build = build_for(wanted) if wanted else build_here()
             except BuildError as error:
+                if wanted:
+                    raise
                 self.app.display_warning(f"a wheel of plain Python: {error}")
                 return
             for path in build.files().values():
-                build_data["force_include"][str(path)] = f"{PACKAGE}/{path.name}"
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                included[str(path)] = f"{PACKAGE}/{path.name}"
             build_data["pure_python"] = False
-            build_data["tag"] = f"cp311-abi3-{platform}"
+            build_data["tag"] = f"cp311-abi3-{wanted or this_platform()}"
+
+
+def this_platform() -> str:
+    """Return the tag of wheels for machines like this one."""
+    return re.sub("[-.]", "_", sysconfig.get_platform())
+
+
+def build_here() -> Build:
+    """Build for this machine. Raises BuildError."""
+    build = Build(BUILD / "wheel")
+    build.make(find_toolchain(fetch=False))
+    return build
+
+
+def build_for(tag: str) -> Build:
+    """Build for one of PLATFORMS. Raises BuildError."""
+    target = PLATFORMS.get(tag)
+    if target is None:
+        raise BuildError(f"COMETMQ_WHEEL_PLATFORM={tag} is none of {', '.join(PLATFORMS)}")
+    fetch_zig()
+    zig = Toolchain((str(ZIG), *ZIG_CC, "-target", target), ())
+    # Apple's linker has to be told that Python itself brings the rest.
+    lookup = ("-undefined", "dynamic_lookup") if "macos" in target else ()
+    build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *lookup))
+    build.make(zig._replace(include=find_toolchain(fetch=True).include))
+    return build
 
 
 def pure() -> bool:

@@ -90,8 +90,6 @@ install() {
     # uv compiles nothing, and where Python may not write bytecode itself each start would do it.
     "$VENV/bin/python" -m compileall -q -j 0 src "$VENV"/lib/python3.*/site-packages ||
         say "setup: note: some modules have no bytecode; programs that use them start slowly"
-    "$VENV/bin/python" scripts/build_core.py --fetch ||
-        say "setup: note: the compiled core was not built; plain Python runs"
     say "setup: done; the command is $VENV/bin/cometmq"
 }
 

@@ -56,8 +56,10 @@ PARTS = (
     Part("store", 8 * 60, 2),
     Part("unit", 10 * 60, 2),
 )
+# Once more, with plain Python: the tests of what runs on the compiled core.
+PLAIN = Part("plain", 8 * 60, 2)
 # The quick ones first: most mistakes show there.
-RUN_ORDER = ("unit", "store", "cluster", "compat", "spark", "operation")
+RUN_ORDER = ("unit", "plain", "store", "cluster", "compat", "spark", "operation")
 
 CHECKS: dict[str, Sequence[str]] = {
     "ruff": ("ruff", "check", "."),
@@ -91,7 +93,10 @@ class Summary:
 
 
 def marker_expression(part_name: str) -> str:
-    """The pytest `-m` expression of a part: its own marker, none of the parts before it."""
+    """The pytest `-m` expression of a part: its own marker, none of the parts before it. The plain
+    part repeats tests of other parts."""
+    if part_name == PLAIN.name:
+        return "core and not deep"
     earlier: list[str] = ["deep"]
     for part in PARTS:
         if part.name == part_name:
@@ -201,6 +206,8 @@ def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
             "COVERAGE_FILE": str(REPORT_DIR / "coverage"),
             "TMPDIR": directory,
         }
+        if part is PLAIN:
+            environment["COMETMQ_PURE"] = "1"
         code = run_limited(command, limit_s, environment)
     summary = read_junit(report) if report.exists() else Summary()
     if code is None:
@@ -265,7 +272,7 @@ def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
     """Runs the named parts in order and judges their skips."""
     summary = Summary()
     not_run = Summary()
-    parts = {part.name: part for part in PARTS}
+    parts = {part.name: part for part in (*PARTS, PLAIN)}
     missing = missing_java_tools()
     for name in part_names:
         if name != "compat" or not missing:

@@ -12,6 +12,8 @@ from cometmq.protocol.codes import RequestCode as Code
 from cometmq.protocol.codes import ResponseCode
 from tests.broker.world import Parts, open_parts
 
+pytestmark = pytest.mark.core
+
 MAX_MS = 2**63 - 1
 
 

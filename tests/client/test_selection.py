@@ -8,6 +8,8 @@ from cometmq.client.latency import FaultScores
 from cometmq.client.selection import RoundRobin, by_key
 from cometmq.message.model import MessageQueue
 
+pytestmark = pytest.mark.core
+
 QUEUES = [MessageQueue("t", name, at) for name in "ab" for at in range(2)]
 
 

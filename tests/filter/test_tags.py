@@ -5,6 +5,8 @@ import pytest
 from cometmq.filter import tags
 from cometmq.speedups import java_hash
 
+pytestmark = pytest.mark.core
+
 
 def test_no_tag_has_code_zero() -> None:
     assert tags.tag_code(None) == tags.tag_code("") == 0

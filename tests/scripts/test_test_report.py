@@ -52,7 +52,7 @@ def test_deep_tests_belong_to_no_part() -> None:
 
 
 def test_the_run_has_all_parts() -> None:
-    assert sorted(report.RUN_ORDER) == sorted(part.name for part in report.PARTS)
+    assert sorted(report.RUN_ORDER) == sorted(part.name for part in (*report.PARTS, report.PLAIN))
 
 
 def test_the_closing_line() -> None:
@@ -125,6 +125,25 @@ def test_servers_that_run_as_nobody_come_to_their_files(
     monkeypatch.setattr(report, "REPORT_DIR", tmp_path)
     report.run_part(report.PARTS[0], [])
     assert seen == [0o711]
+
+
+def test_tests_of_the_core_run_again_with_plain_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, str]] = []
+
+    def run(command: list[str], _limit_s: float, environment: dict[str, str]) -> int:
+        is_plain = environment.get("COMETMQ_PURE") == "1"
+        asked.append((is_plain, command[command.index("-q") + 2]))
+        return 0
+
+    monkeypatch.delenv("COMETMQ_PURE", raising=False)
+    monkeypatch.setattr(report, "run_limited", run)
+    monkeypatch.setattr(report, "REPORT_DIR", tmp_path)
+    report.run_tests(["unit", "plain"], [])
+    assert asked[0][0] is False
+    assert asked[1][0] is True
+    assert asked[1][1].startswith("core and not deep")
 
 
 @pytest.mark.parametrize(("used", "said"), [(80, False), (87, False), (88, True), (100, True)])

@@ -19,6 +19,8 @@ from tests.store.faults import FailingFiles
 from tests.store.full import FullFiles
 from tests.store.stores import config
 
+pytestmark = pytest.mark.core
+
 NOW_MS = 1_700_000_000_000
 
 

@@ -1,10 +1,13 @@
 """The hash of an index key is Java's of ``topic#key``, without its sign."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.speedups import java_hash
 from cometmq.store.keyhash import index_hash, topic_prefix
+
+pytestmark = pytest.mark.core
 
 
 @given(st.sampled_from(["t", "topic-2", "标签"]), st.text(max_size=140))

@@ -1,7 +1,7 @@
 """The index as a whole: files in the order of time, entries gathered and written in batches.
 
 Keys are gathered row by row while records are dispatched and become entries together: one key alone
-costs 8 us, one of 256 about 0.8 us.
+costs 6 us, one of 256 about 0.4 us.
 """
 
 from __future__ import annotations
