@@ -4,6 +4,8 @@ import json
 import struct
 from random import Random
 
+from cometmq.core.errors import RemoteProtocolError
+from cometmq.protocol.frame import BINARY, decode_head, encode_head
 from tests.golden import library
 
 NUMBERS = (0, 1, -1, 7, 255, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 2**64)
@@ -31,11 +33,11 @@ _VALUES = (*map(str, NUMBERS), *TEXTS)
 
 
 def golden_frames(mostly_to: str = "") -> list[bytes]:
-    """The captured requests, each whole; those to one kind of node three times, when it is said."""
+    """The captured requests, each whole; those to one kind of node eight times, when it is said."""
     found = []
     for row in library.frames():
         if not row["flag"] & 1 and row["code"] not in LEFT_OUT:
-            times = 3 if mostly_to and row["to"].endswith(mostly_to) else 1
+            times = 8 if mostly_to and row["to"].endswith(mostly_to) else 1
             found += [library.frame_bytes(row["file"])] * times
     return found
 
@@ -57,8 +59,11 @@ def mutated(frames: list[bytes], chance: Random) -> bytes:
     """A frame of `frames`, changed. Its lengths are right, but for one of 50."""
     codec, header, body = parts(chance.choice(frames))
     kind = chance.randrange(8)
-    if kind < 4 and codec == 0:
-        header = _with_other_fields(header, chance)
+    if not body and chance.randrange(8):
+        kind %= 5  # a body where none belongs is refused before anything else is looked at
+    if kind < 4:
+        changed = _with_other_binary_fields if codec == BINARY else _with_other_fields
+        header = changed(header, chance)
     elif kind == 4:
         header = _with_other_bytes(header, chance)
     elif kind == 5:
@@ -92,14 +97,34 @@ def _with_other_fields(header: bytes, chance: Random) -> bytes:
         return header
     for _ in range(chance.choice((1, 1, 2, 5))):
         if fields and chance.randrange(4):
-            name = chance.choice(sorted(fields))
-            if chance.randrange(6) == 0:
-                del fields[name]
-            else:
-                fields[name] = chance.choice(_VALUES)
+            _change_one(fields, chance)
         else:
             head[chance.choice(("code", "flag", "opaque", "version"))] = chance.choice(NUMBERS)
     return json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _with_other_binary_fields(header: bytes, chance: Random) -> bytes:
+    try:
+        head = decode_head(BINARY, header)
+    except RemoteProtocolError:
+        return _with_other_bytes(header, chance)
+    fields = dict(head.ext)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        if fields:
+            _change_one(fields, chance)
+    whole = encode_head(
+        code=head.code, opaque=head.opaque, flag=head.flag, ext=fields, remark=head.remark,
+        codec=BINARY, version=head.version,
+    )  # fmt: skip
+    return whole[8:]
+
+
+def _change_one(fields: dict[str, str], chance: Random) -> None:
+    name = chance.choice(sorted(fields))
+    if chance.randrange(6) == 0:
+        del fields[name]
+    else:
+        fields[name] = chance.choice(_VALUES)
 
 
 def _with_other_bytes(data: bytes, chance: Random) -> bytes:
