@@ -144,7 +144,10 @@ class Build:
 
     def stale(self) -> list[str]:
         """Return the modules that are not built from what their sources are now."""
-        built = json.loads(self.state.read_text()) if self.state.exists() else {}
+        try:
+            built = json.loads(self.state.read_text())
+        except (OSError, ValueError):
+            built = {}
         files = self.files()
         return [
             name
@@ -269,6 +272,7 @@ def fetch_headers(target: Path) -> None:
     """Unpack the headers of a Python that Debian or Ubuntu packages. The limited API makes those
     of any version from 3.11 on good enough. Raises BuildError."""
     FETCHED.mkdir(parents=True, exist_ok=True)
+    reasons: list[BuildError] = []
     minors = sorted(range(11, 20), key=lambda minor: minor != sys.version_info.minor)
     with tempfile.TemporaryDirectory(dir=FETCHED) as folder:
         own_lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
@@ -282,12 +286,13 @@ def fetch_headers(target: Path) -> None:
                 try:
                     run(["apt-get", *options, "download", f"libpython3.{minor}-dev"], folder)
                 except BuildError as error:
-                    reason = error
+                    reasons.append(error)
                     continue
                 [package] = Path(folder).glob("*.deb")
-                run(["dpkg-deb", "--extract", str(package), str(target)])
+                run(["dpkg-deb", "--extract", str(package), f"{folder}/unpacked"])
+                Path(folder, "unpacked").replace(target)
                 return
-    raise reason
+    raise reasons[0]
 
 
 # ---- as hatchling's build hook
