@@ -48,7 +48,9 @@ CYTHON = "cython>=3.3,<3.4"
 CYTHON_FLAGS = ("-3", "--fast-fail", "-X", "binding=False")
 LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
-LINK_FLAGS = ("-shared", "-s")
+# Apple's linker has to be told that Python itself brings the rest.
+APPLE_LINK_FLAGS = ("-undefined", "dynamic_lookup")
+LINK_FLAGS = ("-shared", "-s", *(APPLE_LINK_FLAGS if sys.platform == "darwin" else ()))
 RUN_LIMIT_S = 600
 
 #: What zig builds wheels for, by the wheel's tag: its own name for the target.
@@ -345,9 +347,8 @@ def build_for(tag: str) -> Build:
         raise BuildError(f"COMETMQ_WHEEL_PLATFORM={tag} is none of {', '.join(PLATFORMS)}")
     fetch_zig()
     zig = Toolchain((str(ZIG), *ZIG_CC, "-target", target), ())
-    # Apple's linker has to be told that Python itself brings the rest.
-    lookup = ("-undefined", "dynamic_lookup") if "macos" in target else ()
-    build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *lookup))
+    apple = APPLE_LINK_FLAGS if "macos" in target else ()
+    build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *apple))
     build.make(zig._replace(include=find_toolchain(fetch=True).include))
     return build
 
