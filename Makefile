@@ -24,11 +24,11 @@ help:
 setup: $(STAMP) core
 
 core: $(STAMP)
-	@$(BIN)/python scripts/build_core.py --fetch
+	-@$(BIN)/python scripts/build_core.py --fetch
 	@touch $(CORE)
 
 $(CORE): $(STAMP) $(CORE_SOURCES)
-	@$(BIN)/python scripts/build_core.py --fetch
+	-@$(BIN)/python scripts/build_core.py --fetch
 	@touch $@
 
 $(STAMP): pyproject.toml requirements/all.lock requirements/bootstrap.lock requirements/build.lock scripts/setup.sh

@@ -48,7 +48,9 @@ CYTHON = "cython>=3.3,<3.4"
 CYTHON_FLAGS = ("-3", "--fast-fail", "-X", "binding=False")
 LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
-LINK_FLAGS = ("-shared", "-s")
+# Apple's linker has to be told that Python itself brings the rest.
+APPLE_LINK_FLAGS = ("-undefined", "dynamic_lookup")
+LINK_FLAGS = ("-shared", "-s", *(APPLE_LINK_FLAGS if sys.platform == "darwin" else ()))
 RUN_LIMIT_S = 600
 
 #: What zig builds wheels for, by the wheel's tag: its own name for the target.
@@ -144,7 +146,10 @@ class Build:
 
     def stale(self) -> list[str]:
         """Return the modules that are not built from what their sources are now."""
-        built = json.loads(self.state.read_text()) if self.state.exists() else {}
+        try:
+            built = json.loads(self.state.read_text())
+        except (OSError, ValueError):
+            built = {}
         files = self.files()
         return [
             name
@@ -269,6 +274,7 @@ def fetch_headers(target: Path) -> None:
     """Unpack the headers of a Python that Debian or Ubuntu packages. The limited API makes those
     of any version from 3.11 on good enough. Raises BuildError."""
     FETCHED.mkdir(parents=True, exist_ok=True)
+    reasons: list[BuildError] = []
     minors = sorted(range(11, 20), key=lambda minor: minor != sys.version_info.minor)
     with tempfile.TemporaryDirectory(dir=FETCHED) as folder:
         own_lists = ["-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"]
@@ -282,12 +288,13 @@ def fetch_headers(target: Path) -> None:
                 try:
                     run(["apt-get", *options, "download", f"libpython3.{minor}-dev"], folder)
                 except BuildError as error:
-                    reason = error
+                    reasons.append(error)
                     continue
                 [package] = Path(folder).glob("*.deb")
-                run(["dpkg-deb", "--extract", str(package), str(target)])
+                run(["dpkg-deb", "--extract", str(package), f"{folder}/unpacked"])
+                Path(folder, "unpacked").replace(target)
                 return
-    raise reason
+    raise reasons[0]
 
 
 # ---- as hatchling's build hook
@@ -340,9 +347,8 @@ def build_for(tag: str) -> Build:
         raise BuildError(f"COMETMQ_WHEEL_PLATFORM={tag} is none of {', '.join(PLATFORMS)}")
     fetch_zig()
     zig = Toolchain((str(ZIG), *ZIG_CC, "-target", target), ())
-    # Apple's linker has to be told that Python itself brings the rest.
-    lookup = ("-undefined", "dynamic_lookup") if "macos" in target else ()
-    build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *lookup))
+    apple = APPLE_LINK_FLAGS if "macos" in target else ()
+    build = Build(BUILD / target, (*C_FLAGS, *LINK_FLAGS, *apple))
     build.make(zig._replace(include=find_toolchain(fetch=True).include))
     return build
 
