@@ -127,6 +127,21 @@ def test_a_destroyed_file_is_made_again(store: MessageStore, fill: bytes) -> Non
     assert path.read_bytes() == right
 
 
+@pytest.mark.parametrize("number", [0, 5, COUNT - 1])
+@pytest.mark.parametrize("size", [1, 3, 4, 20, 90])
+@pytest.mark.parametrize("count", [1, 32])
+def test_a_size_that_no_record_has_changes_nothing(
+    store: MessageStore, number: int, size: int, count: int
+) -> None:
+    path = queue_file(store, "a")
+    at = number * QUEUE_ENTRY_BYTES
+    right = path.read_bytes()[at : at + QUEUE_ENTRY_BYTES]
+    place, _, code = QUEUE_ENTRY.unpack(right)
+    overwrite(path, at, QUEUE_ENTRY.pack(place, size, code))
+    assert served(store, "a", count=count) == ALL
+    assert path.read_bytes()[at : at + QUEUE_ENTRY_BYTES] == right
+
+
 def test_an_entry_whose_record_the_log_does_not_have_is_an_error(store: MessageStore) -> None:
     """Nothing is skipped in silence."""
     place, size, _ = QUEUE_ENTRY.unpack(queue_file(store, "a").read_bytes()[:QUEUE_ENTRY_BYTES])

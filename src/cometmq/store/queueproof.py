@@ -98,7 +98,7 @@ def _side_by_side(
     unpack, stop = _SIZE.unpack_from, len(chunk)
     rest = sizes[first:total]
     ends = list(accumulate(rest, initial=0))
-    if rest and ends[-1] == stop and min(rest) > 0:
+    if rest and ends[-1] == stop and min(rest) >= FIXED_BYTES:
         # Nearly always: asked for all at once.
         ends.pop()
         if list(map(unpack, repeat(chunk), ends)) == list(zip(rest, strict=True)):
@@ -106,7 +106,7 @@ def _side_by_side(
     at, number = 0, first
     while number < total and at < stop:
         size = sizes[number]
-        if size <= 0 or at + size > stop or unpack(chunk, at)[0] != size:
+        if size < FIXED_BYTES or at + size > stop or unpack(chunk, at)[0] != size:
             return number, False
         at += size
         number += 1
