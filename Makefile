@@ -90,7 +90,8 @@ deep: $(CORE)
 	$(BIN)/python -m cometmq.testing.sim 0:20000 --ledger build/sim.txt
 	$(BIN)/python -m tests.store.lives.seeded 0:100000 --state build/lives.txt
 	$(BIN)/python -m tests.hostile.fuzz core --seconds 200 --corpus build/fuzz-core
-	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 400 --corpus build/fuzz-handlers
+	$(BIN)/python -m tests.hostile.fuzz handlers --seconds 300 --corpus build/fuzz-handlers
+	$(BIN)/python -m tests.hostile.fuzz queues --seconds 100 --corpus build/fuzz-queues
 	$(BIN)/python -m tests.hostile.flood 1000000
 
 clean:

@@ -1,18 +1,20 @@
 """A fuzzer of the sans-I/O core and of a broker's handlers, guided by coverage (Atheris).
 
-    python -m tests.hostile.fuzz core|handlers [--seconds N] [--seed N] [--corpus DIR]
+    python -m tests.hostile.fuzz core|handlers|queues [--seconds N] [--seed N] [--corpus DIR]
 
-It ends with 0 when nothing was found; else it says what, and which input did it. Where Atheris is
-not installed, the same targets get seeded mutations without coverage.
+It ends with 0 when nothing was found; else it says what, and which input did it. With `--all` it
+goes on and tells one finding of each kind, with the seconds that it took. Where Atheris is not
+installed, the same targets get seeded mutations without coverage.
 
-`core`: the first byte chooses one of the parsers of parsers.py; any error but the parser's own is a
-finding, and so is a time above its share. `handlers`: the input is a frame, or, when its first byte
-is odd, raw bytes; a real broker in this process gets it. Findings: an error that is not the
-protocol's own, a turn longer than its bound, memory that grows, a connection out of step.
+`core` feeds the parsers (core.py), `queues` changes queue files under a broker (pulls.py).
+`handlers`: the input is a frame, or, when its first byte is odd, raw bytes; a real broker in this
+process gets it. Findings: an error that is not the protocol's own, a turn longer than its bound,
+memory that grows, a connection out of step.
 """
 
 import argparse
 import asyncio
+import json
 import logging
 import resource
 import struct
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,56 +39,31 @@ if __name__ == "__main__" and atheris is not None:
         import cometmq.broker.app  # noqa: F401
         import tests.hostile.parsers  # noqa: F401
 
-from tests.hostile import frames
-from tests.hostile.grammar import shapes
-from tests.hostile.parsers import PARSERS, Parser
+from cometmq.core.errors import CometError
+from cometmq.net.runtime import loop_factory
+from cometmq.protocol.frame import decode_head
+from tests.hostile import core, frames, grammar, pulls, pumped
+from tests.hostile.finding import Finding
+from tests.hostile.parsers import PARSERS
+from tests.hostile.queues import ENTRIES
 
 INPUT_MAX_BYTES = 8_192
 #: One input may take so long, of processor time; the least of several runs counts.
 TURN_MS = 300.0
 MEMORY_GROWTH_MAX_KB = 600 * 1024
 STEP_OPAQUE = 0x5A5A5A5A
+#: A request whose answer is known.
+STEP = frames.joined(
+    0, b'{"code":38,"extFields":{"group":"g"},"flag":0,"opaque":%d}' % STEP_OPAQUE, b""
+)
+ANSWER_SECONDS = 5
+#: What fields and bodies of requests are written in, and the fields that are read as texts.
+FIELD_GRAMMARS = (grammar.JSON, grammar.SQL, grammar.SQL, grammar.PROPERTIES, grammar.TAGS)
+TEXT_FIELDS = ("subscription", "i", "properties")
 
 Target = Callable[[bytes], None]
-
-
-class Finding(Exception):
-    """What the fuzzer found."""
-
-
-def core_target(parsers: list[Parser]) -> Target:
-    """Feeds an input to the parser that its first byte names."""
-
-    def run(data: bytes) -> None:
-        if not data:
-            return
-        parser = parsers[data[0] % len(parsers)]
-        text = data[1 : 1 + parser.bound_bytes]
-        # Instrumented code takes some times as long as it does elsewhere.
-        allowed_ms = 4 * (30 + 10 * parser.factor * len(text) / 65_536)
-        if _run_ms(parser, text) > allowed_ms:
-            took_ms = min(_run_ms(parser, text) for _ in range(3))
-            if took_ms > allowed_ms:
-                raise Finding(f"{parser.name} takes {took_ms:.0f} ms for {len(text)} bytes")
-
-    return run
-
-
-def _run_ms(parser: Parser, text: bytes) -> float:
-    before = time.process_time()
-    with suppress(*parser.refuses):
-        parser.run(text)
-    return (time.process_time() - before) * 1000
-
-
-def core_seeds(parsers: list[Parser]) -> list[bytes]:
-    """A short and a long text of some shapes of each parser."""
-    return [
-        (bytes((number,)) + shape(size))[:INPUT_MAX_BYTES]
-        for size in (60, 6_000)
-        for number, parser in enumerate(parsers)
-        for _, shape in list(shapes(parser.grammar))[::4]
-    ]
+#: Another input from one, no longer than so many bytes.
+Mutate = Callable[[bytes, int, Random], bytes]
 
 
 class Surprises(logging.Handler):
@@ -93,19 +71,21 @@ class Surprises(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.found: list[str] = []
+        self.found: list[Finding] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
-            said = f"{record.getMessage()} {record.exc_info[0]} {record.exc_info[1]}"
-            self.found.append(said[:400])
+            kind = record.exc_info[0]
+            name = "error" if kind is None else kind.__name__
+            said = f"{record.getMessage()} {record.exc_info[1]}"
+            self.found.append(Finding(f"an unexpected {name}", said[:400]))
 
 
 class Served:
     """A broker in this process and one connection to it."""
 
     def __init__(self, directory: Path) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = loop_factory()()
         self.surprises = Surprises()
         logging.getLogger().handlers[:] = [self.surprises]
         self._broker = self.loop.run_until_complete(_start(directory))
@@ -129,7 +109,9 @@ class Served:
 
     def _judge(self, took_ms: float, data: bytes) -> None:
         if self.surprises.found:
-            raise Finding(self.surprises.found[0])
+            first, *_ = self.surprises.found
+            self.surprises.found.clear()
+            raise first
         if took_ms > TURN_MS:
             times = []
             for _ in range(2):
@@ -137,17 +119,35 @@ class Served:
                 self.loop.run_until_complete(self._send_framed(data[1:]))
                 times.append((time.process_time() - before) * 1000)
             if min(times) > TURN_MS:
-                raise Finding(f"a frame of {len(data)} bytes takes {min(times):.0f} ms")
+                said = f"{min(times):.0f} ms for {len(data)} bytes"
+                raise Finding("a turn is long", said)
         if self.inputs % 500 == 0:
             held_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             self._memory_kb = self._memory_kb or held_kb
             if held_kb - self._memory_kb > MEMORY_GROWTH_MAX_KB:
-                raise Finding(f"memory grew from {self._memory_kb} to {held_kb} KB")
+                raise Finding("memory grew", f"from {self._memory_kb} to {held_kb} KB")
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._line is None:
             self._line = await asyncio.open_connection("127.0.0.1", self._broker.port)
         return self._line
+
+    async def ask(self, frame: bytes) -> tuple[bytes, bytes]:
+        """Send a frame of `pulls`; gives header and body of its answer. A known request goes with
+        it: nothing but the answers to the two may come."""
+        reader, writer = await self._connected()
+        writer.write(frame + STEP)
+        answers = {}
+        with suppress(TimeoutError, CometError, ConnectionError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for _ in range(2):
+                    codec, header, body = await read_frame(reader)
+                    answers[decode_head(codec, header).opaque] = header, body
+        if answers.keys() != {pulls.OPAQUE, STEP_OPAQUE}:
+            writer.transport.abort()
+            self._line = None
+            raise Finding("the connection is out of step", f"after {frame[:200]!r}")
+        return answers[pulls.OPAQUE]
 
     async def _send_raw(self, data: bytes) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._broker.port)
@@ -167,18 +167,23 @@ class Served:
         frame = frames.joined(word >> 24, data[4 : 4 + size], data[4 + size :])
         if frames.with_codes_left_out(frame):
             return
-        head = b'{"code":38,"extFields":{"group":"g"},"flag":0,"opaque":%d}' % STEP_OPAQUE
         reader, writer = await self._connected()
-        writer.write(frame + frames.joined(0, head, b""))
+        writer.write(frame + STEP)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 while await answered_opaque(reader) != STEP_OPAQUE:
                     pass
         except TimeoutError:
-            raise Finding(f"no answer in step after {frame[:200]!r}") from None
+            raise Finding("no answer in step", f"after {frame[:200]!r}") from None
         except (ConnectionError, asyncio.IncompleteReadError):
             writer.transport.abort()
             self._line = None
+
+    def check(self, queue: pulls.DamagedQueue, data: bytes) -> None:
+        """Read a queue that is changed as an input says. Raises Finding."""
+        if data:
+            self.loop.run_until_complete(queue.check(data, self.ask))
+            self._judge(0, data)
 
     def stop(self) -> None:
         """Stop the broker, in good order."""
@@ -188,15 +193,17 @@ class Served:
         self.loop.close()
 
 
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes]:
+    """Codec, header and body of the next frame that the broker sends."""
+    prefix = await reader.readexactly(4)
+    (size,) = struct.unpack(">I", prefix)
+    return frames.parts(prefix + await reader.readexactly(size))
+
+
 async def answered_opaque(reader: asyncio.StreamReader) -> int:
     """The opaque of the next frame that the broker sends."""
-    (size,) = struct.unpack(">I", await reader.readexactly(4))
-    frame = await reader.readexactly(size)
-    (word,) = struct.unpack_from(">I", frame)
-    header = frame[4 : 4 + (word & 0xFFFFFF)]
-    from cometmq.protocol.frame import decode_head
-
-    return decode_head(word >> 24, header).opaque
+    codec, header, _ = await read_frame(reader)
+    return decode_head(codec, header).opaque
 
 
 async def _start(directory: Path) -> Any:
@@ -221,53 +228,138 @@ async def _start(directory: Path) -> Any:
 
 
 def handler_seeds() -> list[bytes]:
-    """The captured requests, as inputs."""
-    return [b"\x00" + frame[4:] for frame in frames.golden_frames()]
+    """The captured requests, and a pull by an expression, as inputs."""
+    return [b"\x00" + frame[4:] for frame in (*frames.golden_frames(), pulls.PULL_BY_EXPRESSION)]
 
 
-def mutate_frame(data: bytes, max_size: int, seed: int) -> bytes:
-    """Another input of `handlers`: now and then with fields changed, else as Atheris does it."""
-    chance = Random(seed)
-    if chance.randrange(2):
-        return bytes(atheris.Mutate(data, max_size))
-    return _mutated(data, max_size, chance)
-
-
-def _mutated(data: bytes, max_size: int, chance: Random) -> bytes:
-    """Another input, with fields of its frame changed."""
+def other_frame(data: bytes, max_size: int, chance: Random) -> bytes:
+    """Another input of `handlers`: with fields of its frame changed, or one of them long."""
     whole = struct.pack(">I", max(0, len(data) - 1)) + data[1:]
     if len(whole) < 9:
         return data
+    if chance.randrange(3) == 0:
+        return (data[:1] + _lengthened(whole, max_size - 512, chance)[4:])[:max_size]
     return (data[:1] + frames.mutated([whole], chance)[4:])[:max_size]
 
 
-def fuzz(target: Target, seeds: list[bytes], seconds: float, seed: int) -> int:
+def _lengthened(frame: bytes, size: int, chance: Random) -> bytes:
+    """A frame whose body, or one field of it, is a text with parts that repeat."""
+    codec, header, body = frames.parts(frame)
+    grammar = chance.choice(FIELD_GRAMMARS)
+    text = pumped.unpacked(pumped.grown(grammar, chance)).text(chance.choice((200, 2_000, size)))
+    fields: dict[str, object] = {}
+    with suppress(ValueError, AttributeError):
+        head = json.loads(header)
+        fields = head.get("extFields") or {}
+    if not fields or chance.randrange(3) == 0:
+        return frames.joined(codec, header, text)
+    # A text is longer than a number or a word: what is read as a text is likelier.
+    name = chance.choice([*fields, *(each for each in TEXT_FIELDS if each in fields)])
+    fields[name] = text.decode(errors="replace")
+    longer = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    return frames.joined(codec, longer, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What is fuzzed: a target, inputs to begin with, how they change, words to change them by."""
+
+    target: Target
+    seeds: list[bytes]
+    mutate: Mutate
+    words: list[bytes]
+
+
+def campaign_of(name: str, directory: Path, only: str = "") -> Campaign:
+    """The campaign of a target; `only` names one parser of the core."""
+    if name == "core":
+        # Queue files have a target of their own, which is faster.
+        chosen = [each for each in PARSERS if each.grammar is not ENTRIES]
+        if only:
+            chosen = [each for each in PARSERS if each.name == only]
+        words = pumped.words_of([each.grammar for each in chosen])
+        return Campaign(
+            core.core_target(chosen),
+            core.core_seeds(chosen),
+            lambda data, most, chance: core.other_input(chosen, data, chance)[:most],
+            words,
+        )
+    served = Served(directory)
+    if name == "queues":
+        served.loop.run_until_complete(pulls.fill(served.ask))
+        served.stop()
+        served = Served(directory)
+        queue = pulls.DamagedQueue(directory)
+        return Campaign(
+            lambda data: served.check(queue, data),
+            pulls.seeds(),
+            lambda data, most, chance: pulls.other_input(data, chance)[:most],
+            [],
+        )
+    served.loop.run_until_complete(pulls.fill(served.ask, ["golden"] * 400))
+    return Campaign(served.run, handler_seeds(), other_frame, pumped.words_of(FIELD_GRAMMARS))
+
+
+def fuzz(campaign: Campaign, seconds: float, seed: int) -> int:
     """Mutate seeds without coverage, for so long; gives the number of inputs. Raises Finding."""
     chance, end, count = Random(seed), time.monotonic() + seconds, 0
+    seeds, data = campaign.seeds, b""
     while time.monotonic() < end:
-        data = chance.choice(seeds)
-        data = _mutated(data, INPUT_MAX_BYTES, chance) if count >= len(seeds) else seeds[count]
+        if count < len(seeds):
+            data = seeds[count]
+        else:
+            before = data if chance.randrange(3) else chance.choice(seeds)
+            data = campaign.mutate(before, INPUT_MAX_BYTES, chance)
         try:
-            target(data)
+            campaign.target(data)
         except Finding:
             raise
         except Exception as error:
-            raise Finding(f"{type(error).__name__}: {error} for {data[:200]!r}") from error
+            said = f"{error} for {data[:200]!r}"
+            raise Finding(type(error).__name__, said) from error
         count += 1
     return count
 
 
-def run_guided(target: Target, seeds: list[bytes], options: argparse.Namespace) -> None:
+class Told:
+    """Calls a target, and tells the first finding of each kind with its time and size."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._begin = time.monotonic()
+        self.inputs = 0
+        self.kinds: set[str] = set()
+
+    def __call__(self, data: bytes) -> None:
+        """Give an input to the target."""
+        self.inputs += 1
+        try:
+            self._target(data)
+        except Exception as error:
+            kind = getattr(error, "kind", type(error).__name__)
+            if kind in self.kinds:
+                return
+            self.kinds.add(kind)
+            after = time.monotonic() - self._begin
+            said = f"found after {after:.1f} s, {self.inputs} inputs: {error!s:.200}"
+            print(f"{said}\n  by {len(data)} bytes: {data[:80]!r}", flush=True)
+
+
+def run_guided(campaign: Campaign, options: argparse.Namespace) -> None:
     """Give the process to Atheris, which ends it."""
     corpus = Path(options.corpus or tempfile.mkdtemp(prefix="cometmq-corpus-"))
     corpus.mkdir(parents=True, exist_ok=True)
-    for number, data in enumerate(seeds):
+    for number, data in enumerate(campaign.seeds):
         (corpus / f"seed-{number:05d}").write_bytes(data)
+    escaped = ("".join(f"\\x{byte:02x}" for byte in word) for word in campaign.words)
+    dictionary = corpus.with_suffix(".words")
+    dictionary.write_text("".join(f'"{word}"\n' for word in escaped))
     words = [
         sys.argv[0],
         f"-max_total_time={options.seconds}",
         f"-seed={options.seed}",
         f"-max_len={INPUT_MAX_BYTES}",
+        *([f"-dict={dictionary}"] if campaign.words else []),
         "-rss_limit_mb=4096",
         "-timeout=60",
         "-print_final_stats=1",
@@ -275,37 +367,42 @@ def run_guided(target: Target, seeds: list[bytes], options: argparse.Namespace) 
         f"-artifact_prefix={corpus}/found-",
         str(corpus),
     ]
-    mutators = {"custom_mutator": mutate_frame} if options.target == "handlers" else {}
-    atheris.Setup(words, target, **mutators)
+
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        chance = Random(seed)
+        if chance.randrange(2):
+            return bytes(atheris.Mutate(data, max_size))
+        return campaign.mutate(data, max_size, chance)
+
+    atheris.Setup(words, campaign.target, custom_mutator=mutate)
     atheris.Fuzz()
 
 
 def main(words: list[str]) -> int:
     """Run one target; 1 when something was found."""
     parser = argparse.ArgumentParser(prog="tests.hostile.fuzz")
-    parser.add_argument("target", choices=("core", "handlers"))
+    parser.add_argument("target", choices=("core", "handlers", "queues"))
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", default="")
     parser.add_argument("--unguided", action="store_true", help="no coverage, even with Atheris")
     parser.add_argument("--only", default="", help="one parser of the core, by its name")
+    parser.add_argument("--all", action="store_true", help="go on after a finding")
     options = parser.parse_args(words)
-    if options.target == "core":
-        chosen = list(PARSERS)
-        if options.only:
-            chosen = [each for each in PARSERS if each.name == options.only]
-        target, seeds = core_target(chosen), core_seeds(chosen)
-    else:
-        target, seeds = Served(Path(tempfile.mkdtemp(prefix="cometmq-fuzz-"))).run, handler_seeds()
+    directory = Path(tempfile.mkdtemp(prefix="cometmq-fuzz-"))
+    campaign = campaign_of(options.target, directory, options.only)
+    told = Told(campaign.target)
+    if options.all:
+        campaign = replace(campaign, target=told)
     if atheris is not None and not options.unguided:
-        run_guided(target, seeds, options)
+        run_guided(campaign, options)
     try:
-        count = fuzz(target, seeds, options.seconds, options.seed)
+        count = fuzz(campaign, options.seconds, options.seed)
     except Finding as finding:
         print(f"found: {finding}")
         return 1
-    print(f"{options.target}: {count} inputs, nothing found")
-    return 0
+    print(f"{options.target}: {count} inputs, {len(told.kinds)} kinds of findings")
+    return 1 if told.kinds else 0
 
 
 if __name__ == "__main__":

@@ -1,19 +1,22 @@
 """The fuzzer finds planted faults, and for a seeded minute nothing else."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.rules import ROOT
-from tests.hostile import fuzz, grammar
+from tests.hostile import core, fuzz, grammar
+from tests.hostile.finding import Finding
 from tests.hostile.parsers import Parser
 
 
 @pytest.mark.operation
-@pytest.mark.parametrize(("target", "seconds"), [("core", 20), ("handlers", 40)])
+@pytest.mark.parametrize(("target", "seconds"), [("core", 20), ("handlers", 30), ("queues", 10)])
 def test_a_seeded_run_finds_nothing(target: str, seconds: int, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.hostile.fuzz", target, "--seconds", str(seconds)]
     words += ["--seed", "17", "--corpus", str(tmp_path / "corpus")]
@@ -34,12 +37,40 @@ def broken(data: bytes) -> object:
     return data[200]
 
 
+def campaign_of(
+    planted: Callable[[bytes], object], refuses: tuple[type[Exception], ...] = ()
+) -> fuzz.Campaign:
+    parsers = [Parser("planted", planted, grammar.JSON, refuses=refuses)]
+    return fuzz.Campaign(
+        core.core_target(parsers),
+        core.core_seeds(parsers),
+        lambda data, most, chance: core.other_input(parsers, data, chance)[:most],
+        [],
+    )
+
+
 @pytest.mark.parametrize("planted", [slow, broken])
 def test_a_planted_fault_in_the_core_is_found(planted: object) -> None:
     assert callable(planted)
-    parsers = [Parser("planted", planted, grammar.JSON)]
-    with pytest.raises(fuzz.Finding):
-        fuzz.fuzz(fuzz.core_target(parsers), fuzz.core_seeds(parsers), 20, 1)
+    with pytest.raises(Finding):
+        fuzz.fuzz(campaign_of(planted), 20, 1)
+
+
+def quadratic(data: bytes) -> object:
+    """In the length of a run of `[`, as many patterns are."""
+    return [data[at:].count(b"a") for at in range(len(data) - len(data.lstrip(b"[")))]
+
+
+def deep(data: bytes) -> object:
+    """Fails for many levels only."""
+    return json.loads(data or b"0")
+
+
+@pytest.mark.parametrize(("planted", "kind"), [(quadratic, "slow"), (deep, "RecursionError")])
+def test_what_only_long_texts_show_is_found(planted: object, kind: str) -> None:
+    assert callable(planted)
+    with pytest.raises(Finding, match=kind):
+        fuzz.fuzz(campaign_of(planted, (ValueError,)), 60, 1)
 
 
 def test_an_unexpected_error_of_a_handler_is_found(
@@ -50,8 +81,8 @@ def test_an_unexpected_error_of_a_handler_is_found(
         seed = fuzz.handler_seeds()[0]
         served.run(seed)
         monkeypatch.setattr(served, "surprises", fuzz.Surprises())
-        served.surprises.found.append("handler failed")
-        with pytest.raises(fuzz.Finding, match="handler failed"):
+        served.surprises.found.append(Finding("handler failed"))
+        with pytest.raises(Finding, match="handler failed"):
             served.run(seed)
     finally:
         served.stop()

@@ -20,7 +20,7 @@ from cometmq.filter.budget import Budget
 from cometmq.filter.stored import texts_at
 from cometmq.store.gathered import Gathered
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
-from cometmq.store.queueproof import are_of_queue
+from cometmq.store.queueproof import are_entries_right, are_of_queue
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
 from cometmq.store.resident import is_recent
 from cometmq.store.verdicts import PAGE_ENTRIES, Verdicts
@@ -297,7 +297,7 @@ def _known_look(
     wanted: int,
 ) -> _Look | None:
     """As far as it is known which messages match, and no more of them than are wanted; None when
-    their bytes are not at hand. Only the entries of those are taken apart."""
+    their bytes are not at hand, or an entry is wrong. Only the entries of those are taken apart."""
     size, numbers = known
     if len(numbers) > wanted:
         numbers = numbers[:wanted]
@@ -322,8 +322,14 @@ def _known_look(
         numbers = numbers[: place.fitting]
         size = numbers[-1] + 1
     base = place.base
-    starts = {number: at - base for number, at in zip(numbers, places, strict=False)}
-    block = _Block(place.view, starts, dict(zip(numbers, sizes, strict=False)))
+    places, sizes = places[: len(numbers)], sizes[: len(numbers)]
+    begins = [at - base for at in places]
+    if offset < query.queue.tail_offset:
+        offsets = [offset + number for number in numbers]
+        if not are_entries_right(query.queue, offsets, places, sizes, place.view, begins):
+            return None
+    starts = dict(zip(numbers, begins, strict=True))
+    block = _Block(place.view, starts, dict(zip(numbers, sizes, strict=True)))
     return _Look(block, offset, offset + size, numbers[::-1])
 
 
@@ -340,7 +346,7 @@ def _block(
     query: Query, log: CommitLog, offset: int, stop: int, size: int
 ) -> tuple[_Block, list[str]] | None:
     """The block at an offset, as far as its bytes are at hand, and the property texts of its
-    records (filter/columns.py); None when the first are not.
+    records (filter/columns.py); None when the first are not, or an entry is wrong.
 
     Its records are copied, unless they are large: each look at a record in the map would wait for
     memory anew, copying it waits once.
@@ -356,8 +362,14 @@ def _block(
     view, base = place.view, place.base
     first, end = places[0], places[-1] + sizes[-1]
     total = sum(sizes)
+    is_proven = offset >= query.queue.tail_offset
+    offsets = range(offset, offset + len(places))
     if total > _MAX_COPY_BYTES:
         starts = [each - base for each in places]
+        if not is_proven and not are_entries_right(
+            query.queue, offsets, places, sizes, view, starts
+        ):
+            return None
         return _Block(view, starts, sizes), texts_at(view, starts, sizes)
     if end - first == total:
         copy = bytes(view[first - base : end - base])
@@ -369,6 +381,8 @@ def _block(
             ]
         )
     starts = [*accumulate(sizes[:-1], initial=0)]
+    if not is_proven and not are_entries_right(query.queue, offsets, places, sizes, copy, starts):
+        return None
     return _Block(memoryview(copy), starts, sizes, copy), texts_at(copy, starts, sizes)
 
 
