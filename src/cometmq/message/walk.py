@@ -19,18 +19,20 @@ from numpy.lib.stride_tricks import as_strided
 from cometmq.message.record import (
     FIXED_BYTES,
     MAGIC_BLANK,
+    MAGIC_START,
     MAGIC_V1,
     MAGIC_V2,
-    PHYSICAL_OFFSET_POSITION,
     PREFIX,
+    head_part,
+    iter_sizes,
 )
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-#: What the magic numbers of both versions begin with; the size before it takes four bytes.
-_MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
+#: Before the magic number.
 _SIZE_BYTES = 4
+_PLACE = head_part("size_bytes", "magic", "physical_offset")
 _SEED_TRIES = 4
 _SEED_BYTES_MIN = 1 << 12
 #: A step of all walks costs as much as finding ten seeds, at 512 bytes a record: what makes both
@@ -97,7 +99,7 @@ def next_record(
     """
     at = start + _SIZE_BYTES
     for _ in range(tries):
-        at = data.find(_MAGIC_START, at, end)
+        at = data.find(MAGIC_START, at, end)
         place = at - _SIZE_BYTES
         if at < 0 or place + FIXED_BYTES > end:
             return -1
@@ -109,16 +111,12 @@ def next_record(
 
 def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | None) -> str:
     """Why no record can begin at a place that has room for the shortest; empty when one can."""
-    size, magic = PREFIX.unpack_from(data, place)
+    size, magic, offset = _PLACE.unpack_from(data, place)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return f"magic is {magic:#010x}"
     if size < FIXED_BYTES:
         return f"size is {size}"
-    if base is None:
-        return ""
-    at = place + PHYSICAL_OFFSET_POSITION
-    offset = int.from_bytes(data[at : at + 8], "big", signed=True)
-    if offset != base + place:
+    if base is not None and offset != base + place:
         return f"it carries physical offset {offset}"
     return ""
 
@@ -163,17 +161,6 @@ def _lockstep(raw: Bytes, seeds: Ints, end: int) -> tuple[Ints, int]:
         return starts, int(ended[-1])
     # A seed was none, or a size is damaged: from there on one step after the other.
     before = int(ended[short[0]])
-    others, stop = _one_by_one(raw, before, end)
-    return np.concatenate((starts[starts < before], others)), stop
-
-
-def _one_by_one(raw: Bytes, at: int, end: int) -> tuple[Ints, int]:
-    data = raw.data
-    found: list[int] = []
-    while end - at >= FIXED_BYTES:
-        size = PREFIX.unpack_from(data, at)[0]
-        if size < FIXED_BYTES or at + size > end:
-            break
-        found.append(at)
-        at += size
-    return np.array(found, np.int64), at
+    others = [*iter_sizes(raw.data, before, end)]
+    places = np.array([place for place, _ in others], np.int64)
+    return np.concatenate((starts[starts < before], places)), sum(others[-1]) if others else before
