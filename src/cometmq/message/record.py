@@ -300,26 +300,26 @@ def iter_spans(
     unpack, head_bytes, last = HEAD.unpack_from, HEAD.size, end - FIXED_BYTES
     while position < end:
         if position > last:
-            raise _bad_record(buffer, position, end)
+            raise bad_record(buffer, position, end)
         head: Head = unpack(buffer, position)
         body_at = position + head_bytes
         if head[7] & HOST_BITS:
             head, body_at = _longer_head(buffer, position, end)
         stop, body_end = position + head[0], body_at + head[14]
         if body_end < body_at or body_end + 3 > stop or stop > end:
-            raise _bad_record(buffer, position, end)
+            raise bad_record(buffer, position, end)
         topic_at = body_end + 1
         topic_end = topic_at + buffer[body_end]
         if head[1] != MAGIC_V1:
             if head[1] != MAGIC_V2:
-                raise _bad_record(buffer, position, end)
+                raise bad_record(buffer, position, end)
             topic_at += 1
             topic_end = topic_at + (buffer[body_end] << 8 | buffer[body_end + 1])
         if (
             topic_end + 2 > stop
             or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop
         ):
-            raise _bad_record(buffer, position, end)
+            raise bad_record(buffer, position, end)
         if check_crc and (crc := head[2]) and crc32(bodies[body_at:body_end]) & CRC_MASK != crc:
             raise BadRecord(position, f"body CRC differs from the stored {crc:#010x}")
         if base is not None and head[6] != base + position:
@@ -332,11 +332,11 @@ def _longer_head(buffer: Buffer, position: int, end: int) -> tuple[Head, int]:
     """The head of a record with IPv6 hosts, and where its body begins."""
     layout = head_of(buffer[position + HOST_BITS_POSITION])
     if position + layout.size > end:
-        raise _bad_record(buffer, position, end)
+        raise bad_record(buffer, position, end)
     return layout.unpack_from(buffer, position), position + layout.size
 
 
-def _bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
+def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
     """Why the bytes from ``position`` to ``end`` do not begin with a whole record."""
     left = end - position
     if left < FIXED_BYTES:
@@ -388,7 +388,7 @@ def decode_one(
     buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
     span = next(iter_spans(buffer, position, limit, check_crc=check_crc), None)
     if span is None:
-        raise _bad_record(buffer, position, position)
+        raise bad_record(buffer, position, position)
     return record_of(buffer, span)
 
 

@@ -23,12 +23,14 @@ from cometmq.message.record import (
     MAGIC_V1,
     MAGIC_V2,
     PREFIX,
+    bad_record,
     head_part,
     iter_sizes,
 )
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
 #: Before the magic number.
 _SIZE_BYTES = 4
@@ -67,13 +69,24 @@ def find_places(
     """The records of ``data`` from byte ``start`` up to ``stop``; its first byte has physical
     offset ``base``, None where the records are not neighbours in the log.
 
-    Only sizes are looked at: whoever reads the records (records.py) finds the first that is none.
+    Only sizes are looked at: whoever reads the records (columns.py) finds the first that is none.
     """
     end = len(data) if stop is None else stop
     if end - start < FIXED_BYTES:
         return Places(np.empty(0, np.int64), start)
     raw = np.frombuffer(data, np.uint8)[:end]
     return Places(*_lockstep(raw, _seeds(data, base, start, end), end))
+
+
+def all_places(data: bytes) -> Ints:
+    """Where each record of a block of whole records begins, by their sizes alone.
+
+    Raises BadRecord where the chain of sizes ends before the block does.
+    """
+    places = find_places(data, None)
+    if places.stop != len(data):
+        raise bad_record(data, places.stop, len(data))
+    return places.starts
 
 
 def _seeds(data: bytes | bytearray, base: int | None, start: int, end: int) -> Ints:

@@ -113,8 +113,8 @@ def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
 def _rows(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
     columns = chunk.columns
     found = np.empty(len(columns), _ROW)
-    found["topic"], found["queue"] = derived.topics, columns.queue_ids
-    found["offset"] = columns.queue_offsets
+    found["topic"], found["queue"] = derived.topics, columns.number("queue_id")
+    found["offset"] = columns.number("queue_offset")
     found["entry"]["physical"] = columns.starts + chunk.base
     found["entry"]["size"] = columns.sizes
     found["entry"]["tag_code"] = derived.tag_codes
@@ -127,7 +127,7 @@ def _keys(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
     found = np.empty(len(derived.key_rows), _KEY)
     found["hash"] = derived.key_hashes
     found["physical"] = columns.starts[derived.key_rows] + chunk.base
-    found["store_ms"] = columns.store_ms[derived.key_rows]
+    found["store_ms"] = columns.number("store_ms")[derived.key_rows]
     return found
 
 

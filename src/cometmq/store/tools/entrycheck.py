@@ -17,7 +17,7 @@ from cometmq.store.layout import HOLE_SIZE
 from cometmq.store.tools.digest import mix_entries
 from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.queues import Run, read_entries, written_entries
-from cometmq.store.tools.records import text_code
+from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -126,11 +126,12 @@ class EntryCheck:
 
     def _note_lonely(self, chunk: Chunk, derived: Derived, names: list[str], rows: Ints) -> None:
         columns = chunk.columns
-        keys = derived.topics[rows] << 32 | columns.queue_ids[rows] & 0xFFFF_FFFF
+        queue_ids, queue_offsets = columns.number("queue_id"), columns.number("queue_offset")
+        keys = derived.topics[rows] << 32 | queue_ids[rows] & 0xFFFF_FFFF
         for key in np.unique(keys):
             own = rows[keys == key]
-            topic, queue_id = names[int(derived.topics[own[0]])], int(columns.queue_ids[own[0]])
-            offsets, places = columns.queue_offsets[own], columns.starts[own] + chunk.base
+            topic, queue_id = names[int(derived.topics[own[0]])], int(queue_ids[own[0]])
+            offsets, places = queue_offsets[own], columns.starts[own] + chunk.base
             queue = self._queue(topic, queue_id)
             if queue is None:
                 self._add_lonely(topic, queue_id, Why.NO_QUEUE, offsets, places)

@@ -184,7 +184,7 @@ def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
     last_ms, records = -1, 0
     for chunk in walk:
-        last_ms = int(chunk.columns.store_ms[-1])
+        last_ms = int(chunk.columns.number("store_ms")[-1])
         records += len(chunk.columns)
     return walk.end, last_ms, records
 

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from cometmq.message.columns import Columns, read_columns
 from cometmq.message.record import (
     BLANK_BYTES,
     CRC_MASK,
@@ -27,7 +28,6 @@ from cometmq.message.record import (
 from cometmq.message.walk import Bytes, find_places, is_blank, next_record, problem_at
 from cometmq.store.seals import BLOCK_BYTES, sums_of
 from cometmq.store.tools.properties import PADDING_BYTES
-from cometmq.store.tools.records import Columns, read_columns
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files, ReadOnlyFiles
@@ -37,7 +37,6 @@ PIECE_BYTES = 256 * BLOCK_BYTES
 _READ_BYTES = 8 * BLOCK_BYTES
 #: What is read of a record before its size is known.
 _HEAD_BYTES = 1 << 16
-_LENGTHS = "the lengths inside do not add up to its size"
 _CUT_OFF = "it is cut off by the end of the file"
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
@@ -71,15 +70,15 @@ class Chunk:
         view = self.raw.data
         columns = self.columns
         bad: list[int] = []
-        for row, (at, size, crc) in enumerate(
+        for row, (at, end, crc) in enumerate(
             zip(
-                columns.body_at.tolist(),
-                columns.body_bytes.tolist(),
-                columns.crcs.tolist(),
+                columns.body_starts.tolist(),
+                columns.body_ends.tolist(),
+                columns.number("body_crc").tolist(),
                 strict=True,
             )
         ):
-            if crc and crc32(view[at : at + size]) & CRC_MASK != crc:
+            if crc and crc32(view[at:end]) & CRC_MASK != crc:
                 bad.append(row)
         return bad
 
@@ -181,7 +180,7 @@ class LogWalk:
                 if self._lost >= 0:
                     return position
             places = find_places(data, start, position - start, filled)
-            columns = read_columns(raw[:filled], places.starts, start)
+            columns, problem = read_columns(raw[:filled], places.starts, start)
             if len(columns):
                 yield Chunk(raw, start, columns)
             cut = len(columns) < len(places.starts)
@@ -189,9 +188,8 @@ class LogWalk:
             position = start + place
             if self._is_closed(start, filled, position):
                 return position
-            problem = _LENGTHS if cut else ""
-            if filled - place >= FIXED_BYTES:
-                problem = problem_at(data, place, start) or problem
+            if not problem and filled - place >= FIXED_BYTES:
+                problem = problem_at(data, place, start)
             if not problem and not is_last and self._may_go_on(place, filled):
                 return position
             self._lost, self._problem = position, problem or _CUT_OFF

@@ -16,7 +16,7 @@ import numpy as np
 from cometmq.message.walk import Ints, numbers
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, file_name
 from cometmq.store.tools.digest import Digest, add_parts, mix_entries
-from cometmq.store.tools.records import text_code
+from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
