@@ -295,8 +295,7 @@ def iter_spans(
     the first bytes that are no whole record, or not a right one.
     """
     end = len(buffer) if end is None else end
-    # Slices of bytes are what is wanted in the end; those of anything larger are views.
-    bodies = buffer if isinstance(buffer, bytes) else memoryview(buffer)
+    view = memoryview(buffer)
     unpack, head_bytes, last = HEAD.unpack_from, HEAD.size, end - FIXED_BYTES
     while position < end:
         if position > last:
@@ -320,7 +319,7 @@ def iter_spans(
             or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop
         ):
             raise bad_record(buffer, position, end)
-        if check_crc and (crc := head[2]) and crc32(bodies[body_at:body_end]) & CRC_MASK != crc:
+        if check_crc and (crc := head[2]) and crc32(view[body_at:body_end]) & CRC_MASK != crc:
             raise BadRecord(position, f"body CRC differs from the stored {crc:#010x}")
         if base is not None and head[6] != base + position:
             raise BadRecord(position, f"it carries physical offset {head[6]}")

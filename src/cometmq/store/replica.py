@@ -22,6 +22,7 @@ Nothing else may append to a store that is a copy.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import MessageIllegal, StoreError
@@ -33,7 +34,6 @@ from cometmq.store.resident import is_recent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cometmq.message.record import Head
     from cometmq.store.dispatch import Dispatched
     from cometmq.store.engine import MessageStore
 
@@ -350,12 +350,25 @@ class Replica:
     ) -> int:
         """The same for a part of ``view`` that lies in one file. Raises BadRecord where what is no
         whole record begins."""
-        for at, head, _, _, topic_at, topic_end in iter_spans(
-            view, *part, base=base, check_crc=not trusted
-        ):
-            if rows is not None:
-                topic = str(view[topic_at:topic_end], "utf-8", "replace")
-                self._add(rows, topic, head, bytes(view[topic_end + 2 : at + head[0]]))
+        spans = iter_spans(view, *part, base=base, check_crc=not trusted)
+        if rows is None:
+            deque(spans, maxlen=0)
+            return part[1]
+        store = self._store
+        for at, head, _, _, topic_at, topic_end in spans:
+            (
+                size, _, _, queue_id, _, queue_offset, phys, sys_flag, _, _, store_ms, _, _, _, _,
+            ) = head  # fmt: skip
+            topic = str(view[topic_at:topic_end], "utf-8", "replace")
+            try:
+                queue = store.queue(topic, queue_id)
+            except MessageIllegal:
+                # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
+                continue
+            slot = queue_offset if takes_queue_slot(sys_flag) else -1
+            properties = bytes(view[topic_end + 2 : at + size])
+            code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
+            rows.append((queue, slot, phys, size, code, store_ms, keys))
         return part[1]
 
     def _blank_bytes(self, view: memoryview, at: int, base: int, problem: str) -> int:
@@ -378,17 +391,3 @@ class Replica:
         if magic != MAGIC_BLANK:
             raise BadCopy(base + at, problem)
         return int(size)
-
-    def _add(self, rows: list[Dispatched], topic: str, head: Head, properties: bytes) -> None:
-        (
-            size, _, _, queue_id, _, queue_offset, phys, sys_flag, _, _, store_ms, _, _, _, _,
-        ) = head  # fmt: skip
-        store = self._store
-        try:
-            queue = store.queue(topic, queue_id)
-        except MessageIllegal:
-            # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
-            return
-        slot = queue_offset if takes_queue_slot(sys_flag) else -1
-        code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
-        rows.append((queue, slot, phys, size, code, store_ms, keys))
