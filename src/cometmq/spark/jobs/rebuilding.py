@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cometmq.message.flags import TransactionType
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.indexfile import ENTRY_BYTES, HEADER, file_bytes
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.logfile import LogWalk
 from cometmq.store.tools.properties import Topics, derive
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logfile import Chunk, Gap
     from cometmq.store.tools.properties import Derived
 
-ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 _ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
 _KEY: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("store_ms", "<i8")])
 _INDEX_ENTRY: Final = np.dtype(
@@ -250,4 +250,3 @@ def _load(shares: tuple[Share, ...]) -> npt.NDArray[np.void]:
 
 
 assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
-assert ENTRY.itemsize == QUEUE_ENTRY_BYTES

@@ -286,14 +286,10 @@ def _shape_of(text: bytes, padded: int) -> _Shape | None:
     """The shape of one property text; None when its hashes cannot be computed by the column."""
     fixed = np.zeros(padded, np.uint8)
     values: dict[bytes, tuple[int, int]] = {}
-    position = 0
-    for segment in text.split(b"\x02"):
-        stop = position + len(segment)
-        name, mark, value = segment.partition(b"\x01")
-        fixed[position : stop - len(value) if mark else stop] = 0xFF
-        if name and value:
-            values[name] = (stop - len(value), stop)
-        position = stop + 1
+    fixed[: len(text)] = 0xFF
+    for name, start, stop in props.iter_pairs(text):
+        fixed[start:stop] = 0
+        values[name] = (start, stop)
     fixed[[at for at, byte in enumerate(text) if byte < 3]] = 0xFF
     tokens, hashed = np.zeros_like(fixed), np.zeros_like(fixed)
     start, end = values.get(_KEYS, (0, 0))

@@ -28,8 +28,9 @@ from cometmq.message.record import (
     properties_of,
 )
 from cometmq.message.walk import Bytes, Ints, numbers, window
+from cometmq.store.layout import QUEUE_ENTRY_COLUMNS
 
-_ENTRY: Final = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 #: Of a record with IPv4 hosts. Behind the body stand the topic, with its length in one byte, and
 #: the properties, with theirs in two.
 _BODY_LENGTH_AT: Final = POSITIONS["body_bytes"]
@@ -103,7 +104,7 @@ class RecordMap:
 
     def _records(self, entries: npt.NDArray[np.void]) -> _Records | None:
         """Where the records of queue entries are; None when the file has not all of them."""
-        sizes, offsets = numbers(entries["size"]), numbers(entries["place"])
+        sizes, offsets = numbers(entries["size"]), numbers(entries["physical"])
         starts = offsets - self._base
         if starts.min() < 0 or sizes.min() < FIXED_BYTES:
             return None
