@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.filter.stored import Matches, matching, stored_properties, texts_at
-from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack
+from cometmq.filter.stored import Matches, matching, texts_at
+from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack, properties_of
 
 HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
 
@@ -27,12 +27,12 @@ def test_properties_are_found_behind_any_hosts() -> None:
     for born in HOSTS:
         for stored in HOSTS:
             raw = record(b"a\x01b", born=born, stored=stored)
-            assert bytes(stored_properties(memoryview(b"xx" + raw), 2, len(raw))) == b"a\x01b"
+            assert bytes(properties_of(memoryview(b"xx" + raw), 2, len(raw))) == b"a\x01b"
 
 
 def test_properties_of_a_record_with_a_long_topic_length() -> None:
     raw = v2(record(b"a\x01b"))
-    assert bytes(stored_properties(memoryview(raw), 0, len(raw))) == b"a\x01b"
+    assert bytes(properties_of(memoryview(raw), 0, len(raw))) == b"a\x01b"
 
 
 def test_what_matches_is_joined_and_counted() -> None:

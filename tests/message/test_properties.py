@@ -59,9 +59,10 @@ def test_lone_surrogate_is_written_as_java_writes_it() -> None:
 
 
 def test_without_takes_out_every_pair_of_a_name() -> None:
-    raw = b"WAIT\x01true\x02A\x01WAIT\x02WAIT\x01x"
-    assert props.without(raw, b"WAIT") == b"A\x01WAIT"
-    assert props.without(raw, b"NONE") is raw
+    text = "WAIT\x01true\x02A\x01WAIT\x02B\x01b\x02WAIT\x01x"
+    assert props.without(text, "WAIT") == "A\x01WAIT\x02B\x01b"
+    assert props.without(text, "WAIT", "B") == "A\x01WAIT"
+    assert props.without(text, "NONE") == text
 
 
 def test_joined_puts_one_separator() -> None:

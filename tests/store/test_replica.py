@@ -312,7 +312,7 @@ def test_a_transfer_for_another_place_is_refused(tmp_path: Path) -> None:
     fill(master, 20)
     first = put(master, body=b"more")[0]
     master.commit()
-    with pytest.raises(BadCopy, match=f"of physical offset {first}"):
+    with pytest.raises(BadCopy, match=f"carries physical offset {first}"):
         Replica(slave).take(log_bytes(master, first, master.written_offset))
 
 

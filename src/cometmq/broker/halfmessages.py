@@ -14,7 +14,6 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.propertytext import without
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC
 
@@ -161,7 +160,7 @@ def prepared(text: str, topic: str, queue_id: int) -> str:
     A delay is taken out, as clients do: the commit decides when the message is there.
     """
     if props.DELAY in text or props.REAL_TOPIC in text or props.REAL_QID in text:
-        text = without(text, props.DELAY, props.REAL_TOPIC, props.REAL_QID)
+        text = props.without(text, props.DELAY, props.REAL_TOPIC, props.REAL_QID)
     place = f"{props.REAL_TOPIC}\x01{topic}\x02{props.REAL_QID}\x01{queue_id}"
     return f"{text}\x02{place}" if text else place
 

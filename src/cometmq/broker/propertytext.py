@@ -6,8 +6,8 @@ from typing import Final
 
 from cometmq.message import properties as props
 
-_WAIT_TRUE: Final = "WAIT\x01true"
-_SEPARATOR: Final = "\x02"
+_WAIT_TRUE: Final = f"{props.WAIT}{props.NAME_VALUE_SEPARATOR}true"
+_SEPARATOR: Final = props.PROPERTY_SEPARATOR
 _ID_MARK: Final = props.UNIQ_KEY + props.NAME_VALUE_SEPARATOR
 _WAIT_LAST: Final = _SEPARATOR + _WAIT_TRUE
 _WAIT_BETWEEN: Final = _WAIT_LAST + _SEPARATOR
@@ -37,11 +37,4 @@ def has_own_ids(body: bytes) -> bool:
 def without_id(text: str) -> str:
     """The property text without a unique key: RocketMQ 5's client gives one to the batch too, which
     would take the place of each message's own."""
-    return without(text, props.UNIQ_KEY)
-
-
-def without(text: str, *names: str) -> str:
-    """The property text without the pairs of these names."""
-    marks = tuple([name + props.NAME_VALUE_SEPARATOR for name in names])
-    pairs = text.split(_SEPARATOR)
-    return _SEPARATOR.join([pair for pair in pairs if not pair.startswith(marks)])
+    return props.without(text, props.UNIQ_KEY)

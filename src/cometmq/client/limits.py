@@ -128,7 +128,8 @@ def _check_property(name: str, value: str) -> None:
         raise MessageIllegal(f"property name {name!r} is reserved: choose another")
     if not name or not value:
         raise MessageIllegal(f"property {name!r} = {value!r}: neither may be empty")
-    if any(sign in name or sign in value for sign in "\x01\x02"):
+    signs = properties.NAME_VALUE_SEPARATOR, properties.PROPERTY_SEPARATOR
+    if any(sign in name or sign in value for sign in signs):
         raise MessageIllegal(f"property {name!r} holds a control character that parts properties")
 
 

@@ -76,7 +76,8 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     def with_properties(self, more: Mapping[str, str]) -> Packed:
         """The same request with further properties. Raises MessageIllegal when they are too
         long."""
-        text = f"{self.properties}\x02{properties.encode_text(more)}"
+        separator = properties.PROPERTY_SEPARATOR
+        text = f"{self.properties}{separator}{properties.encode_text(more)}"
         return msgspec.structs.replace(self, properties=check_property_size(text))
 
     def prepared(self, group: str) -> Packed:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from cometmq.message.properties import marker
+
 if TYPE_CHECKING:
     from cometmq.message.record import Buffer
 
@@ -69,7 +71,7 @@ def column(name: bytes) -> Callable[[Batch], list[bytes]]:
     """A function that gives each message's value of the property; empty where it has none."""
     find_once = _once(name, b"[^\x02\xff]+")
     find_last = re.compile(
-        b"\xff(?=\x02)(?:[^\xff]*" + re.escape(_marker(name)) + b"([^\x02\xff]+))?"
+        b"\xff(?=\x02)(?:[^\xff]*" + re.escape(marker(name)) + b"([^\x02\xff]+))?"
     ).findall
     return lambda batch: find_once(batch) or find_last(batch.joined)
 
@@ -89,16 +91,12 @@ def digits_column(name: bytes) -> Callable[[Batch], list[bytes]]:
 def _once(name: bytes, value: bytes) -> Callable[[Batch], list[bytes]]:
     """A property that every message has once, with such a value; nothing when one has not. Half the
     work of a look for the last of equal names at every message."""
-    marker = _marker(name)
-    find = re.compile(re.escape(marker) + b"(" + value + b")[^\xff]*").findall
+    mark = marker(name)
+    find = re.compile(re.escape(mark) + b"(" + value + b")[^\xff]*").findall
 
     def values(batch: Batch) -> list[bytes]:
         joined, size = batch.joined, batch.size
         found = find(joined)
-        return found if len(found) == size == joined.count(marker) else []
+        return found if len(found) == size == joined.count(mark) else []
 
     return values
-
-
-def _marker(name: bytes) -> bytes:
-    return b"\x02" + name + b"\x01"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.filter.columns import CODEC
 from cometmq.filter.sqltext import All, Any, Compare, Constant, Node, OneOf, Property, Search
+from cometmq.message.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 #: To look for more of them costs as much as to evaluate the expression.
 MAX_PIECES: Final = 4
-_MARK: Final = "\x01"
-_ENDS: Final = "\x01\x02"
+_SEPARATORS: Final = {NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR}
 
 
 class Pieces(NamedTuple):
@@ -55,7 +55,7 @@ class Pieces(NamedTuple):
         if not self.name:
             return False
         joined, size = batch.joined, batch.size
-        if joined.count((self.name + _MARK).encode()) != size:
+        if joined.count((self.name + NAME_VALUE_SEPARATOR).encode()) != size:
             return False
         wholes = (b"\x02%b\x02" % piece.encode(CODEC) for piece in self.texts)
         return sum(map(joined.count, wholes)) == size
@@ -82,7 +82,7 @@ def pieces_of(node: Node) -> Pieces | None:
 
 
 def _values(name: str, texts: Sequence[str]) -> Pieces | None:
-    if len(texts) > MAX_PIECES or any(not text or set(text) & set(_ENDS) for text in texts):
+    if len(texts) > MAX_PIECES or any(not text or set(text) & _SEPARATORS for text in texts):
         return None
     return Pieces(tuple(_piece(name, text) for text in texts), name)
 
@@ -93,4 +93,4 @@ def _any(found: Sequence[Pieces | None]) -> Pieces | None:
 
 
 def _piece(name: str, text: str) -> str:
-    return (name + _MARK + text).encode().decode(CODEC)
+    return (name + NAME_VALUE_SEPARATOR + text).encode().decode(CODEC)

@@ -11,7 +11,7 @@ from cometmq.message import properties as props
 from cometmq.message.compression import decompress
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import encode_offset_id, unpack_host
-from cometmq.message.record import fields_at
+from cometmq.message.record import iter_spans
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
@@ -168,22 +168,22 @@ def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]
     Raises BadRecord at the first bytes that are no record, and for a body that cannot be unpacked.
     """
     found: list[StoredMessage] = []
-    at, end = 0, len(buffer)
-    while at < end:
+    for at, head, body_at, body_end, topic_at, topic_end in iter_spans(buffer):
         (
-            size, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host,
-            store_ms, store_host, reconsume_times, prepared_offset, body, topic, properties,
-        ) = fields_at(buffer, at, end)  # fmt: skip
+            size, _, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host,
+            store_ms, store_host, reconsume_times, prepared_offset, _,
+        ) = head  # fmt: skip
+        body = buffer[body_at:body_end]
         if sys_flag & COMPRESSED:
             body = decompress(body, sys_flag)
         found.append(
             StoredMessage(
-                topic, queue_id, queue_offset, physical_offset, body, props.decode(properties),
-                flag, sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times,
+                str(buffer[topic_at:topic_end], "utf-8", "replace"), queue_id, queue_offset,
+                physical_offset, body, props.decode(buffer[topic_end + 2 : at + size]), flag,
+                sys_flag, born_ms, born_host, store_ms, store_host, reconsume_times,
                 prepared_offset, size, broker_name,
             )
         )  # fmt: skip
-        at += size
     return found
 
 

@@ -5,11 +5,14 @@
 A trailing ``\\x02`` is read (the C++ and the older Java clients write one) and never written. Order
 means nothing. A pair whose name or value is empty is dropped, and the last of two equal names wins
 (upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
+
+Readers of one text stand here. Those of many texts at once read the same: filter/columns.py finds
+a property in all of them, spark/decode/properties.py makes columns of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -95,37 +98,42 @@ def decode(raw: bytes | memoryview) -> dict[str, str]:
     return decode_text(str(raw, "utf-8", "replace"))
 
 
+def marker(name: bytes) -> bytes:
+    """What stands before the value of a name, anywhere but at the begin of a text."""
+    return b"\x02" + name + b"\x01"
+
+
 def find(raw: bytes, name: bytes) -> bytes | None:
     """The value of ``name`` without decoding the others; None when it has none."""
-    return _find(raw, b"\x02" + name + b"\x01")
-
-
-def finder(name: bytes) -> Callable[[bytes], bytes | None]:
-    """:func:`find` for one name and many texts."""
-    marker = b"\x02" + name + b"\x01"
-    return lambda raw: _find(raw, marker)
-
-
-def _find(raw: bytes, marker: bytes) -> bytes | None:
-    at = raw.rfind(marker)
+    mark = marker(name)
+    at = raw.rfind(mark)
     while at >= 0:
-        start = at + len(marker)
+        start = at + len(mark)
         end = raw.find(b"\x02", start)
         value = raw[start:] if end < 0 else raw[start:end]
         if value:
             return value
-        at = raw.rfind(marker, 0, at + len(marker) - 1)
-    if raw.startswith(marker[1:]):
-        return raw[len(marker) - 1 :].partition(b"\x02")[0] or None
+        at = raw.rfind(mark, 0, at + len(mark) - 1)
+    if raw.startswith(mark[1:]):
+        return raw[len(mark) - 1 :].partition(b"\x02")[0] or None
     return None
 
 
-def without(raw: bytes, name: bytes) -> bytes:
-    """``raw`` with every pair called ``name`` taken out."""
-    marker = name + b"\x01"
-    if marker not in raw:
-        return raw
-    return b"\x02".join([pair for pair in raw.split(b"\x02") if not pair.startswith(marker)])
+def iter_pairs(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name of each pair with a name and a value, and where its value begins and ends."""
+    position = 0
+    for segment in raw.split(b"\x02"):
+        name, _, value = segment.partition(b"\x01")
+        position += len(segment)
+        if name and value:
+            yield name, position - len(value), position
+        position += 1
+
+
+def without(text: str, *names: str) -> str:
+    """A property text without the pairs of these names."""
+    marks = tuple([name + NAME_VALUE_SEPARATOR for name in names])
+    return "\x02".join([pair for pair in text.split("\x02") if not pair.startswith(marks)])
 
 
 def joined(own: bytes, more: bytes) -> bytes:

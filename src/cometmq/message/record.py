@@ -22,13 +22,18 @@
 All integers are big-endian (upstream: MessageDecoder.java, CommitLog.java). V2 is read and never
 written, because a 4.9 broker stops its recovery there. A blank is 8 bytes, the room left in the
 file and its magic, and says that the log goes on in the next file.
+
+This module is the one place that knows this. What reads some fields of a head takes its layout from
+:func:`head_part` or a position. :func:`iter_spans` walks records that stand one behind the other
+and checks them, :func:`iter_sizes` only follows their sizes. With numpy, walk.py does the second
+for hundreds of places at a time, and columns.py the first for all records of a buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
-from typing import TypeAlias
+from struct import Struct, calcsize
+from typing import Final, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -40,28 +45,72 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
 CRC_MASK = 0x7FFFFFFF
+MAGIC_START: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+"""What the magic numbers of both versions begin with."""
 
 BLANK = Struct(">II")
 BLANK_BYTES = BLANK.size
 PREFIX = Struct(">II")
 """Total size and magic: enough to walk a log."""
 
-HEAD = Struct(">IIIiiqqiq8sq8siqi")
-"""Everything before the body of a record with IPv4 hosts."""
+HEAD_FIELDS: Final = (
+    ("size_bytes", "I"),
+    ("magic", "I"),
+    ("body_crc", "I"),
+    ("queue_id", "i"),
+    ("flag", "i"),
+    ("queue_offset", "q"),
+    ("physical_offset", "q"),
+    ("sys_flag", "i"),
+    ("born_ms", "q"),
+    ("born_host", "8s"),
+    ("store_ms", "q"),
+    ("store_host", "8s"),
+    ("reconsume_times", "i"),
+    ("prepared_offset", "q"),
+    ("body_bytes", "i"),
+)
+"""Everything before the body of a record with IPv4 hosts; kinds are those of ``struct``."""
 
-_HEAD_BORN_V6 = Struct(">IIIiiqqiq20sq8siqi")
-_HEAD_STORE_V6 = Struct(">IIIiiqqiq8sq20siqi")
-_HEAD_BOTH_V6 = Struct(">IIIiiqqiq20sq20siqi")
-_HEADS = (HEAD, _HEAD_BORN_V6, _HEAD_STORE_V6, _HEAD_BOTH_V6)
-_HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+_KINDS: Final = dict(HEAD_FIELDS)
+_COLUMN_KINDS: Final = {"I": ">u4", "i": ">i4", "q": ">i8", "8s": ">i8"}
+HEAD_COLUMNS: Final = [(name, _COLUMN_KINDS[kind]) for name, kind in HEAD_FIELDS]
+"""The same for ``numpy.dtype``."""
+
+#: Where fields stand that are read without the rest of a record. Those behind a host stand
+#: LONGER_HOST_BYTES further for each IPv6 host before them.
+POSITIONS: Final = {
+    name: calcsize(">" + "".join([*_KINDS.values()][:number])) for number, name in enumerate(_KINDS)
+}
+MAGIC_POSITION: Final = POSITIONS["magic"]
+QUEUE_OFFSET_POSITION: Final = POSITIONS["queue_offset"]
+PHYSICAL_OFFSET_POSITION: Final = POSITIONS["physical_offset"]
+SYS_FLAG_POSITION: Final = POSITIONS["sys_flag"]
+HOST_BITS_POSITION: Final = SYS_FLAG_POSITION + 3
+"""The byte of sysFlag that says how long the hosts are."""
+BORN_HOST_POSITION: Final = POSITIONS["born_host"]
+STORE_MS_POSITION: Final = POSITIONS["store_ms"]
+
+HOST_BYTES: Final = 8
+LONGER_HOST_BYTES: Final = 12
+"""So much more an IPv6 host takes than an IPv4 one."""
+HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+
+
+def _head(*longer: str) -> Struct:
+    return Struct(">" + "".join("20s" if name in longer else kind for name, kind in HEAD_FIELDS))
+
+
+HEAD = _head()
+"""Everything before the body of a record with IPv4 hosts."""
+_HEADS = (HEAD, _head("born_host"), _head("store_host"), _head("born_host", "store_host"))
 
 _PROPERTIES_LENGTH = Struct(">H")
-#: Where fields stand that are read without the rest of a record.
-MAGIC_POSITION = 4
-QUEUE_OFFSET_POSITION = 20
-PHYSICAL_OFFSET_POSITION = 28
-SYS_FLAG_POSITION = 36
-_HOST_BITS_POSITION = SYS_FLAG_POSITION + 3
+#: What stands before a body: its length. Store time, before the host that may be longer.
+_BODY_LENGTH = Struct(">i")
+_STORE_MS = Struct(">q")
+STORE_MS_BYTES: Final = STORE_MS_POSITION + LONGER_HOST_BYTES + _STORE_MS.size
+"""So many bytes of a record surely hold its store time."""
 
 FIXED_BYTES = HEAD.size + 3
 """Size of a record with IPv4 hosts and empty body, topic and properties."""
@@ -69,7 +118,21 @@ FIXED_BYTES = HEAD.size + 3
 MAX_TOPIC_BYTES = 127
 MAX_PROPERTIES_BYTES = 32_767
 
+#: Topic and properties with their lengths, in a record of either magic.
+_TAIL_BYTES_MAX = 2 + 0xFFFF + 2 + MAX_PROPERTIES_BYTES
+
 Buffer = bytes | bytearray | memoryview
+
+
+def head_part(*names: str) -> Struct:
+    """These fields of the head of a record with IPv4 hosts, in their order there. It ends with the
+    last of them."""
+    parts: list[str] = []
+    at = 0
+    for name in names:
+        parts.append(f"{POSITIONS[name] - at}x{_KINDS[name]}")
+        at = POSITIONS[name] + calcsize(">" + _KINDS[name])
+    return Struct(">" + "".join(parts))
 
 
 class BadRecord(CometError):
@@ -102,9 +165,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
 
 
-Fields: TypeAlias = tuple[
-    int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, bytes, str, bytes
+Head: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int
 ]
+"""What HEAD_FIELDS says."""
+
+Span: TypeAlias = tuple[int, Head, int, int, int, int]
+"""Where a record begins, its head, where its body begins and ends, and where its topic does. The
+properties begin two bytes behind the topic and end with the record."""
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
@@ -116,7 +184,39 @@ def host_flags(born_host: bytes, store_host: bytes) -> int:
 
 def head_of(sys_flag: int) -> Struct:
     """The layout of everything before the body, for a record with this sysFlag."""
-    return _HEADS[(sys_flag & _HOST_BITS) >> 4]
+    return _HEADS[(sys_flag & HOST_BITS) >> 4]
+
+
+def store_ms_of(head: Buffer) -> int:
+    """The store time of the record that begins with STORE_MS_BYTES or more of these bytes."""
+    longer = LONGER_HOST_BYTES if head[HOST_BITS_POSITION] & BORN_HOST_V6 else 0
+    found: int = _STORE_MS.unpack_from(head, STORE_MS_POSITION + longer)[0]
+    return found
+
+
+def claimed_size(buffer: Buffer, at: int = 0) -> int:
+    """The size of the record that begins at a place, of which no more than the head need be there;
+    0 when the head is not there or contradicts itself."""
+    if len(buffer) - at < FIXED_BYTES:
+        return 0
+    size, magic = PREFIX.unpack_from(buffer, at)
+    head_bytes = head_of(buffer[at + HOST_BITS_POSITION]).size
+    if magic not in (MAGIC_V1, MAGIC_V2) or len(buffer) - at < head_bytes:
+        return 0
+    (body_bytes,) = _BODY_LENGTH.unpack_from(buffer, at + head_bytes - _BODY_LENGTH.size)
+    is_right = body_bytes >= 0 and 3 <= size - head_bytes - body_bytes <= _TAIL_BYTES_MAX
+    return int(size) if is_right else 0
+
+
+def properties_of(view: memoryview, at: int, size: int) -> memoryview:
+    """The property bytes of the record of ``size`` bytes at ``at``, which is believed."""
+    body_at = at + head_of(view[at + HOST_BITS_POSITION]).size
+    topic_at = body_at + _BODY_LENGTH.unpack_from(view, body_at - _BODY_LENGTH.size)[0]
+    if PREFIX.unpack_from(view, at)[1] == MAGIC_V2:
+        length_at = topic_at + 2 + (view[topic_at] << 8 | view[topic_at + 1])
+    else:
+        length_at = topic_at + 1 + view[topic_at]
+    return view[length_at + 2 : at + size]
 
 
 def topic_tail(topic: str) -> bytes:
@@ -135,7 +235,7 @@ def topic_tail(topic: str) -> bytes:
 def pack(record: Record) -> bytes:
     """The bytes of a record; its size, CRC and host bits are computed, not taken from it."""
     body, properties = record.body, record.properties
-    sys_flag = record.sys_flag & ~_HOST_BITS | host_flags(record.born_host, record.store_host)
+    sys_flag = record.sys_flag & ~HOST_BITS | host_flags(record.born_host, record.store_host)
     head = head_of(sys_flag)
     tail = topic_tail(record.topic)
     packed = head.pack(
@@ -164,73 +264,138 @@ def verify(body: Buffer, body_crc: int) -> bool:
     return body_crc == 0 or crc32(body) & CRC_MASK == body_crc
 
 
+def iter_sizes(
+    buffer: Buffer, position: int = 0, end: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Where records begin from ``position`` on and their sizes, by these sizes alone; up to the
+    first that does not end at or before ``end`` (default: the end)."""
+    end = len(buffer) if end is None else end
+    unpack = PREFIX.unpack_from
+    while position + FIXED_BYTES <= end:
+        size = unpack(buffer, position)[0]
+        if size < FIXED_BYTES or position + size > end:
+            return
+        yield position, size
+        position += size
+
+
+def iter_spans(
+    buffer: Buffer,
+    position: int = 0,
+    end: int | None = None,
+    *,
+    base: int | None = None,
+    check_crc: bool = True,
+) -> Iterator[Span]:
+    """The records that stand one behind the other from ``position`` to ``end`` (default: the end).
+
+    Lengths inside are checked against each other, so that no byte outside of a record is read; with
+    ``check_crc`` its body is compared with its CRC. With ``base``, the physical offset of the
+    buffer's first byte, each record must carry the offset at which it stands. Raises BadRecord at
+    the first bytes that are no whole record, or not a right one.
+    """
+    end = len(buffer) if end is None else end
+    view = memoryview(buffer)
+    unpack, head_bytes, last = HEAD.unpack_from, HEAD.size, end - FIXED_BYTES
+    while position < end:
+        if position > last:
+            raise bad_record(buffer, position, end)
+        head: Head = unpack(buffer, position)
+        body_at = position + head_bytes
+        if head[7] & HOST_BITS:
+            head, body_at = _longer_head(buffer, position, end)
+        stop, body_end = position + head[0], body_at + head[14]
+        if body_end < body_at or body_end + 3 > stop or stop > end:
+            raise bad_record(buffer, position, end)
+        topic_at = body_end + 1
+        topic_end = topic_at + buffer[body_end]
+        if head[1] != MAGIC_V1:
+            if head[1] != MAGIC_V2:
+                raise bad_record(buffer, position, end)
+            topic_at += 1
+            topic_end = topic_at + (buffer[body_end] << 8 | buffer[body_end + 1])
+        if (
+            topic_end + 2 > stop
+            or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop
+        ):
+            raise bad_record(buffer, position, end)
+        if check_crc and (crc := head[2]) and crc32(view[body_at:body_end]) & CRC_MASK != crc:
+            raise BadRecord(position, f"body CRC differs from the stored {crc:#010x}")
+        if base is not None and head[6] != base + position:
+            raise BadRecord(position, f"it carries physical offset {head[6]}")
+        yield position, head, body_at, body_end, topic_at, topic_end
+        position = stop
+
+
+def _longer_head(buffer: Buffer, position: int, end: int) -> tuple[Head, int]:
+    """The head of a record with IPv6 hosts, and where its body begins."""
+    layout = head_of(buffer[position + HOST_BITS_POSITION])
+    if position + layout.size > end:
+        raise bad_record(buffer, position, end)
+    return layout.unpack_from(buffer, position), position + layout.size
+
+
+def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
+    """Why the bytes from ``position`` to ``end`` do not begin with a whole record."""
+    left = end - position
+    if left < FIXED_BYTES:
+        return BadRecord(position, f"{left} bytes left, a record has at least {FIXED_BYTES}")
+    layout = head_of(buffer[position + HOST_BITS_POSITION])
+    if layout.size > left:
+        return BadRecord(position, f"{left} bytes left, its hosts alone need more")
+    size, magic, *_, body_bytes = layout.unpack_from(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return BadRecord(position, f"magic is {magic:#010x}")
+    if not FIXED_BYTES <= size <= left:
+        return BadRecord(position, f"size is {size}, {left} bytes are there")
+    topic_at = layout.size + body_bytes
+    if body_bytes < 0 or topic_at + 3 > size:
+        return BadRecord(position, f"body length is {body_bytes}")
+    length_bytes = 2 if magic == MAGIC_V2 else 1
+    length_at = position + topic_at
+    topic_bytes = int.from_bytes(buffer[length_at : length_at + length_bytes], "big")
+    properties_at = topic_at + length_bytes + topic_bytes + 2
+    if properties_at > size:
+        return BadRecord(position, f"topic length is {topic_bytes}")
+    length_at = position + properties_at - 2
+    properties_bytes = int.from_bytes(buffer[length_at : length_at + 2], "big")
+    return BadRecord(position, f"properties length is {properties_bytes}")
+
+
+def record_of(buffer: bytes | memoryview, span: Span) -> Record:
+    """The record at a place of a buffer."""
+    at, head, body_at, body_end, topic_at, topic_end = span
+    (
+        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
+        born_host, store_ms, store_host, reconsume_times, prepared_offset, _,
+    ) = head  # fmt: skip
+    return Record(
+        size, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
+        born_host, store_ms, store_host, reconsume_times, prepared_offset,
+        bytes(buffer[body_at:body_end]), str(buffer[topic_at:topic_end], "utf-8", "replace"),
+        bytes(buffer[topic_end + 2 : at + size]),
+    )  # fmt: skip
+
+
 def decode_one(
     buffer: Buffer, position: int = 0, limit: int | None = None, *, check_crc: bool = True
 ) -> Record:
     """The record at ``position``, which must end at or before ``limit`` (default: the end).
 
-    Lengths inside are checked against each other, so that no byte outside is read. Raises
-    BadRecord when the bytes are no whole record, or when ``check_crc`` finds another body.
+    Raises BadRecord when the bytes are no whole record, or when ``check_crc`` finds another body.
     """
-    end = len(buffer) if limit is None else limit
-    return Record(*fields_at(buffer, position, end, check_crc=check_crc))
-
-
-def fields_at(buffer: Buffer, position: int, end: int, *, check_crc: bool = True) -> Fields:
-    """The fields of a Record, in their order; see :func:`decode_one`."""
-    if end - position < FIXED_BYTES:
-        raise BadRecord(position, f"{end - position} bytes left, a record has at least 91")
-    head = _HEADS[(buffer[position + _HOST_BITS_POSITION] & _HOST_BITS) >> 4]
-    body_at = position + head.size
-    if body_at > end:
-        raise BadRecord(position, f"{end - position} bytes left, its hosts alone need more")
-    (
-        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
-        born_host, store_ms, store_host, reconsume_times, prepared_offset, body_bytes,
-    ) = head.unpack_from(buffer, position)  # fmt: skip
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        raise BadRecord(position, f"magic is {magic:#010x}")
-    stop = position + size
-    if size < FIXED_BYTES or stop > end:
-        raise BadRecord(position, f"size is {size}, {end - position} bytes are there")
-    topic_at = body_at + body_bytes
-    if body_bytes < 0 or topic_at + 3 > stop:
-        raise BadRecord(position, f"body length is {body_bytes}")
-    topic_bytes, name_at = buffer[topic_at], topic_at + 1
-    if magic == MAGIC_V2:
-        topic_bytes, name_at = topic_bytes << 8 | buffer[name_at], name_at + 1
-    length_at = name_at + topic_bytes
-    properties_at = length_at + 2
-    if properties_at > stop:
-        raise BadRecord(position, f"topic length is {topic_bytes}")
-    properties_bytes = buffer[length_at] << 8 | buffer[length_at + 1]
-    if properties_at + properties_bytes != stop:
-        raise BadRecord(position, f"properties length is {properties_bytes}")
-    body = bytes(buffer[body_at:topic_at])
-    if check_crc and not verify(body, body_crc):
-        raise BadRecord(position, f"body CRC differs from the stored {body_crc:#010x}")
-    topic = str(buffer[name_at:length_at], "utf-8", "replace")
-    return (
-        size, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
-        born_host, store_ms, store_host, reconsume_times, prepared_offset, body, topic,
-        bytes(buffer[properties_at:stop]),
-    )  # fmt: skip
+    buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
+    span = next(iter_spans(buffer, position, limit, check_crc=check_crc), None)
+    if span is None:
+        raise bad_record(buffer, position, position)
+    return record_of(buffer, span)
 
 
 def iter_decode(
     buffer: Buffer, base: int | None = None, *, check_crc: bool = True
 ) -> Iterator[Record]:
-    """Every record of a buffer of whole records, such as the body of a pull answer.
-
-    With ``base``, the physical offset of the buffer's first byte, each record must carry the
-    offset at which it stands. Raises BadRecord at the first bytes that are no record.
-    """
-    # Slices of bytes are what is wanted in the end; those of anything larger are views first.
+    """Every record of a buffer of whole records, such as the body of a pull answer; ``base`` and
+    BadRecord as in :func:`iter_spans`."""
     buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
-    position, end = 0, len(buffer)
-    while position < end:
-        record = decode_one(buffer, position, end, check_crc=check_crc)
-        if base is not None and record.physical_offset != base + position:
-            raise BadRecord(position, f"it carries physical offset {record.physical_offset}")
-        yield record
-        position += record.size_bytes
+    for span in iter_spans(buffer, base=base, check_crc=check_crc):
+        yield record_of(buffer, span)

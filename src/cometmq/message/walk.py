@@ -19,18 +19,22 @@ from numpy.lib.stride_tricks import as_strided
 from cometmq.message.record import (
     FIXED_BYTES,
     MAGIC_BLANK,
+    MAGIC_START,
     MAGIC_V1,
     MAGIC_V2,
-    PHYSICAL_OFFSET_POSITION,
     PREFIX,
+    bad_record,
+    head_part,
+    iter_sizes,
 )
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
-#: What the magic numbers of both versions begin with; the size before it takes four bytes.
-_MAGIC_START = (MAGIC_V1 >> 8).to_bytes(3, "big")
+#: Before the magic number.
 _SIZE_BYTES = 4
+_PLACE = head_part("size_bytes", "magic", "physical_offset")
 _SEED_TRIES = 4
 _SEED_BYTES_MIN = 1 << 12
 #: A step of all walks costs as much as finding ten seeds, at 512 bytes a record: what makes both
@@ -65,13 +69,24 @@ def find_places(
     """The records of ``data`` from byte ``start`` up to ``stop``; its first byte has physical
     offset ``base``, None where the records are not neighbours in the log.
 
-    Only sizes are looked at: whoever reads the records (records.py) finds the first that is none.
+    Only sizes are looked at: whoever reads the records (columns.py) finds the first that is none.
     """
     end = len(data) if stop is None else stop
     if end - start < FIXED_BYTES:
         return Places(np.empty(0, np.int64), start)
     raw = np.frombuffer(data, np.uint8)[:end]
     return Places(*_lockstep(raw, _seeds(data, base, start, end), end))
+
+
+def all_places(data: bytes) -> Ints:
+    """Where each record of a block of whole records begins, by their sizes alone.
+
+    Raises BadRecord where the chain of sizes ends before the block does.
+    """
+    places = find_places(data, None)
+    if places.stop != len(data):
+        raise bad_record(data, places.stop, len(data))
+    return places.starts
 
 
 def _seeds(data: bytes | bytearray, base: int | None, start: int, end: int) -> Ints:
@@ -97,7 +112,7 @@ def next_record(
     """
     at = start + _SIZE_BYTES
     for _ in range(tries):
-        at = data.find(_MAGIC_START, at, end)
+        at = data.find(MAGIC_START, at, end)
         place = at - _SIZE_BYTES
         if at < 0 or place + FIXED_BYTES > end:
             return -1
@@ -109,16 +124,12 @@ def next_record(
 
 def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | None) -> str:
     """Why no record can begin at a place that has room for the shortest; empty when one can."""
-    size, magic = PREFIX.unpack_from(data, place)
+    size, magic, offset = _PLACE.unpack_from(data, place)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return f"magic is {magic:#010x}"
     if size < FIXED_BYTES:
         return f"size is {size}"
-    if base is None:
-        return ""
-    at = place + PHYSICAL_OFFSET_POSITION
-    offset = int.from_bytes(data[at : at + 8], "big", signed=True)
-    if offset != base + place:
+    if base is not None and offset != base + place:
         return f"it carries physical offset {offset}"
     return ""
 
@@ -163,17 +174,6 @@ def _lockstep(raw: Bytes, seeds: Ints, end: int) -> tuple[Ints, int]:
         return starts, int(ended[-1])
     # A seed was none, or a size is damaged: from there on one step after the other.
     before = int(ended[short[0]])
-    others, stop = _one_by_one(raw, before, end)
-    return np.concatenate((starts[starts < before], others)), stop
-
-
-def _one_by_one(raw: Bytes, at: int, end: int) -> tuple[Ints, int]:
-    data = raw.data
-    found: list[int] = []
-    while end - at >= FIXED_BYTES:
-        size = PREFIX.unpack_from(data, at)[0]
-        if size < FIXED_BYTES or at + size > end:
-            break
-        found.append(at)
-        at += size
-    return np.array(found, np.int64), at
+    others = [*iter_sizes(raw.data, before, end)]
+    places = np.array([place for place, _ in others], np.int64)
+    return np.concatenate((starts[starts < before], places)), sum(others[-1]) if others else before

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cometmq.message.flags import BORN_HOST_V6
-from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2, PREFIX
+from cometmq.message.record import (
+    FIXED_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_MS_BYTES,
+    head_part,
+    store_ms_of,
+)
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.loading import load_ranges
 from cometmq.store.resident import bytes_at_once
@@ -19,8 +25,7 @@ if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.index import Index
 
-_STORE_TIME_POSITION = 56
-_HEAD_BYTES = 84
+_PLACE = head_part("size_bytes", "magic", "physical_offset")
 
 
 class IndexQuery(NamedTuple):
@@ -64,10 +69,8 @@ def record_size(head: memoryview | None, offset: int) -> int:
     """The size of the record whose first bytes are ``head``; 0 when it is none at ``offset``."""
     if head is None:
         return 0
-    size, magic = PREFIX.unpack_from(head)
-    if magic not in (MAGIC_V1, MAGIC_V2) or int.from_bytes(head[28:36], "big") != offset:
-        return 0
-    return int(size)
+    size, magic, physical_offset = _PLACE.unpack_from(head)
+    return int(size) if magic in (MAGIC_V1, MAGIC_V2) and physical_offset == offset else 0
 
 
 async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
@@ -77,11 +80,8 @@ async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int
     phys, size, _ = QUEUE_ENTRY.unpack(queue.read(offset, 1))
     if size == HOLE_SIZE:
         return -1
-    head = await bytes_at(log, phys, _HEAD_BYTES)
-    if not record_size(head, phys) or head is None:
-        return -1
-    at = _STORE_TIME_POSITION + (12 if head[39] & BORN_HOST_V6 else 0)
-    return int.from_bytes(head[at : at + 8], "big")
+    head = await bytes_at(log, phys, STORE_MS_BYTES)
+    return -1 if head is None or not record_size(head, phys) else store_ms_of(head)
 
 
 async def offset_by_time(log: CommitLog, queue: ConsumeQueue, store_ms: int, *, upper: bool) -> int:

@@ -11,10 +11,9 @@ import os.path
 from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from cometmq.message.record import MAGIC_V1, MAGIC_V2
+from cometmq.message.record import MAGIC_V1, MAGIC_V2, head_part
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_name
 from cometmq.store.scan import log_bytes
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from cometmq.store.queuetable import QueueTable
     from cometmq.store.segments import Segments
 
-#: Of a record: size, magic, queue id, queue offset, physical offset.
-_HEAD = Struct(">II4xi4xqq")
+_HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
 #: With more queues than this, one is looked at when it is first used.

@@ -13,13 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import accumulate, repeat
-from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
-from cometmq.message.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from cometmq.message.record import (
+    FIXED_BYTES,
+    HOST_BITS,
+    MAGIC_V1,
+    MAGIC_V2,
+    BadRecord,
+    head_of,
+    head_part,
+    iter_spans,
+)
 from cometmq.store.dispatch import row_of
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.scan import Scan, log_bytes
@@ -34,16 +41,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Size, magic, queue id, queue offset, physical offset, system flag; the length of the body, where
-#: both hosts are IPv4.
-_HEAD: Final = Struct(">iI4xi4xqqi44xi")
-#: Size, queue id, queue offset, physical offset.
-_BRIEF_HEAD: Final = Struct(">i8xi4xqq")
-_BODY_LENGTH: Final = Struct(">i")
-_BODY_LENGTH_AT: Final = _HEAD.size - _BODY_LENGTH.size
-_V6_MORE_BYTES: Final = 12
-_V6_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_SIZE: Final = Struct(">i")
+_HEAD: Final = head_part(
+    "size_bytes", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "body_bytes"
+)
+_SIZE: Final = head_part("size_bytes")
+_BRIEF_HEAD: Final = head_part("size_bytes", "queue_id", "queue_offset", "physical_offset")
 #: Larger than any record that a broker takes: a size over it is wrong.
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 #: How many entries on either side are asked where a record must lie between.
@@ -138,7 +140,7 @@ def _are_records(
         or queue_offsets != tuple(offsets)
         or found != tuple(map(len, chunks))
         or min(bodies) < 0
-        or any(map(_V6_BITS.__and__, flags))
+        or any(map(HOST_BITS.__and__, flags))
     ):
         return False
     tail, begin = queue.topic_tail, _HEAD.size
@@ -178,12 +180,12 @@ def _is_record(
     if found != size or queue_offset != offset or physical != place or queue_id != queue.queue_id:
         return False
     topic_at = at + _HEAD.size
-    if flag & _V6_BITS:
-        more = _V6_MORE_BYTES * (bool(flag & BORN_HOST_V6) + bool(flag & STORE_HOST_V6))
-        if at + _BODY_LENGTH_AT + more + _BODY_LENGTH.size > len(data):
+    if flag & HOST_BITS:
+        head = head_of(flag)
+        topic_at = at + head.size
+        if topic_at > len(data):
             return False
-        (body,) = _BODY_LENGTH.unpack_from(data, at + _BODY_LENGTH_AT + more)
-        topic_at += more
+        body = head.unpack_from(data, at)[-1]
     if not 0 <= body <= size:
         return False
     topic_at += body
@@ -217,20 +219,18 @@ def are_of_queue(queue: ConsumeQueue, first: int, stop: int, chunks: Sequence[me
     before ``stop``: what can be said where the entries are not at hand."""
     if queue.topic.startswith(_LIGHT_PREFIX):
         return True
-    unpack = _HEAD.unpack_from
-    for chunk in chunks:
-        at, end = 0, len(chunk)
-        while at < end:
-            try:
-                size, _, _, offset, place, _, _ = unpack(chunk, at)
-            except StructError:
-                return False
-            if not (first <= offset < stop and 0 < size <= end - at):
-                return False
-            if not _is_record(queue, offset, place, size, chunk, at):
-                return False
-            first = offset + 1
-            at += size
+    queue_id, topic = queue.queue_id, queue.topic_tail[1:]
+    try:
+        for chunk in chunks:
+            for _, head, _, _, topic_at, topic_end in iter_spans(chunk, check_crc=False):
+                offset = head[5]
+                if head[3] != queue_id or chunk[topic_at:topic_end] != topic:
+                    return False
+                if not first <= offset < stop:
+                    return False
+                first = offset + 1
+    except BadRecord:
+        return False
     return True
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import msgspec
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import PREFIX, QUEUE_OFFSET_POSITION
+from cometmq.message.record import QUEUE_OFFSET_POSITION, iter_sizes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
 from cometmq.store.queueproof import count_proven
@@ -485,7 +485,7 @@ def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
     bad = next((number for number, piece in enumerate(pieces) if piece.damage >= 0), -1)
     if bad >= 0:
         piece = pieces[bad]
-        sound = [size for _, size in _records(piece.view[: max(0, piece.damage - piece.start)])]
+        sound = [size for _, size in iter_sizes(piece.view[: max(0, piece.damage - piece.start)])]
         chunks[bad:] = [piece.view[: sum(sound)]] if sound else []
         if not chunks:
             raise damaged(piece)
@@ -495,24 +495,11 @@ def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
         result.status = ReadStatus.MESSAGE_WAS_REMOVING
         result.count = result.size_bytes = 0
         return
-    *_, (last, _) = _records(chunks[-1])
-    result.count = sum(1 for chunk in chunks for _ in _records(chunk))
+    *_, (last, _) = iter_sizes(chunks[-1])
+    result.count = sum(1 for chunk in chunks for _ in iter_sizes(chunk))
     result.size_bytes = sum(map(len, chunks))
     at = last + QUEUE_OFFSET_POSITION
     result.next_offset = int.from_bytes(chunks[-1][at : at + 8], "big") + 1
-
-
-def _records(chunk: memoryview) -> list[tuple[int, int]]:
-    """Place and size of each record that lies whole in a chunk."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    while at + PREFIX.size <= len(chunk):
-        size = PREFIX.unpack_from(chunk, at)[0]
-        if size <= 0 or at + size > len(chunk):
-            break
-        found.append((at, size))
-        at += size
-    return found
 
 
 def _nothing_found(scanned: int, removed: bool) -> ReadStatus:

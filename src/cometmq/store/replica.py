@@ -22,22 +22,12 @@ Nothing else may append to a store that is a copy.
 from __future__ import annotations
 
 import logging
-from struct import Struct
+from collections import deque
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
 from cometmq.core.errors import MessageIllegal, StoreError, anew
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6, takes_queue_slot
-from cometmq.message.record import (
-    CRC_MASK,
-    FIXED_BYTES,
-    HEAD,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    PREFIX,
-    BadRecord,
-    fields_at,
-)
+from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, iter_spans
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.resident import is_recent
 
@@ -49,11 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Of a record with IPv4 hosts: size, magic, CRC, queue id, queue offset, physical offset, sysFlag,
-#: store time, body length.
-_HEAD: Final = Struct(">IIIi4xqqi16xq20xI")
-_BODY_AT: Final = HEAD.size
-_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 #: So much at once comes from a master that has more of it.
 FLOOD_BYTES: Final = 96 << 10
 #: More than that is not taken unchecked: a stop waits for the check, about a second a GiB.
@@ -340,116 +325,69 @@ class Replica:
         ``rows``. What is ``trusted`` was checked before. Raises BadCopy."""
         view = memoryview(data)
         segments = self._store.log.segments
-        file_bytes, first = segments.file_bytes, segments.start
-        file_end = file_bytes - (base - first) % file_bytes
-        unpack, crc_of = _HEAD.unpack_from, crc32
+        file_bytes = segments.file_bytes
         at, end = 0, len(data)
-        last = end - FIXED_BYTES
-        while at <= last:
-            (
-                size, magic, crc, queue_id, queue_offset, phys, sys_flag, store_ms, body_bytes,
-            ) = unpack(data, at)  # fmt: skip
-            stop, topic_at = at + size, at + _BODY_AT + body_bytes
-            if stop > end and stop <= file_end and magic == MAGIC_V1:
-                return at
-            is_plain = (
-                magic == MAGIC_V1
-                and phys == base + at
-                and not sys_flag & _HOST_BITS
-                and stop <= file_end
-                and topic_at + 3 <= stop
-            )
-            if is_plain:
-                length_at = topic_at + 1 + data[topic_at]
-                is_plain = (
-                    length_at + 2 <= stop
-                    and length_at + 2 + (data[length_at] << 8 | data[length_at + 1]) == stop
-                )
-            if not is_plain or (
-                not trusted and crc and crc_of(view[at + _BODY_AT : topic_at]) & CRC_MASK != crc
-            ):
-                size = self._unusual(data, at, base, rows)
+        while at < end:
+            room = file_bytes - (base + at - segments.start) % file_bytes
+            try:
+                at = self._walk_file(view, (at, min(at + room, end)), base, rows, trusted=trusted)
+            except BadRecord as error:
+                at = error.position
+                size = self._blank_bytes(view, at, base, error.problem)
                 if not size:
                     return at
                 at += size
-                if at == file_end:
-                    file_end += file_bytes
-                continue
-            if rows is not None:
-                topic = str(view[topic_at + 1 : length_at], "utf-8", "replace")
-                slot = queue_offset if takes_queue_slot(sys_flag) else -1
-                place = (topic, queue_id, slot, phys, size)
-                self._add(rows, place, sys_flag, store_ms, bytes(view[length_at + 2 : stop]))
-            at = stop
-            if at == file_end:
-                file_end += file_bytes
-        while at < end and (size := self._unusual(data, at, base, rows)):
-            at += size
         return at
 
-    def _unusual(
+    def _walk_file(
         self,
-        data: bytes | bytearray | memoryview,
-        at: int,
+        view: memoryview,
+        part: tuple[int, int],
         base: int,
         rows: list[Dispatched] | None,
+        *,
+        trusted: bool,
     ) -> int:
-        """The size of a blank, or of a record that is not plain; 0 when it is not there as a
-        whole. Raises BadCopy."""
+        """The same for a part of ``view`` that lies in one file. Raises BadRecord where what is no
+        whole record begins."""
+        spans = iter_spans(view, *part, base=base, check_crc=not trusted)
+        if rows is None:
+            deque(spans, maxlen=0)
+            return part[1]
+        store = self._store
+        for at, head, _, _, topic_at, topic_end in spans:
+            (
+                size, _, _, queue_id, _, queue_offset, phys, sys_flag, _, _, store_ms, _, _, _, _,
+            ) = head  # fmt: skip
+            topic = str(view[topic_at:topic_end], "utf-8", "replace")
+            try:
+                queue = store.queue(topic, queue_id)
+            except MessageIllegal:
+                # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
+                continue
+            slot = queue_offset if takes_queue_slot(sys_flag) else -1
+            properties = bytes(view[topic_end + 2 : at + size])
+            code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
+            rows.append((queue, slot, phys, size, code, store_ms, keys))
+        return part[1]
+
+    def _blank_bytes(self, view: memoryview, at: int, base: int, problem: str) -> int:
+        """The size of the blank at a place that has no whole record, for a ``problem``; 0 when more
+        has to come first. Raises BadCopy."""
         segments = self._store.log.segments
         room = segments.file_bytes - (base + at - segments.start) % segments.file_bytes
-        left = len(data) - at
+        left = len(view) - at
         if room < PREFIX.size:
             # Not even a blank fits in what is left of the file.
             return room if left >= room else 0
         if left < PREFIX.size:
             return 0
-        size, magic = PREFIX.unpack_from(data, at)
+        size, magic = PREFIX.unpack_from(view, at)
         if not 0 < size <= room or (magic == MAGIC_BLANK and size != room):
             problem = f"a record of {size} bytes, the file has room for {room}"
             raise BadCopy(base + at, problem)
         if left < size:
             return 0
         if magic != MAGIC_BLANK:
-            self._take_record(data, at, at + size, base + at, rows)
+            raise BadCopy(base + at, problem)
         return int(size)
-
-    def _take_record(
-        self,
-        data: bytes | bytearray | memoryview,
-        start: int,
-        stop: int,
-        offset: int,
-        rows: list[Dispatched] | None,
-    ) -> None:
-        try:
-            (
-                size, _, queue_id, _, queue_offset, physical_offset, sys_flag, _, _, store_ms, _, _,
-                _, _, topic, properties,
-            ) = fields_at(data, start, stop)  # fmt: skip
-        except BadRecord as error:
-            raise BadCopy(offset, error.problem) from None
-        if physical_offset != offset:
-            raise BadCopy(offset, f"its record is of physical offset {physical_offset}")
-        if rows is not None:
-            slot = queue_offset if takes_queue_slot(sys_flag) else -1
-            place = (topic, queue_id, slot, offset, size)
-            self._add(rows, place, sys_flag, store_ms, properties)
-
-    def _add(
-        self,
-        rows: list[Dispatched],
-        place: tuple[str, int, int, int, int],
-        sys_flag: int,
-        store_ms: int,
-        properties: bytes,
-    ) -> None:
-        topic, queue_id, slot, phys, size = place
-        store = self._store
-        try:
-            queue = store.queue(topic, queue_id)
-        except MessageIllegal:
-            # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
-            return
-        code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
-        rows.append((queue, slot, phys, size, code, store_ms, keys))

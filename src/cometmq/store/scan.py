@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from cometmq.message.flags import BORN_HOST_V6
 from cometmq.message.record import (
     FIXED_BYTES,
     MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    MAX_PROPERTIES_BYTES,
+    MAGIC_START,
     PREFIX,
-    SYS_FLAG_POSITION,
+    STORE_MS_BYTES,
     BadRecord,
     Record,
+    claimed_size,
     decode_one,
-    head_of,
+    iter_decode,
+    store_ms_of,
 )
 
 if TYPE_CHECKING:
@@ -35,16 +33,8 @@ _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
 #: What the lengths in a record's head can be told from, whatever its hosts.
 _LEAST_BYTES = 128
-_MAGICS = frozenset({MAGIC_V1, MAGIC_V2})
-#: What both magic numbers of a record begin with.
-_RECORD = MAGIC_V1.to_bytes(4, "big")[:3]
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _ZEROS = bytes(_CHUNK_BYTES)
-_INT = Struct(">i")
-_STORE_MS_AT = 56
-_MS = Struct(">q")
-#: Topic and properties with their lengths, in a record of either magic.
-_TAIL_LIMIT_BYTES = 2 + 0xFFFF + 2 + MAX_PROPERTIES_BYTES
 
 Check = Callable[[Record], str]
 
@@ -108,7 +98,7 @@ class Scan:
         if len(self._buffer) < (wanted := min(room, self._chunk_bytes)):
             self._buffer = bytearray(wanted)
         view, fault = _read(file, self.position, memoryview(self._buffer)[:room])
-        size = _size_of(view, self.position)
+        size = claimed_size(view)
         if not fault and len(view) < size <= room:
             self._buffer = bytearray(size)
             view, fault = _read(file, self.position, memoryview(self._buffer))
@@ -118,40 +108,43 @@ class Scan:
         """The records that lie in ``view`` whole; it begins at ``position``."""
         start = self.position
         stop = start + len(view)
-        while stop - self.position >= PREFIX.size and not self._is_over:
+        try:
+            for record in iter_decode(view, start):
+                if self._is_over:
+                    return
+                self.problem = self._check(record) if self._check is not None else ""
+                if self.problem:
+                    break
+                self.position += record.size_bytes
+                self.records += 1
+                yield record
+        except BadRecord as error:
             at = self.position - start
-            size, magic = PREFIX.unpack_from(view, at)
-            if magic == MAGIC_BLANK and size == file.end - self.position:
-                self.position = file.end
+            if self._is_over or self._goes_on(file, view, at):
                 return
-            if at and size > stop - self.position and stop < file.end:
-                return
-            record = self._decode(view, at)
-            if record is None:
-                self.problem = fault or self.problem
-                self.torn = bool(fault) or any(view[at : at + FIXED_BYTES])
-                return
-            self.position += size
-            self.records += 1
-            yield record
-        if fault and self.position == start:
+            if stop - self.position >= PREFIX.size:
+                self.problem = error.problem
+        if self.problem:
+            at = self.position - start
+            self.problem = fault or self.problem
+            self.torn = bool(fault) or any(view[at : at + FIXED_BYTES])
+        elif fault and self.position == start:
             self.torn, self.problem = True, fault
         elif stop == file.end and not self._is_over:
             # Not even a blank fits in what is left.
             self.position = stop
 
-    def _decode(self, view: memoryview, at: int) -> Record | None:
-        """The record at a place of ``view``; None when it is none, and ``problem`` says why."""
-        try:
-            record = decode_one(view, at)
-        except BadRecord as error:
-            self.problem = error.problem
-            return None
-        if record.physical_offset != self.position:
-            self.problem = f"it carries physical offset {record.physical_offset}"
-        elif self._check is not None:
-            self.problem = self._check(record)
-        return None if self.problem else record
+    def _goes_on(self, file: LogFile, view: memoryview, at: int) -> bool:
+        """Whether at a place without a whole record stands the blank that ends the file, or the
+        first part of a record, of which more can be read."""
+        left = len(view) - at
+        if left < PREFIX.size:
+            return False
+        size, magic = PREFIX.unpack_from(view, at)
+        if magic == MAGIC_BLANK and size == file.end - self.position:
+            self.position = file.end
+            return True
+        return bool(at and size > left and self.position + left < file.end)
 
 
 def _read(file: LogFile, offset: int, view: memoryview) -> tuple[memoryview, str]:
@@ -177,24 +170,10 @@ def _pages(file: LogFile, offset: int, view: memoryview) -> Iterator[tuple[int, 
         at = after
 
 
-def _size_of(view: memoryview, offset: int) -> int:
-    """The size of the record that ``view`` begins with; 0 when its head contradicts itself."""
-    if len(view) < FIXED_BYTES:
-        return 0
-    size, magic = PREFIX.unpack_from(view)
-    (sys_flag,) = _INT.unpack_from(view, SYS_FLAG_POSITION)
-    head_bytes = head_of(sys_flag).size
-    if magic not in _MAGICS or len(view) < head_bytes:
-        return 0
-    (body_bytes,) = _INT.unpack_from(view, head_bytes - _INT.size)
-    tail_bytes = size - head_bytes - body_bytes
-    return size if body_bytes >= 0 and 3 <= tail_bytes <= _TAIL_LIMIT_BYTES else 0
-
-
 def first_record(file: LogFile) -> Record | None:
     """The record that a file begins with; None when it begins with none."""
     head, _ = _read(file, file.base, memoryview(bytearray(min(_PAGE_BYTES, file.size_bytes))))
-    size = _size_of(head, file.base)
+    size = claimed_size(head)
     if size > file.size_bytes:
         return None
     if size > len(head):
@@ -249,7 +228,7 @@ def _candidates(file: LogFile, start: int) -> Iterator[int]:
 
 
 def _places(chunk: bytes) -> Iterator[int]:
-    for magic in (_RECORD, _BLANK):
+    for magic in (MAGIC_START, _BLANK):
         place = chunk.find(magic, 4)
         while place >= 0:
             yield place - 4
@@ -295,8 +274,5 @@ def log_bytes(segments: Segments, offset: int, size_bytes: int) -> bytes | None:
 
 def log_store_ms(segments: Segments, offset: int) -> int:
     """When the record at an offset was stored, ms; -1 when none can be read there."""
-    raw = log_bytes(segments, offset, _STORE_MS_AT + 12 + _MS.size)
-    if raw is None:
-        return -1
-    found: int = _MS.unpack_from(raw, _STORE_MS_AT + (12 if raw[39] & BORN_HOST_V6 else 0))[0]
-    return found
+    raw = log_bytes(segments, offset, STORE_MS_BYTES)
+    return -1 if raw is None else store_ms_of(raw)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cometmq.message import properties as props
 from cometmq.message.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from cometmq.message.record import BadRecord, Record, pack
+from cometmq.message.walk import all_places
 from cometmq.spark.decode import faults
-from cometmq.spark.decode.fields import walk
 from cometmq.spark.decode.records import Block
 from cometmq.spark.schema import NAMES, arrow_schema
 from tests.spark.records import ODD, REGULAR, plain_record, records
@@ -42,7 +42,7 @@ def reasons(data: bytes, **checks: bool) -> dict[int, str]:
 def test_good_rows_have_no_faults() -> None:
     data = b"".join(plain_record(offset) for offset in range(9))
     assert reasons(data, bodies=True, crcs=True, texts=True) == {}
-    assert faults.mended(data, walk(data)) == (data, {})
+    assert faults.mended(data, all_places(data)) == (data, {})
 
 
 def test_bodies_that_cannot_be_unpacked() -> None:
@@ -109,7 +109,7 @@ def test_lengths_that_contradict_each_other_spoil_one_row(at: int) -> None:
     data[len(record(0)) + at] = 0x70
     with pytest.raises(BadRecord):
         Block(bytes(data))
-    readable, known = faults.mended(bytes(data), walk(bytes(data)))
+    readable, known = faults.mended(bytes(data), all_places(bytes(data)))
     assert len(readable) == len(data)
     assert list(known) == [len(record(0))]
     block = Block(readable)
@@ -152,7 +152,7 @@ def test_whatever_is_spoilt_is_read_or_told(
 ) -> None:
     """Anything behind the sizes and magics may be anything."""
     data = bytearray(b"".join(found))
-    starts = walk(bytes(data))
+    starts = all_places(bytes(data))
     for place, value in changes:
         start = int(starts[place % len(starts)])
         size = int.from_bytes(data[start : start + 4], "big")

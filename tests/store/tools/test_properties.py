@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cometmq.message import properties as props
+from cometmq.message.columns import read_columns
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record, decode_one
 from cometmq.message.walk import find_places
@@ -15,7 +16,6 @@ from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.tools import properties
 from cometmq.store.tools.properties import PADDING_BYTES, Derived, Topics, derive
-from cometmq.store.tools.records import read_columns
 from tests.message.strategies import property_maps, records
 from tests.store.tools.logs import PLAIN, packed
 
@@ -25,7 +25,7 @@ DELAYS_MS = (1_000, 5_000)
 def derived(some: list[Record], topics: Topics) -> Derived:
     data = packed(some)
     raw = np.frombuffer(data + bytes(PADDING_BYTES), np.uint8)
-    columns = read_columns(raw, find_places(data, 0).starts, 0)
+    columns, _ = read_columns(raw, find_places(data, 0).starts, 0)
     assert len(columns) == len(some)
     return derive(raw, columns, topics, DELAYS_MS)
 

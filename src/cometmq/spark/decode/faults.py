@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from cometmq.filter.columns import join, texts_of
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
-    FIXED_BYTES,
+    HEAD,
+    HOST_BITS,
     MAGIC_POSITION,
     MAGIC_V1,
     SYS_FLAG_POSITION,
     BadRecord,
     decode_one,
+    head_of,
     verify,
 )
 from cometmq.spark.decode.gather import slices
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.spark.decode.records import Block
 
-_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
-_V6_EXTRA: Final = 12
 _INT: Final = Struct(">I")
 _TAIL: Final = b"\0\0\0"
 """No topic, no properties."""
@@ -75,14 +74,13 @@ def mended(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
 def _mend(data: bytearray, start: int) -> None:
     size = _INT.unpack_from(data, start)[0]
     flags = _INT.unpack_from(data, start + SYS_FLAG_POSITION)[0]
-    longer = _V6_EXTRA * (bool(flags & BORN_HOST_V6) + bool(flags & STORE_HOST_V6))
-    if size < FIXED_BYTES + longer:
-        _INT.pack_into(data, start + SYS_FLAG_POSITION, flags & ~_HOST_BITS)
-        longer = 0
+    head_bytes = head_of(flags).size
+    if size < head_bytes + len(_TAIL):
+        _INT.pack_into(data, start + SYS_FLAG_POSITION, flags & ~HOST_BITS)
+        head_bytes = HEAD.size
     _INT.pack_into(data, start + MAGIC_POSITION, MAGIC_V1)
-    body_bytes = size - FIXED_BYTES - longer
-    body_at = start + FIXED_BYTES - len(_TAIL) + longer
-    _INT.pack_into(data, body_at - _INT.size, body_bytes)
+    body_bytes = size - head_bytes - len(_TAIL)
+    _INT.pack_into(data, start + head_bytes - _INT.size, body_bytes)
     data[start + size - len(_TAIL) : start + size] = _TAIL
 
 

@@ -14,22 +14,25 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from cometmq.message.columns import Columns, read_columns
 from cometmq.message.compression import decompress
 from cometmq.message.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from cometmq.message.ids import encode_offset_id, unpack_host
-from cometmq.message.record import BadRecord
+from cometmq.message.record import BORN_HOST_POSITION, HOST_BYTES, LONGER_HOST_BYTES, BadRecord
+from cometmq.message.walk import all_places
 from cometmq.spark.decode.alike import WORD_BYTES, all_equal, distinct
-from cometmq.spark.decode.fields import Fields, Flags, read_fields, walk
 from cometmq.spark.decode.gather import slices, text
 from cometmq.spark.decode.properties import PropertyColumns, parse
 from cometmq.spark.schema import CORRUPT, arrow_schema
 
 if TYPE_CHECKING:
-    from cometmq.message.walk import Ints
+    from cometmq.message.walk import Flags, Ints
 
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "msg_id", "properties"})
 _MS_MAX: Final = (2**63 - 1) // 1000
 """The furthest milliseconds that microseconds can say; senders make their times up."""
+_TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
+_TIME_BYTES: Final = 8
 _UINT64: Final = 2**64 - 1
 
 
@@ -41,14 +44,17 @@ class Block:
         nothing but records. Checks every length in them. Raises BadRecord."""
         self._data = data
         self._broker_name = broker_name
-        self._fields = read_fields(data, walk(data) if starts is None else starts)
+        starts = all_places(data) if starts is None else starts
+        self._fields, problem = read_columns(np.frombuffer(data, np.uint8), starts)
+        if problem:
+            raise BadRecord(int(starts[len(self._fields)]), problem)
         self._properties: PropertyColumns | None = None
 
     def __len__(self) -> int:
         return len(self._fields)
 
     @property
-    def fields(self) -> Fields:
+    def fields(self) -> Columns:
         """Where everything stands."""
         return self._fields
 
@@ -119,7 +125,7 @@ class Block:
         if pa.types.is_integer(kind):
             return pa.array(self._fields.number(name).astype(kind.to_pandas_dtype()), kind)
         if pa.types.is_timestamp(kind):
-            inside = np.clip(self._fields.number(name), -_MS_MAX, _MS_MAX)
+            inside = np.clip(self._fields.number(_TIMES[name]), -_MS_MAX, _MS_MAX)
             return pa.array(inside * 1000, pa.int64()).cast(kind)
         if name in _OF_PROPERTIES:
             return self._property_column(name)
@@ -153,18 +159,18 @@ class Block:
 
     def born_hosts(self) -> pa.Array:
         """Addresses of the producers."""
-        return self._hosts("born_host", self._fields.starts + 48, BORN_HOST_V6)
+        return self._hosts("born_host", self._fields.starts + BORN_HOST_POSITION, BORN_HOST_V6)
 
     def store_hosts(self) -> pa.Array:
         """Addresses of the brokers."""
-        return self._hosts("store_host", self._fields.after_born + 8, STORE_HOST_V6)
+        return self._hosts("store_host", self._fields.after_born + _TIME_BYTES, STORE_HOST_V6)
 
     def _hosts(self, name: str, at: Ints, longer: int) -> pa.Array:
         """Addresses as text. There are few different ones, so each is written once."""
         is_v6 = self._fields.sys_flags & longer != 0
         if is_v6.any():
             keys = [
-                self._data[position : position + (20 if long else 8)]
+                self._data[position : position + HOST_BYTES + LONGER_HOST_BYTES * long]
                 for position, long in zip(at.tolist(), is_v6.tolist(), strict=True)
             ]
             return pa.array([address(key) for key in keys], pa.string())
@@ -198,8 +204,8 @@ class Block:
         fields = self._fields
         physical = fields.number("physical_offset")
         for row in np.flatnonzero(unique_keys.is_null().to_numpy(zero_copy_only=False)).tolist():
-            host = self._data[int(fields.after_born[row]) + 8 : int(fields.after_store[row])]
-            ids[row] = encode_offset_id(host, int(physical[row]) & _UINT64)
+            host_at, stop = int(fields.after_born[row]) + _TIME_BYTES, int(fields.after_store[row])
+            ids[row] = encode_offset_id(self._data[host_at:stop], int(physical[row]) & _UINT64)
         return pa.array(ids, pa.string())
 
 

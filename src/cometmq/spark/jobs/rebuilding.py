@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cometmq.message.flags import TransactionType
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.indexfile import ENTRY_BYTES, HEADER, file_bytes
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.logfile import LogWalk
 from cometmq.store.tools.properties import Topics, derive
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logfile import Chunk, Gap
     from cometmq.store.tools.properties import Derived
 
-ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 _ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
 _KEY: Final = np.dtype([("hash", "<i4"), ("physical", "<i8"), ("store_ms", "<i8")])
 _INDEX_ENTRY: Final = np.dtype(
@@ -113,8 +113,8 @@ def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
 def _rows(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
     columns = chunk.columns
     found = np.empty(len(columns), _ROW)
-    found["topic"], found["queue"] = derived.topics, columns.queue_ids
-    found["offset"] = columns.queue_offsets
+    found["topic"], found["queue"] = derived.topics, columns.number("queue_id")
+    found["offset"] = columns.number("queue_offset")
     found["entry"]["physical"] = columns.starts + chunk.base
     found["entry"]["size"] = columns.sizes
     found["entry"]["tag_code"] = derived.tag_codes
@@ -127,7 +127,7 @@ def _keys(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
     found = np.empty(len(derived.key_rows), _KEY)
     found["hash"] = derived.key_hashes
     found["physical"] = columns.starts[derived.key_rows] + chunk.base
-    found["store_ms"] = columns.store_ms[derived.key_rows]
+    found["store_ms"] = columns.number("store_ms")[derived.key_rows]
     return found
 
 
@@ -250,4 +250,3 @@ def _load(shares: tuple[Share, ...]) -> npt.NDArray[np.void]:
 
 
 assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
-assert ENTRY.itemsize == QUEUE_ENTRY_BYTES

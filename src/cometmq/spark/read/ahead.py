@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cometmq.core.errors import NotConnected, RequestTimedOut
-from cometmq.message.record import FIXED_BYTES, QUEUE_OFFSET_POSITION
+from cometmq.message.record import head_part, iter_sizes
 from cometmq.protocol.codes import ResponseCode
 from cometmq.spark.read.asking import onward
 
@@ -42,6 +42,8 @@ _PROBE_EVERY: Final = 8
 _FEW: Final = 32
 """While answers hold fewer, one of so many pulls asks for more, to see whether they hold more
 again: a broker gives little of what it has to fetch from the disk, and of large messages."""
+
+_queue_offset: Final = head_part("queue_offset").unpack_from
 
 LOOKED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
 """With a filter, the second says that nothing matched so far."""
@@ -186,10 +188,7 @@ def sure_of(moves: int) -> int:
 
 def before(records: bytes, stop: int) -> bytes:
     """The records in front of the queue offset ``stop``."""
-    at = 0
-    while at + FIXED_BYTES <= len(records):
-        offset_at = at + QUEUE_OFFSET_POSITION
-        if int.from_bytes(records[offset_at : offset_at + 8], "big") >= stop:
+    for at, _ in iter_sizes(records):
+        if _queue_offset(records, at)[0] >= stop:
             return records[:at]
-        at += max(FIXED_BYTES, int.from_bytes(records[at : at + 4], "big"))
     return records

@@ -16,8 +16,8 @@ import numpy as np
 
 from cometmq.core.errors import CometError
 from cometmq.message.record import BadRecord
+from cometmq.message.walk import all_places
 from cometmq.spark.decode import faults
-from cometmq.spark.decode.fields import walk
 from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption, Given, boolean, get, one_of, some_text
 from cometmq.spark.schema import CORRUPT
@@ -96,7 +96,7 @@ def read_block(
     try:
         return Block(data, broker_name, starts), {}
     except BadRecord:
-        places = walk(data) if starts is None else starts
+        places = all_places(data) if starts is None else starts
         readable, problems = faults.mended(data, places)
     block = Block(readable, broker_name, places)
     if dirty.mode is Mode.FAILFAST:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from cometmq.core.errors import CometError
-from cometmq.message.record import FIXED_BYTES, BadRecord, decode_one
+from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord, decode_one
 from cometmq.message.walk import find_places, next_record, problem_at
 from cometmq.store.layout import file_offset
 
@@ -162,9 +162,10 @@ def _follow(handle: FileIO, file: LogFile, position: int) -> int:
         if end > position:
             position = end
             continue
-        size = int.from_bytes(data[:4], "big")
-        is_long = len(data) >= FIXED_BYTES and not problem_at(data, 0, position)
-        if not is_long or not len(data) < size <= min(_RECORD_BYTES_MAX, file.stop - position):
+        if len(data) < FIXED_BYTES or problem_at(data, 0, position):
+            break
+        size = PREFIX.unpack_from(data)[0]
+        if not len(data) < size <= min(_RECORD_BYTES_MAX, file.stop - position):
             break
         # Longer than a piece: it is there when the whole of it can be decoded.
         if not _is_whole(read_at(handle, size, position - file.base)):
@@ -198,7 +199,7 @@ def _sound_end(data: bytes, base: int, starts: list[int]) -> int:
     """Behind the last of these records that is whole; a broker may be writing at the end."""
     while starts:
         last = starts[-1]
-        size = int.from_bytes(data[last : last + 4], "big")
+        size: int = PREFIX.unpack_from(data, last)[0]
         if not problem_at(data, last, base) and _is_whole(data[last : last + size]):
             return last + size
         starts.pop()

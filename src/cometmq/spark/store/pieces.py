@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cometmq.message.record import FIXED_BYTES, BadRecord
+from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord
 from cometmq.message.walk import find_places, is_blank, problem_at
 from cometmq.spark.decode.records import Block
 from cometmq.spark.store.directory import find_record, opened, read_at
@@ -104,5 +104,5 @@ def _long(data: bytes, position: int) -> int:
     """The size of a record that may be longer than what was read; 0 when it is none."""
     if len(data) < FIXED_BYTES or problem_at(data, 0, position):
         return 0
-    size = int.from_bytes(data[:4], "big")
+    size: int = PREFIX.unpack_from(data)[0]
     return size if size <= RECORD_BYTES_MAX else 0

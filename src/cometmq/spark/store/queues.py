@@ -10,12 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.spark.store.directory import opened, read_at
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file_offset
+from cometmq.store.layout import (
+    HOLE_SIZE,
+    QUEUE_ENTRY,
+    QUEUE_ENTRY_BYTES,
+    QUEUE_ENTRY_COLUMNS,
+    file_offset,
+)
 
 if TYPE_CHECKING:
     from io import FileIO
 
-ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 """An entry as numpy reads it, see store/layout.py."""
 
 Entries = npt.NDArray[np.void]

@@ -12,8 +12,7 @@ from cometmq.spark.store.queues import QueueFiles
 from cometmq.spark.store.survey import is_wanted
 
 if TYPE_CHECKING:
-    from cometmq.message.walk import Ints
-    from cometmq.spark.decode.fields import Flags
+    from cometmq.message.walk import Flags, Ints
     from cometmq.spark.decode.records import Block
     from cometmq.spark.store.options import StoreOptions
     from cometmq.spark.store.planning import LogPart
@@ -60,7 +59,7 @@ class Selection:
         firsts = np.array([self._first_of(*queue) for queue in queues], np.int64)
         fields = block.fields
         rows = fields.number("physical_offset") >= firsts[index]
-        offsets, times = block.queue_offsets, fields.number("store_timestamp")
+        offsets, times = block.queue_offsets, fields.number("store_ms")
         rows &= _inside(offsets, [(each.start, each.stop) for each in windows], index)
         rows &= _inside(times, [(each.from_ms, each.until_ms) for each in windows], index)
         block.choose(rows)

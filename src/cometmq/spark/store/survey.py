@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from cometmq.message.model import MessageQueue
-from cometmq.message.record import FIXED_BYTES
+from cometmq.message.record import FIXED_BYTES, PREFIX, store_ms_of
 from cometmq.message.walk import problem_at
 from cometmq.spark.read.losses import report_beyond, report_loss
 from cometmq.spark.read.positions import check_order
@@ -154,7 +154,7 @@ class _Survey:
         return (
             len(head) >= FIXED_BYTES
             and not problem_at(head, 0, physical)
-            and int.from_bytes(head[:4], "big") == size_bytes
+            and PREFIX.unpack_from(head)[0] == size_bytes
         )
 
     def _head(self, physical: int) -> bytes:
@@ -172,9 +172,7 @@ class _Survey:
         head = self._head(physical)
         if len(head) < FIXED_BYTES or problem_at(head, 0, physical):
             return None
-        # Its lengths are nobody's business here: only the host before the time has one that counts.
-        at = 68 if head[39] & 0x10 else 56
-        return int.from_bytes(head[at : at + 8], "big", signed=True)
+        return store_ms_of(head)
 
     def _within_queues(self, windows: Windows, ends: Ends, end: int) -> Windows:
         """Windows that end where their queues do, at the latest. Raises BadOption for one that is

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cometmq.spark.write.options import WriteOptions
 
-_SIGNS: Final = "\x01\x02"
+_SIGNS: Final = props.NAME_VALUE_SEPARATOR + props.PROPERTY_SEPARATOR
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -96,8 +96,7 @@ class Encoder:
             _check_value("message_id", unique)
             if unique.split() != [unique]:
                 raise MessageIllegal(f"message id {unique!r} holds a blank")
-        mark = f"{props.UNIQ_KEY}\x01{unique}".encode()
-        raw = text + b"\x02" + mark if text else mark
+        raw = props.joined(text, props.encode({props.UNIQ_KEY: unique}))
         if len(raw) > props.MAX_SIZE_BYTES:
             raise MessageIllegal(
                 f"its properties have {len(raw)} bytes; the limit is {props.MAX_SIZE_BYTES}"

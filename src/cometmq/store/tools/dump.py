@@ -105,9 +105,10 @@ def _rows(chunk: Chunk, topics: Topics, delays_ms: tuple[int, ...], wanted: Want
     columns = chunk.columns
     places = columns.starts + chunk.base
     chosen = (places >= wanted.start) & (places < wanted.stop)
-    chosen &= (columns.store_ms >= wanted.since_ms) & (columns.store_ms < wanted.until_ms)
+    store_ms = columns.number("store_ms")
+    chosen &= (store_ms >= wanted.since_ms) & (store_ms < wanted.until_ms)
     if wanted.queue_id >= 0:
-        chosen &= columns.queue_ids == wanted.queue_id
+        chosen &= columns.number("queue_id") == wanted.queue_id
     if not (wanted.topic or wanted.key) or not chosen.any():
         return np.flatnonzero(chosen)
     derived = derive(chunk.raw, columns, topics, delays_ms)

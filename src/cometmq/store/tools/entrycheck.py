@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cometmq.core.errors import CometError
 from cometmq.message.flags import takes_queue_slot
-from cometmq.message.record import Record, decode_one
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.layout import HOLE_SIZE
 from cometmq.store.tools.digest import mix_entries
+from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.queues import Run, read_entries, written_entries
-from cometmq.store.tools.records import text_code
+from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -33,7 +32,6 @@ _GRANULE_SHIFT = 6
 _PREPARED = 0x4
 _EXAMINED = 256
 _EXPLAINED = 1_000
-_HEAD_BYTES = 1 << 16
 
 
 class Why(Enum):
@@ -128,11 +126,12 @@ class EntryCheck:
 
     def _note_lonely(self, chunk: Chunk, derived: Derived, names: list[str], rows: Ints) -> None:
         columns = chunk.columns
-        keys = derived.topics[rows] << 32 | columns.queue_ids[rows] & 0xFFFF_FFFF
+        queue_ids, queue_offsets = columns.number("queue_id"), columns.number("queue_offset")
+        keys = derived.topics[rows] << 32 | queue_ids[rows] & 0xFFFF_FFFF
         for key in np.unique(keys):
             own = rows[keys == key]
-            topic, queue_id = names[int(derived.topics[own[0]])], int(columns.queue_ids[own[0]])
-            offsets, places = columns.queue_offsets[own], columns.starts[own] + chunk.base
+            topic, queue_id = names[int(derived.topics[own[0]])], int(queue_ids[own[0]])
+            offsets, places = queue_offsets[own], columns.starts[own] + chunk.base
             queue = self._queue(topic, queue_id)
             if queue is None:
                 self._add_lonely(topic, queue_id, Why.NO_QUEUE, offsets, places)
@@ -224,8 +223,8 @@ class EntryCheck:
         offset = run.first + entry - int(self._ends[number]) + run.length
         found = read_entries(self._files, queue, self._queue_file_bytes, offset, 1)
         phys, size, code = int(found.phys[0]), int(found.sizes[0]), int(found.codes[0])
-        record = self._record_at(phys)
-        if record is None:
+        record = read_record(self._files, self._file, phys)
+        if record is None or record.physical_offset != phys:
             problem = f"points to {phys}, where no record begins"
         else:
             own_code, _ = code_and_keys(
@@ -244,22 +243,6 @@ class EntryCheck:
                 wrong.append("that record takes no place in a queue")
             problem = f"for the record at {phys}: " + (", ".join(wrong) or "it stands there twice")
         findings.damage("queue-entry-wrong", queue.directory, phys, f"entry {offset} {problem}")
-
-    def _record_at(self, phys: int) -> Record | None:
-        handle = self._files.open(self._file.path)
-        try:
-            at = phys - self._file.base
-            head = self._files.pread(handle, _HEAD_BYTES, at)
-            size = int.from_bytes(head[:4], "big")
-            if len(head) < size <= self._file.size_bytes - at:
-                head = self._files.pread(handle, size, at)
-        finally:
-            self._files.close(handle)
-        try:
-            record = decode_one(head, check_crc=False)
-        except CometError:
-            return None
-        return record if record.physical_offset == phys else None
 
 
 def joined(one: Lonely, other: Lonely) -> Lonely:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cometmq.core.errors import CometError, StoreCorrupt
-from cometmq.message.record import decode_one
+from cometmq.core.errors import StoreCorrupt
 from cometmq.store.checkpoint import Positions
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
@@ -24,15 +23,13 @@ from cometmq.store.tools.directory import (
 )
 from cometmq.store.tools.findings import Findings
 from cometmq.store.tools.indexes import read_fact
-from cometmq.store.tools.logfile import LogWalk
+from cometmq.store.tools.logfile import LogWalk, read_record
 from cometmq.store.tools.queues import QueueSpan, read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.store.config import StoreConfig
-
-_HEAD_BYTES = 1 << 16
 
 
 class LogRow(msgspec.Struct, frozen=True):
@@ -167,18 +164,8 @@ def _log_rows(
 
 
 def _first_stored_ms(files: ReadOnlyFiles, file: FileFact) -> int:
-    handle = files.open(file.path)
-    try:
-        head = files.pread(handle, _HEAD_BYTES, 0)
-        size = int.from_bytes(head[:4], "big")
-        if len(head) < size <= file.size_bytes:
-            head = files.pread(handle, size, 0)
-    finally:
-        files.close(handle)
-    try:
-        return decode_one(head, check_crc=False).store_ms
-    except CometError:
-        return -1
+    record = read_record(files, file, file.base)
+    return -1 if record is None else record.store_ms
 
 
 def _seal(seals: Seals, file: FileFact, warnings: list[str]) -> tuple[Seal | None, str]:
@@ -197,7 +184,7 @@ def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
     last_ms, records = -1, 0
     for chunk in walk:
-        last_ms = int(chunk.columns.store_ms[-1])
+        last_ms = int(chunk.columns.number("store_ms")[-1])
         records += len(chunk.columns)
     return walk.end, last_ms, records
 

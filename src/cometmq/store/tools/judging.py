@@ -9,13 +9,13 @@ from __future__ import annotations
 import os.path
 from typing import TYPE_CHECKING
 
-from cometmq.core.errors import CometError
-from cometmq.message.record import FIXED_BYTES, decode_one
+from cometmq.message.record import FIXED_BYTES
 from cometmq.store.checkpoint import CHECKPOINT_BYTES
 from cometmq.store.layout import file_name
 from cometmq.store.seals import Seals
 from cometmq.store.tools.directory import size_of
 from cometmq.store.tools.entrycheck import Lonely, Why, joined
+from cometmq.store.tools.logfile import read_record
 from cometmq.store.tools.tables import check_tables
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from cometmq.store.tools.logcheck import LogOutcome, Surroundings
     from cometmq.store.tools.queues import QueueSpan
     from cometmq.store.tools.tables import Topics
-
-_HEAD_BYTES = 1 << 16
 
 
 def judge(
@@ -230,16 +228,6 @@ def _store_ms(files: ReadOnlyFiles, directory: StoreDirectory, place: int) -> in
     """When the record at a physical offset was stored; -1 when it cannot be told."""
     for file in directory.log_files:
         if file.base <= place < file.base + file.size_bytes - FIXED_BYTES:
-            handle = files.open(file.path)
-            try:
-                head = files.pread(handle, _HEAD_BYTES, place - file.base)
-                size = int.from_bytes(head[:4], "big")
-                if len(head) < size < file.size_bytes:
-                    head = files.pread(handle, size, place - file.base)
-            finally:
-                files.close(handle)
-            try:
-                return decode_one(head, check_crc=False).store_ms
-            except CometError:
-                return -1
+            record = read_record(files, file, place)
+            return -1 if record is None else record.store_ms
     return -1

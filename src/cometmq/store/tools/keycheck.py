@@ -77,7 +77,7 @@ class KeyCheck:
             self._tell_differences(places, hashes, low, high)
             if not same:
                 return
-        self._check_times(columns.store_ms[rows], places, low, high)
+        self._check_times(columns.number("store_ms")[rows], places, low, high)
 
     def _check_times(self, store_ms: Ints, places: Ints, low: int, high: int) -> None:
         if low == high:

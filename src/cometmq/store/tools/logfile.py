@@ -13,18 +13,30 @@ from zlib import crc32
 
 import numpy as np
 
-from cometmq.message.record import BLANK_BYTES, CRC_MASK, FIXED_BYTES, MAGIC_BLANK
+from cometmq.message.columns import Columns, read_columns
+from cometmq.message.record import (
+    BLANK_BYTES,
+    CRC_MASK,
+    FIXED_BYTES,
+    MAGIC_BLANK,
+    PREFIX,
+    BadRecord,
+    Record,
+    claimed_size,
+    decode_one,
+)
 from cometmq.message.walk import Bytes, find_places, is_blank, next_record, problem_at
 from cometmq.store.seals import BLOCK_BYTES, sums_of
 from cometmq.store.tools.properties import PADDING_BYTES
-from cometmq.store.tools.records import Columns, read_columns
 
 if TYPE_CHECKING:
-    from cometmq.store.files import Files
+    from cometmq.store.files import Files, ReadOnlyFiles
+    from cometmq.store.tools.directory import FileFact
 
 PIECE_BYTES = 256 * BLOCK_BYTES
 _READ_BYTES = 8 * BLOCK_BYTES
-_LENGTHS = "the lengths inside do not add up to its size"
+#: What is read of a record before its size is known.
+_HEAD_BYTES = 1 << 16
 _CUT_OFF = "it is cut off by the end of the file"
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
@@ -58,15 +70,15 @@ class Chunk:
         view = self.raw.data
         columns = self.columns
         bad: list[int] = []
-        for row, (at, size, crc) in enumerate(
+        for row, (at, end, crc) in enumerate(
             zip(
-                columns.body_at.tolist(),
-                columns.body_bytes.tolist(),
-                columns.crcs.tolist(),
+                columns.body_starts.tolist(),
+                columns.body_ends.tolist(),
+                columns.number("body_crc").tolist(),
                 strict=True,
             )
         ):
-            if crc and crc32(view[at : at + size]) & CRC_MASK != crc:
+            if crc and crc32(view[at:end]) & CRC_MASK != crc:
                 bad.append(row)
         return bad
 
@@ -168,7 +180,7 @@ class LogWalk:
                 if self._lost >= 0:
                     return position
             places = find_places(data, start, position - start, filled)
-            columns = read_columns(raw[:filled], places.starts, start)
+            columns, problem = read_columns(raw[:filled], places.starts, start)
             if len(columns):
                 yield Chunk(raw, start, columns)
             cut = len(columns) < len(places.starts)
@@ -176,9 +188,8 @@ class LogWalk:
             position = start + place
             if self._is_closed(start, filled, position):
                 return position
-            problem = _LENGTHS if cut else ""
-            if filled - place >= FIXED_BYTES:
-                problem = problem_at(data, place, start) or problem
+            if not problem and filled - place >= FIXED_BYTES:
+                problem = problem_at(data, place, start)
             if not problem and not is_last and self._may_go_on(place, filled):
                 return position
             self._lost, self._problem = position, problem or _CUT_OFF
@@ -200,8 +211,8 @@ class LogWalk:
         """
         if filled - place < FIXED_BYTES:
             return True
-        size = int.from_bytes(self._buffer[place : place + 4], "big")
-        return size <= self.piece_bytes or _is_of_one_piece(self._buffer, place, size)
+        view = memoryview(self._buffer)[place:filled]
+        return PREFIX.unpack_from(view)[0] <= self.piece_bytes or claimed_size(view) > 0
 
     def _search(self, raw: Bytes, start: int, position: int) -> int:
         """Look for the next record or the blank behind what was lost; gives where to go on."""
@@ -245,6 +256,19 @@ def _any(raw: Bytes) -> bool:
     return bool(words.any() or raw[whole:].any())
 
 
-def _is_of_one_piece(data: bytearray, place: int, size: int) -> bool:
-    body_bytes = int.from_bytes(data[place + 84 : place + 88], "big", signed=True)
-    return 0 <= size - body_bytes <= 0x20000
+def read_record(files: ReadOnlyFiles, file: FileFact, place: int) -> Record | None:
+    """The record at a physical offset of a log file, its body unchecked; None when there is none.
+    Raises OSError."""
+    at = place - file.base
+    handle = files.open(file.path)
+    try:
+        data = files.pread(handle, _HEAD_BYTES, at)
+        size = claimed_size(data)
+        if len(data) < size <= file.size_bytes - at:
+            data = files.pread(handle, size, at)
+    finally:
+        files.close(handle)
+    try:
+        return decode_one(data, check_crc=False)
+    except BadRecord:
+        return None

@@ -9,6 +9,7 @@ column; the rest gives the next shape, and what fits none of the first few is de
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ from cometmq.message.walk import Bytes, Ints, window
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
-from cometmq.store.tools.records import Columns, text_codes
+from cometmq.store.tools.textcodes import text_codes
+
+if TYPE_CHECKING:
+    from cometmq.message.columns import Columns
 
 #: Room behind a buffer, so that the last record's properties can be read in whole words.
 PADDING_BYTES = 8
@@ -48,7 +52,7 @@ class Derived:
     """What dispatch makes of records: their topics and tag codes, and the hashes of their keys.
 
     ``topics`` are numbers of a :class:`Topics`, ``topic_codes`` the codes of their names (see
-    ``records.text_codes``). ``key_rows`` says whose key each of ``key_hashes``
+    ``textcodes.text_codes``). ``key_rows`` says whose key each of ``key_hashes``
     is, in the order of dispatch.
     """
 
@@ -146,21 +150,21 @@ def derive(raw: Bytes, columns: Columns, topics: Topics, delays_ms: tuple[int, .
 
     ``raw`` has PADDING_BYTES behind the last one, and ``delays_ms`` are those of the delay levels.
     """
-    topic_codes = text_codes(raw, columns.topic_at, columns.topic_bytes)
-    numbers = topics.numbers(topic_codes, raw, columns.topic_at, columns.topic_bytes)
+    topics_at, topic_bytes = columns.topic_starts, columns.topic_ends - columns.topic_starts
+    topic_codes = text_codes(raw, topics_at, topic_bytes)
+    numbers = topics.numbers(topic_codes, raw, topics_at, topic_bytes)
     codes = np.zeros(len(columns), np.int64)
     keys = _Keys()
     slow = np.zeros(len(columns), np.bool_)
     if SCHEDULE_TOPIC in topics.names:
         slow = numbers == topics.names.index(SCHEDULE_TOPIC)
-    lengths = columns.properties_bytes
+    texts_at = columns.properties_starts
+    lengths = columns.ends - texts_at
     prefixes = topics.prefixes[numbers]
     for length in np.flatnonzero(np.bincount(lengths)) if len(lengths) else ():
         if length:
             rows = np.flatnonzero((lengths == length) & ~slow)
-            rest = _derive_equals(
-                raw, columns.properties_at, rows, int(length), prefixes, codes, keys
-            )
+            rest = _derive_equals(raw, texts_at, rows, int(length), prefixes, codes, keys)
             slow[rest] = True
     _derive_slowly(raw, columns, np.flatnonzero(slow), numbers, topics, delays_ms, codes, keys)
     key_rows, key_hashes = keys.joined()
@@ -219,14 +223,13 @@ def _derive_slowly(
     """The same row by row."""
     found_rows: list[int] = []
     found: list[int] = []
-    for row in rows.tolist():
-        at = int(columns.properties_at[row])
-        text = bytes(raw[at : at + int(columns.properties_bytes[row])])
+    few = columns.rows(rows)
+    places = zip(few.properties_starts.tolist(), few.ends.tolist(), strict=True)
+    facts = zip(few.sys_flags.tolist(), few.number("store_ms").tolist(), strict=True)
+    for row, (at, end), (sys_flag, store_ms) in zip(rows.tolist(), places, facts, strict=True):
+        text = bytes(raw[at:end])
         number = int(numbers[row])
-        codes[row], names = code_and_keys(
-            topics.names[number], int(columns.sys_flags[row]), int(columns.store_ms[row]), text,
-            delays_ms,
-        )  # fmt: skip
+        codes[row], names = code_and_keys(topics.names[number], sys_flag, store_ms, text, delays_ms)
         prefix = int(topics.prefixes[number])
         found += [index_hash(prefix, name) for name in names]
         found_rows += [row] * len(names)
@@ -283,14 +286,10 @@ def _shape_of(text: bytes, padded: int) -> _Shape | None:
     """The shape of one property text; None when its hashes cannot be computed by the column."""
     fixed = np.zeros(padded, np.uint8)
     values: dict[bytes, tuple[int, int]] = {}
-    position = 0
-    for segment in text.split(b"\x02"):
-        stop = position + len(segment)
-        name, mark, value = segment.partition(b"\x01")
-        fixed[position : stop - len(value) if mark else stop] = 0xFF
-        if name and value:
-            values[name] = (stop - len(value), stop)
-        position = stop + 1
+    fixed[: len(text)] = 0xFF
+    for name, start, stop in props.iter_pairs(text):
+        fixed[start:stop] = 0
+        values[name] = (start, stop)
     fixed[[at for at, byte in enumerate(text) if byte < 3]] = 0xFF
     tokens, hashed = np.zeros_like(fixed), np.zeros_like(fixed)
     start, end = values.get(_KEYS, (0, 0))

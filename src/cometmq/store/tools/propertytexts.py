@@ -15,24 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.filter.columns import CODEC, texts_of
-from cometmq.filter.stored import stored_properties
-from cometmq.message.flags import BORN_HOST_V6, STORE_HOST_V6
 from cometmq.message.record import (
     FIXED_BYTES,
     HEAD,
+    HOST_BITS,
     MAGIC_POSITION,
     MAGIC_V1,
     MAGIC_V2,
     PHYSICAL_OFFSET_POSITION,
+    POSITIONS,
     SYS_FLAG_POSITION,
+    properties_of,
 )
 from cometmq.message.walk import Bytes, Ints, numbers, window
+from cometmq.store.layout import QUEUE_ENTRY_COLUMNS
 
-_ENTRY: Final = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 #: Of a record with IPv4 hosts. Behind the body stand the topic, with its length in one byte, and
 #: the properties, with theirs in two.
-_BODY_LENGTH_AT: Final = HEAD.size - 4
+_BODY_LENGTH_AT: Final = POSITIONS["body_bytes"]
 _TOPIC_LENGTH_BYTES: Final = 1
 _LENGTHS_BYTES: Final = 3
 #: Stands between two texts, and in none that is UTF-8.
@@ -103,7 +104,7 @@ class RecordMap:
 
     def _records(self, entries: npt.NDArray[np.void]) -> _Records | None:
         """Where the records of queue entries are; None when the file has not all of them."""
-        sizes, offsets = numbers(entries["size"]), numbers(entries["place"])
+        sizes, offsets = numbers(entries["size"]), numbers(entries["physical"])
         starts = offsets - self._base
         if starts.min() < 0 or sizes.min() < FIXED_BYTES:
             return None
@@ -114,7 +115,7 @@ class RecordMap:
     def _one_by_one(self, starts: Ints, sizes: Ints) -> list[str] | None:
         places = zip(starts.tolist(), sizes.tolist(), strict=True)
         try:
-            return texts_of(stored_properties(self._view, start, size) for start, size in places)
+            return texts_of(properties_of(self._view, start, size) for start, size in places)
         except (StructError, IndexError):  # lengths that lead out of the file
             return None
 
@@ -132,7 +133,7 @@ class RecordMap:
         words, ends = self._words, starts + sizes
         if (words[starts + MAGIC_POSITION] != MAGIC_V1).any():
             return None
-        if (numbers(words[starts + SYS_FLAG_POSITION]) & _HOST_BITS).any():
+        if (numbers(words[starts + SYS_FLAG_POSITION]) & HOST_BITS).any():
             return None
         topics = starts + HEAD.size + numbers(words[starts + _BODY_LENGTH_AT])
         if (topics + _TOPIC_LENGTH_BYTES > ends).any():

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cometmq.message.walk import Ints, numbers
-from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, file_name
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.digest import Digest, add_parts, mix_entries
-from cometmq.store.tools.records import text_code
+from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.directory import QueueFact, StoreDirectory
     from cometmq.store.tools.findings import Findings
 
-_ENTRY = np.dtype([("phys", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_ENTRY = np.dtype(QUEUE_ENTRY_COLUMNS)
 _PIECE_ENTRIES = 8_192
 
 
@@ -85,7 +85,7 @@ def read_entries(
 def _columns(first: int, raw: bytes | bytearray) -> Entries:
     entries = np.frombuffer(raw, _ENTRY)
     return Entries(
-        first, numbers(entries["phys"]), numbers(entries["size"]), numbers(entries["code"])
+        first, numbers(entries["physical"]), numbers(entries["size"]), numbers(entries["tag_code"])
     )
 
 

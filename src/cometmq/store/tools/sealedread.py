@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cometmq.message.flags import BORN_HOST_V6
+from cometmq.message.record import (
+    HOST_BITS_POSITION,
+    LONGER_HOST_BYTES,
+    STORE_MS_BYTES,
+    STORE_MS_POSITION,
+)
 from cometmq.message.walk import Ints, numbers, window
 from cometmq.store.seals import BLOCK_BYTES, Seal, sums_of
 from cometmq.store.tools.indexes import PIECE_ENTRIES, IndexFact, IndexRun, read_index
@@ -22,11 +28,8 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * BLOCK_BYTES
 _PART_BYTES = 8 * BLOCK_BYTES
-_SYS_FLAG_AT = 39
-_STORE_MS_AT = 56
-_LONGER_HOST_BYTES = 12
-#: Up to here a record has its store time; that much of a piece is kept for the next one.
-_HEAD_BYTES = 76
+#: Kept of a piece for the next one.
+_HEAD_BYTES = STORE_MS_BYTES
 _SECONDS_MAX = 0x7FFF_FFFF
 _NONE = np.empty(0, np.int64)
 
@@ -125,10 +128,10 @@ class SealedRead:
             at = phys - start
             if at[0] < 0:
                 return False
-            longer = raw[at + _SYS_FLAG_AT] & BORN_HOST_V6
-            where = at + _STORE_MS_AT
+            longer = raw[at + HOST_BITS_POSITION] & BORN_HOST_V6
+            where = at + STORE_MS_POSITION
             if longer.any():
-                where += _LONGER_HOST_BYTES * (longer != 0)
+                where += LONGER_HOST_BYTES * (longer != 0)
             behind = numbers(eight[where]) - begin_ms
             rest = behind - 1000 * seconds
             # Rarely the clock went back, or decades passed: those are clipped.

@@ -45,7 +45,7 @@ class LateRecords:
 
     def take(self, chunk: Chunk) -> None:
         """Take the next records."""
-        early = np.flatnonzero(chunk.columns.store_ms <= self._moment_ms)
+        early = np.flatnonzero(chunk.columns.number("store_ms") <= self._moment_ms)
         first = 0
         if len(early):
             self.start, first = -1, int(early[-1]) + 1
@@ -73,7 +73,8 @@ class Summing:
         takes = (columns.sys_flags & TransactionType.PREPARED) == 0
         self._entries = self._entries.plus(of(entries if takes.all() else entries[takes]))
         self._keys = self._keys.plus(of(keys))
-        first_ms, last_ms = int(columns.store_ms.min()), int(columns.store_ms.max())
+        store_ms = columns.number("store_ms")
+        first_ms, last_ms = int(store_ms.min()), int(store_ms.max())
         self._first_ms = min(first_ms, self._first_ms) if self._records else first_ms
         self._last_ms = max(last_ms, self._last_ms)
         self._records += len(columns)
@@ -88,8 +89,8 @@ def mixed_of(chunk: Chunk, derived: Derived) -> tuple[Ints, Ints]:
     columns = chunk.columns
     places = columns.starts + chunk.base
     entries = mix_entries(
-        places, columns.sizes, derived.tag_codes, columns.queue_offsets, derived.topic_codes,
-        columns.queue_ids,
+        places, columns.sizes, derived.tag_codes, columns.number("queue_offset"),
+        derived.topic_codes, columns.number("queue_id"),
     )  # fmt: skip
     return entries, mix_keys(places[derived.key_rows], derived.key_hashes)
 
