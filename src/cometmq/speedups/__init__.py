@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 
 __all__ = [
@@ -21,13 +22,16 @@ __all__ = [
     "QueueState",
     "WriteBatch",
     "index_hashes",
+    "is_record",
     "java_hash",
     "put_keys",
+    "take_records",
 ]
 
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "hashing": ("index_hashes", "java_hash"),
+    "pulls": ("is_record", "take_records"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
 }
 
