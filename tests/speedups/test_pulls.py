@@ -144,7 +144,7 @@ def test_all_layouts_of_records_are_proven(
     log = Log()
     log.put(sys_flag=sys_flag, magic=magic)
     taken, _ = log.take(core)
-    assert taken == (1, 1, len(log.data), log.data)
+    assert taken == (1, 1, len(log.data), bytes(log.data))
     assert log.take(core, queue=(3, OTHER))[0] is None
     assert log.take(core, queue=(4, TOPIC))[0] is None
 
