@@ -232,6 +232,7 @@ class Broker:
             tasks=tasks,
             remote_admin=config.remote_admin_enable,
             take_sends=self.send.take_sends if CORE == "compiled" and not config.is_slave else None,
+            take_pulls=self.pull.take_pulls if CORE == "compiled" else None,
         )
         self.lookout = self._make_lookout()
         self.server = Server(

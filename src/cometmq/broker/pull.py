@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -22,9 +22,10 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.net.router import Reply, begin_task, end_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
-from cometmq.protocol.headers import PullMessageResponse
+from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.protocol.route import readable
-from cometmq.store.reader import Query, ReadStatus, is_far, read
+from cometmq.speedups import answer_frame, read_pull
+from cometmq.store.reader import Query, ReadStatus, empty, is_far, read
 from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
-    from cometmq.protocol.headers import PullMessage
     from cometmq.store.engine import MessageStore
-    from cometmq.store.reader import ReadResult
+    from cometmq.store.reader import ReadLimits, ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -80,12 +80,21 @@ _CODES: Final = {
 _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
-_LENGTH_BYTES: Final = 4
-_HEAD: Final = (
-    b'{"code":%d,"extFields":{"maxOffset":"%d","minOffset":"%d","nextBeginOffset":"%d",'
-    b'"suggestWhichBrokerId":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%s",'
-    b'"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
-)
+#: More frames than are served of a connection at once.
+FRAMES_MAX: Final = 1 << 30
+#: Plain pulls of a connection that are served before others get their turn.
+_AT_ONCE: Final = 8
+
+
+@cache
+def _answer_pieces(code: int, status: ReadStatus) -> tuple[bytes, ...]:
+    """The header of an answer, round its numbers."""
+    text = (
+        f'{{"code":{code},"extFields":{{"maxOffset":"|","minOffset":"|","nextBeginOffset":"|",'
+        f'"suggestWhichBrokerId":"|"}},"flag":1,"language":"PYTHON","opaque":|,'
+        f'"remark":"{status.name}","serializeTypeCurrentRPC":"JSON","version":{OUR_VERSION}}}'
+    )
+    return tuple(text.encode().split(b"|"))
 
 
 class PullHandler:
@@ -156,6 +165,65 @@ class PullHandler:
             raise
         return None
 
+    def take_pulls(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
+        """Answer the plain pulls of a connection that find their messages in memory.
+
+        Gives where in ``data`` the first frame begins that was not answered, and how many from
+        there on have to be served one by one.
+        """
+        if peer.router.hooks or self._hooks or self._config.is_slave:
+            return at, FRAMES_MAX
+        for _ in range(_AT_ONCE):
+            found = read_pull(data, at)
+            if isinstance(found, int):
+                return at, found
+            fields, opaque, stop = found
+            if not self._answer_at_once(peer, PullMessage(*fields), opaque):
+                return at, 1
+            at = stop
+        return at, 0
+
+    def _answer_at_once(self, peer: Peer, header: PullMessage, opaque: int) -> bool:
+        """Answer a pull if it finds messages in memory; nothing has happened otherwise."""
+        store = self._store
+        queue, offset = store.find_queue(header.topic, header.queue_id), header.queue_offset
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return False
+        begun_ns = self._clock.monotonic_ns()
+        if self._far.must_wait(begun_ns):
+            return False
+        try:
+            self._check(header)
+            wanted = self._filters.wanted(header)
+            if wanted.sql is not None:
+                return False
+            count, limits = self._most(header)
+            query = Query(queue, offset, count, MAX_BYTES, wanted.codes)
+            result = read(query, store.log, limits)
+        except CometError:
+            return False  # whoever serves it alone meets it again
+        if result.status is not ReadStatus.FOUND or result.cold:
+            return False
+        if header.sys_flag & COMMIT_OFFSET:
+            self._offsets.commit(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
+        numbers = (
+            result.max_offset, result.min_offset, result.next_offset,
+            self._suggested(header, result), opaque,
+        )  # fmt: skip
+        pieces = _answer_pieces(ResponseCode.SUCCESS, ReadStatus.FOUND)
+        peer.write(answer_frame(pieces, numbers, result.chunks))
+        self._far_read(result, begun_ns)
+        return True
+
+    def _most(self, header: PullMessage) -> tuple[int, ReadLimits]:
+        """How many messages a pull gets that asks by tags at the most, and other limits."""
+        if _is_bulk(header):
+            return min(header.max_msg_nums, MAX_BULK_MESSAGES), self._bulk_limits
+        return max(1, min(header.max_msg_nums, MAX_MESSAGES)), self._store.limits
+
     def _pull(self, peer: Peer, request: Request[PullMessage]) -> None:
         header = request.header
         wanted = self._filters.wanted(header)
@@ -203,19 +271,18 @@ class PullHandler:
 
     def _find(self, pull: HeldPull) -> ReadResult:
         wanted, header = pull.wanted, pull.request.header
-        count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
         topic, queue_id = pull.queue
+        queue, log = self._store.find_queue(topic, queue_id), self._store.log
+        count, limits = self._most(header)
         if wanted.sql is None:
-            if _is_bulk(header) and (queue := self._store.find_queue(topic, queue_id)) is not None:
-                count = min(header.max_msg_nums, MAX_BULK_MESSAGES)
-                query = Query(queue, pull.offset, count, MAX_BYTES, wanted.codes)
-                return read(query, self._store.log, self._bulk_limits)
-            return self._store.read(topic, queue_id, pull.offset, count, MAX_BYTES, wanted.codes)
+            if queue is None:
+                return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return read(Query(queue, pull.offset, count, MAX_BYTES, wanted.codes), log, limits)
         sql = wanted.sql
-        queue = self._store.find_queue(topic, queue_id)
+        count = min(count, MAX_MESSAGES)
         if queue is not None:
             query = Query(queue, pull.offset, count, MAX_BYTES, None)
-            found = self._sifter.read(query, self._store.log, self._store.limits, sql)
+            found = self._sifter.read(query, log, self._store.limits, sql)
             if found is not None:
                 return found
         read_some = partial(self._store.read, topic, queue_id)
@@ -323,18 +390,8 @@ class PullHandler:
         if request.codec != JSON or request.oneway or peer.router.hooks or self._hooks:
             self._answer_slowly(pull, result, code, onward, suggested)
             return
-        head = _HEAD % (
-            code,
-            result.max_offset,
-            result.min_offset,
-            onward,
-            suggested,
-            request.opaque,
-            status.name.encode(),
-        )
-        size = _LENGTH_BYTES + len(head) + sum(map(len, chunks))
-        peer.write(size.to_bytes(4, "big") + len(head).to_bytes(4, "big") + head)
-        peer.write_all(chunks)
+        numbers = (result.max_offset, result.min_offset, onward, suggested, request.opaque)
+        peer.write(answer_frame(_answer_pieces(code, status), numbers, chunks))
 
     def _suggested(self, header: PullMessage, result: ReadResult) -> int:
         """The id of the broker that is to be asked next: a slave while the reader is far behind,

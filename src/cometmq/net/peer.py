@@ -193,7 +193,7 @@ class Peer(asyncio.Protocol):
         backlog = self._backlog
         event: Event[Waiter] | None = None
         left = FRAMES_PER_TURN
-        while left > 0:
+        while left > 0 and now_ns() <= stop_ns:
             if not backlog:
                 self._fill(backlog, left)
                 left -= max(len(backlog), 1)
@@ -201,7 +201,6 @@ class Peer(asyncio.Protocol):
                 event = backlog.popleft()
                 handle(self, event)
                 if now_ns() > stop_ns:
-                    left = 0
                     break
             if not self._connection.has_more:
                 break
@@ -214,12 +213,17 @@ class Peer(asyncio.Protocol):
             self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
-        """Take what is next in the stream: plain sends many at a time, else at most ``limit``
-        events."""
-        take_sends = self.router.take_sends
-        if take_sends is not None:
-            limit = min(limit, self._connection.offer(take_sends, self))
+        """Take what is next in the stream: plain sends and pulls some at a time, else at most
+        ``limit`` events."""
+        connection, router = self._connection, self.router
+        if router.take_sends is not None:
+            limit = min(limit, connection.offer(router.take_sends, self))
             if not limit:
+                return
+        if router.take_pulls is not None:
+            before_bytes = connection.buffered_bytes
+            limit = min(limit, connection.offer(router.take_pulls, self))
+            if not limit or connection.buffered_bytes < before_bytes:
                 return
         try:
             backlog.extend(self._connection.next_events(limit))
@@ -370,7 +374,9 @@ class Peer(asyncio.Protocol):
             self._transport.close()
 
 
-def _describe(event: Event[Waiter]) -> str:
+def _describe(event: Event[Waiter] | None) -> str:
+    if event is None:
+        return "plain frames"
     return "response" if isinstance(event, Answered) else f"code {event.code}"
 
 

@@ -49,7 +49,7 @@ TaskHandler = Callable[["Peer", "Request[Any]"], Coroutine[Any, Any, Reply | Non
 Handler = LoopHandler | TaskHandler
 
 
-TakeSends = Callable[["Peer", bytes, int], tuple[int, int]]
+TakeFrames = Callable[["Peer", bytes, int], tuple[int, int]]
 
 
 class HandlerPart(Protocol):
@@ -79,7 +79,7 @@ class Router:
     puts its code into the TASK lane. ``remote_admin`` allows codes that change the configuration
     to come from other machines. ``take_sends`` gets what a connection read before it is taken apart
     into requests: the buffer, and where it begins. It gives where it stopped, and how many frames
-    from there on it leaves to the handlers.
+    from there on it leaves to the handlers. ``take_pulls`` gets what that one left.
     """
 
     def __init__(
@@ -89,9 +89,11 @@ class Router:
         *,
         tasks: Tasks,
         remote_admin: bool = False,
-        take_sends: TakeSends | None = None,
+        take_sends: TakeFrames | None = None,
+        take_pulls: TakeFrames | None = None,
     ) -> None:
         self.take_sends = take_sends
+        self.take_pulls = take_pulls
         self.hooks: list[RpcHook] = []
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}

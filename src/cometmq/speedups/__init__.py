@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.pullframes import answer_frame, read_pull
+from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 
 __all__ = [
@@ -21,14 +23,20 @@ __all__ = [
     "WHY_PLAIN",
     "QueueState",
     "WriteBatch",
+    "answer_frame",
     "index_hashes",
+    "is_record",
     "java_hash",
     "put_keys",
+    "read_pull",
+    "take_records",
 ]
 
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "hashing": ("index_hashes", "java_hash"),
+    "pullframes": ("answer_frame", "read_pull"),
+    "pulls": ("is_record", "take_records"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
 }
 

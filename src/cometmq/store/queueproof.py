@@ -12,21 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import accumulate, repeat
-from struct import error as StructError
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import (
-    FIXED_BYTES,
-    HOST_BITS,
-    MAGIC_V1,
-    MAGIC_V2,
-    BadRecord,
-    head_of,
-    head_part,
-    iter_spans,
-)
+from cometmq.message.record import FIXED_BYTES, head_part
+from cometmq.speedups import is_record
 from cometmq.store.dispatch import row_of
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.scan import Scan, log_bytes
@@ -34,17 +25,14 @@ from cometmq.store.scan import Scan, log_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cometmq.message.record import Record
+    from cometmq.message.record import Buffer, Record
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.segments import Segments
 
 logger = logging.getLogger(__name__)
 
-_HEAD: Final = head_part(
-    "size_bytes", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "body_bytes"
-)
-_SIZE: Final = head_part("size_bytes")
+_PLACES: Final = head_part("size_bytes", "queue_offset", "physical_offset")
 _BRIEF_HEAD: Final = head_part("size_bytes", "queue_id", "queue_offset", "physical_offset")
 #: Larger than any record that a broker takes: a size over it is wrong.
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
@@ -52,6 +40,12 @@ MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 _NEIGHBOURS: Final = 64
 #: Light queues point to records of other queues, which name them in a property.
 _LIGHT_PREFIX: Final = "%LMQ%"
+
+
+def proof_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
+    """What the records of a queue say of it: its id, and what follows their bodies. None for a
+    light queue, whose records are of others."""
+    return None if queue.topic.startswith(_LIGHT_PREFIX) else (queue.queue_id, queue.topic_tail)
 
 
 def count_proven(
@@ -65,136 +59,25 @@ def count_proven(
 
     ``offsets``, ``places`` and ``sizes`` are those of the entries, in order; ``chunks`` hold the
     bytes of whole records, side by side or not.
-
-    Where records lie side by side and their offsets follow each other, the sizes of all and the
-    whole heads of the first and the last are proof enough: as many records of the queue must lie
-    between these two as there are, so no other can be among them.
     """
-    if queue.topic.startswith(_LIGHT_PREFIX):
+    proof = proof_of(queue)
+    if proof is None:
         return len(sizes)
-    if len(chunks) == len(sizes) > 1 and _are_records(queue, offsets, places, sizes, chunks):
-        return len(sizes)
-    number, total = 0, len(sizes)
+    entries = zip(offsets, places, sizes, strict=False)  # a part of the sizes ends it
+    number = 0
     for chunk in chunks:
-        first = number
-        number, is_whole = _side_by_side(sizes, first, total, chunk)
-        last = number - 1
-        if last < first:
-            return number
-        is_right = offsets[last] - offsets[first] == last - first and (
-            _is_record(queue, offsets[first], places[first], sizes[first], chunk, 0)
-        )
-        if is_right and last > first:
-            at = sum(sizes[first:last])
-            is_right = _is_record(queue, offsets[last], places[last], sizes[last], chunk, at)
-        if not is_right:
-            return first + _count_each(queue, offsets, places, sizes, (chunk, first, number))
-        if not is_whole:
-            return number
+        at = 0
+        while at < len(chunk):
+            entry = next(entries, None)
+            if entry is None or not is_record(chunk, at, entry, *proof):
+                return number
+            at += entry[2]
+            number += 1
     return number
 
 
-def _side_by_side(
-    sizes: Sequence[int], first: int, total: int, chunk: memoryview
-) -> tuple[int, bool]:
-    """The number behind the last entry whose record has its size, where records from ``first`` on
-    lie side by side in a chunk; and whether they are the whole chunk."""
-    unpack, stop = _SIZE.unpack_from, len(chunk)
-    rest = sizes[first:total]
-    ends = list(accumulate(rest, initial=0))
-    if rest and ends[-1] == stop and min(rest) >= FIXED_BYTES:
-        # Nearly always: asked for all at once.
-        ends.pop()
-        if list(map(unpack, repeat(chunk), ends)) == list(zip(rest, strict=True)):
-            return total, True
-    at, number = 0, first
-    while number < total and at < stop:
-        size = sizes[number]
-        if size < FIXED_BYTES or at + size > stop or unpack(chunk, at)[0] != size:
-            return number, False
-        at += size
-        number += 1
-    return number, at == stop
-
-
-def _are_records(
-    queue: ConsumeQueue,
-    offsets: Sequence[int],
-    places: Sequence[int],
-    sizes: Sequence[int],
-    chunks: Sequence[memoryview],
-) -> bool:
-    """Whether each chunk is the record of its entry: all at once, in half the time that one after
-    the other takes. False also for what only :func:`_is_record` can tell."""
-    try:
-        heads = zip(*map(_HEAD.unpack_from, chunks), strict=True)
-        found, magics, queue_ids, queue_offsets, physical, flags, bodies = heads
-    except StructError:
-        return False
-    count = len(sizes)
-    if (
-        magics.count(MAGIC_V1) != count
-        or queue_ids.count(queue.queue_id) != count
-        or found != tuple(sizes)
-        or physical != tuple(places)
-        or queue_offsets != tuple(offsets)
-        or found != tuple(map(len, chunks))
-        or min(bodies) < 0
-        or any(map(HOST_BITS.__and__, flags))
-    ):
-        return False
-    tail, begin = queue.topic_tail, _HEAD.size
-    end = begin + len(tail)
-    return all(
-        [
-            chunk[begin + size : end + size] == tail
-            for chunk, size in zip(chunks, bodies, strict=True)
-        ]
-    )
-
-
-def _count_each(
-    queue: ConsumeQueue,
-    offsets: Sequence[int],
-    places: Sequence[int],
-    sizes: Sequence[int],
-    part: tuple[memoryview, int, int],
-) -> int:
-    chunk, first, end = part
-    at = 0
-    for number in range(first, end):
-        if not _is_record(queue, offsets[number], places[number], sizes[number], chunk, at):
-            return number - first
-        at += sizes[number]
-    return end - first
-
-
-def _is_record(
-    queue: ConsumeQueue, offset: int, place: int, size: int, data: memoryview | bytes, at: int
-) -> bool:
-    """Whether the record at ``at`` is the one of an entry of a queue."""
-    try:
-        found, magic, queue_id, queue_offset, physical, flag, body = _HEAD.unpack_from(data, at)
-    except StructError:
-        return False
-    if found != size or queue_offset != offset or physical != place or queue_id != queue.queue_id:
-        return False
-    topic_at = at + _HEAD.size
-    if flag & HOST_BITS:
-        head = head_of(flag)
-        topic_at = at + head.size
-        if topic_at > len(data):
-            return False
-        body = head.unpack_from(data, at)[-1]
-    if not 0 <= body <= size:
-        return False
-    topic_at += body
-    tail = queue.topic_tail
-    if magic == MAGIC_V2:
-        topic_at += 1  # two bytes tell the topic's length
-    elif magic != MAGIC_V1:
-        return False
-    return bool(data[topic_at : topic_at + len(tail)] == tail)
+def _is_record(queue: ConsumeQueue, offset: int, place: int, size: int, data: Buffer) -> bool:
+    return is_record(data, 0, (offset, place, size), queue.queue_id, queue.topic_tail)
 
 
 def are_entries_right(
@@ -217,20 +100,21 @@ def are_entries_right(
 def are_of_queue(queue: ConsumeQueue, first: int, stop: int, chunks: Sequence[memoryview]) -> bool:
     """Whether chunks hold whole records of a queue alone, with rising offsets from ``first`` on and
     before ``stop``: what can be said where the entries are not at hand."""
-    if queue.topic.startswith(_LIGHT_PREFIX):
+    proof = proof_of(queue)
+    if proof is None:
         return True
-    queue_id, topic = queue.queue_id, queue.topic_tail[1:]
-    try:
-        for chunk in chunks:
-            for _, head, _, _, topic_at, topic_end in iter_spans(chunk, check_crc=False):
-                offset = head[5]
-                if head[3] != queue_id or chunk[topic_at:topic_end] != topic:
-                    return False
-                if not first <= offset < stop:
-                    return False
-                first = offset + 1
-    except BadRecord:
-        return False
+    for chunk in chunks:
+        at, end = 0, len(chunk)
+        while at < end:
+            if end - at < _PLACES.size:
+                return False
+            size, offset, place = _PLACES.unpack_from(chunk, at)
+            if not first <= offset < stop or not is_record(
+                chunk, at, (offset, place, size), *proof
+            ):
+                return False
+            first = offset + 1
+            at += size
     return True
 
 
@@ -256,7 +140,7 @@ class EntryRepairs:
         for offset, ((place, size), data) in enumerate(zip(entries, found, strict=True), first):
             if size in (0, HOLE_SIZE) or isinstance(data, StoreCorrupt):
                 continue
-            if data is not None and _is_record(queue, offset, place, size, data, 0):
+            if data is not None and _is_record(queue, offset, place, size, data):
                 continue
             try:
                 right = await self.repair(queue, offset)
@@ -352,4 +236,4 @@ def _is_entry_right(
     if not (FIXED_BYTES <= size <= MAX_RECORD_BYTES and size != HOLE_SIZE and place >= 0):
         return False
     raw = log_bytes(segments, place, size)
-    return raw is not None and _is_record(queue, offset, place, size, raw, 0)
+    return raw is not None and _is_record(queue, offset, place, size, raw)

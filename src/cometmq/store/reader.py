@@ -11,17 +11,17 @@ import asyncio
 from bisect import bisect_right
 from enum import Enum
 from itertools import accumulate
-from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import QUEUE_OFFSET_POSITION, iter_sizes
+from cometmq.speedups import take_records
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
-from cometmq.store.queueproof import count_proven
-from cometmq.store.resident import is_recent, ranges_at_once
+from cometmq.store.queueproof import count_proven, proof_of
+from cometmq.store.resident import bytes_at_once, ranges_at_once, recent_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
     from cometmq.store.queueproof import EntryRepairs
 
 MAX_SCANNED_ENTRIES = 800
-#: Chunks, count, size, whether they are far; places and sizes of the entries.
-_Plain: TypeAlias = tuple["list[memoryview]", int, int, bool, tuple[int, ...], tuple[int, ...]]
 _iter_entries = QUEUE_ENTRY.iter_unpack
-#: Unpacks 0, 1, 2 ... 32 entries at once (upstream's largest pull) into one flat tuple.
-_UNPACK = [Struct(">" + "qiq" * count).unpack for count in range(33)]
 
 
 class ReadStatus(Enum):
@@ -150,23 +146,44 @@ def choose(
     """The result from the queue entries that a query looks at. ``is_right`` says that they need no
     proof: they were never in a file. Up to the offset ``gone`` the log is known to have no records
     any more."""
-    queue, offset = query.queue, query.offset
-    if query.codes is None:
-        plain = _plain(entries, log, min(query.max_bytes, limits.hot_max_bytes), limits)
-        if plain is not None and (is_right or _proves(query, plain)):
-            chunks, count, total, far, _, _ = plain
-            low, high = queue.min_offset, queue.max_offset
-            return ReadResult(
-                ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, [],
-                None, far,
-            )  # fmt: skip
+    found = _at_once(entries, query, log, limits, is_right=is_right)
+    if found is None and query.codes is None:
+        found = _read_lately(entries, query, log, limits, is_right=is_right)
+    if found is not None:
+        return found
     return _one_by_one(entries, query, log, limits, is_right=is_right, gone=gone)
 
 
-def _proves(query: Query, plain: _Plain) -> bool:
-    chunks, count, _, _, places, sizes = plain
-    offsets = range(query.offset, query.offset + count)
-    return count_proven(query.queue, offsets, places, sizes[:count], chunks) == count
+def _at_once(
+    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits, *, is_right: bool
+) -> ReadResult | None:
+    """What nearly every read finds: records of one file, near the end of the log and in memory.
+    None when the entries have to be looked at one by one."""
+    queue, offset, max_count, max_bytes, codes = query
+    written, segments = log.written, log.segments
+    first = int.from_bytes(entries[:8], "big")
+    file = segments.find(first) if entries else None
+    if file is None or log.is_far(first):
+        return None
+    base, end = file.base, file.end
+    found = take_records(
+        entries,
+        offset,
+        codes,
+        (min(max_count, limits.hot_max_count), min(max_bytes, limits.hot_max_bytes)),
+        (file.view, base, base, min(end, written), recent_from(log)),
+        None if is_right else proof_of(queue),
+        lambda start, stop: bytes_at_once(log, file, start, stop) is not None,
+    )
+    if found is None:
+        return None
+    looked_at, count, size_bytes, records = found
+    low, high = queue.min_offset, queue.max_offset
+    if not count:
+        return empty(ReadStatus.NO_MATCHED_MESSAGE, offset + looked_at, low, high)
+    return ReadResult(
+        ReadStatus.FOUND, offset + looked_at, low, high, [records], count, size_bytes, False, []
+    )
 
 
 class _Taken(msgspec.Struct, gc=False):
@@ -334,76 +351,48 @@ def _copy(source: ReadResult, target: ReadResult) -> None:
         setattr(target, name, getattr(source, name))
 
 
-def _plain(
-    entries: bytes | bytearray, log: CommitLog, max_bytes: int, limits: ReadLimits
-) -> _Plain | None:
-    """All of the entries as chunks with their count and size, whether they are far behind the end,
-    and their places and sizes, when every one is in memory, in one file and wanted; None when they
-    have to be looked at one by one.
-
-    What nearly every pull finds, in half the time of the loop: all entries are unpacked at once,
-    and only the first and the last place are checked, for a queue's records go up.
-    """
-    count = len(entries) // QUEUE_ENTRY_BYTES
-    if not 0 < count <= limits.hot_max_count:
+def _read_lately(
+    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits, *, is_right: bool
+) -> ReadResult | None:
+    """What windows have of the records of one file, far behind the end or not compared with its
+    seal yet: what was read already is given by the limits for what is in memory, without waiting
+    for the rest. None when they have not even the first, or the entries have to be looked at one by
+    one."""
+    rows = [*_iter_entries(entries)]
+    sizes = [size for _, size, _ in rows]
+    max_bytes = min(query.max_bytes, limits.hot_max_bytes)
+    count = min(bisect_right([*accumulate(sizes)], max_bytes), limits.hot_max_count)
+    if not count:
         return None
-    if count < len(_UNPACK):
-        fields = _UNPACK[count](entries)
-        places, sizes = fields[::3], fields[1::3]
-    else:
-        places, sizes = _first_within(entries, max_bytes)
-        count = len(places)
-        if not count:
-            return None
-    first, stop, total = places[0], places[-1] + sizes[-1], sum(sizes)
-    if total > max_bytes or first < log.segments.start:
-        return None
+    places, sizes = [place for place, _, _ in rows[:count]], sizes[:count]
+    first, stop = places[0], places[-1] + sizes[-1]
     file = log.segments.find(first)
     if file is None or stop > file.end:
         return None
     far = log.is_far(first)
-    if far or (file.unproven is not None and not file.is_proven(first, stop)):
-        found = _plain_from_windows(places, sizes, log, file)
-        return None if found is None else (*found, far, places, sizes)
-    if is_recent(log, first):
-        base, whole = file.base, file.view
-    else:
-        resident = file.resident(first, stop)
-        if resident is None:
-            return None
-        base, whole = first, resident
-    if stop - first == total:
-        return [whole[first - base : stop - base]], count, total, False, places, sizes
-    return (
-        [
-            whole[place - base : place - base + size]
-            for place, size in zip(places, sizes, strict=True)
-        ],
-        count,
-        total,
-        False,
-        places,
-        sizes,
+    if not far and file.is_proven(first, stop):
+        return None
+    chunks, count = _chunks_read(places, sizes, log, file)
+    queue, offset = query.queue, query.offset
+    if not count or not (
+        is_right
+        or count_proven(queue, range(offset, offset + count), places, sizes[:count], chunks)
+        == count
+    ):
+        return None
+    low, high, total = queue.min_offset, queue.max_offset, sum(sizes[:count])
+    return ReadResult(
+        ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, [], None, far
     )
 
 
-def _first_within(
-    entries: bytes | bytearray, max_bytes: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Places and sizes of the first of many entries, as many as have ``max_bytes`` together."""
-    places, sizes, _ = zip(*_iter_entries(entries), strict=True)
-    count = bisect_right(list(accumulate(sizes)), max_bytes)
-    return places[:count], sizes[:count]
-
-
-def _plain_from_windows(
-    places: tuple[int, ...], sizes: tuple[int, ...], log: CommitLog, file: LogFile
-) -> tuple[list[memoryview], int, int] | None:
-    """What :func:`_plain` gives, as far as windows have it: what was read already is given by the
-    limits for what is in memory, without waiting for the rest."""
+def _chunks_read(
+    places: Sequence[int], sizes: Sequence[int], log: CommitLog, file: LogFile
+) -> tuple[list[memoryview], int]:
+    """The bytes of the first records, as far as windows have them, and how many those are."""
     find = log.windows.find
     chunks: list[memoryview] = []
-    count = total = first = 0
+    first = 0
     last = len(places) - 1
     for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
         stop = place + size
@@ -413,9 +402,8 @@ def _plain_from_windows(
         if found is None:
             break
         chunks.append(found)
-        total += len(found)
-        count = first = number + 1
-    return (chunks, count, total) if count else None
+        first = number + 1
+    return chunks, first
 
 
 def _in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:

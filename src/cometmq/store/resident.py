@@ -30,6 +30,11 @@ def is_recent(log: CommitLog, offset: int) -> bool:
     return offset >= log.opened_at and log.written - offset <= RECENT_BYTES
 
 
+def recent_from(log: CommitLog) -> int:
+    """From where on :func:`is_recent` holds."""
+    return max(log.opened_at, log.written - RECENT_BYTES)
+
+
 def bytes_at_once(log: CommitLog, file: LogFile, start: int, stop: int) -> memoryview | None:
     """The bytes of a file between two physical offsets, when that takes no wait; else None.
 

@@ -1,0 +1,283 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Reads of a queue, from its entries to the bytes of records that are proven.
+
+Compiled; plain/pulls.py is the definition. Entries and records may hold any bytes: `_choose` keeps
+each record between two offsets that lie within the log's buffer, and `_is_record` looks at nothing
+outside the record's size.
+"""
+
+from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
+from libc.stdlib cimport malloc, free
+from libc.string cimport memcpy, memcmp
+
+cdef extern from "Python.h":
+    object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
+    char *PyBytes_AsString(object) except NULL
+    Py_ssize_t PyBytes_Size(object) except -1
+    object PyMemoryView_FromObject(object)
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint32_t be32(const unsigned char *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline int64_t be64(const unsigned char *p) {
+        return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
+    }
+    """
+    unsigned int be32(const unsigned char *) nogil
+    long long be64(const unsigned char *) nogil
+
+ctypedef const unsigned char *Bytes
+
+cdef enum:
+    ENTRY_BYTES = 20
+    HOLE_SIZE = 0x7FFFFFFF
+    HEAD_BYTES = 88
+    BODY_LENGTH_AT = 84
+    BORN_V6 = 16
+    STORE_V6 = 32
+    V6_MORE_BYTES = 12
+    GAP_BYTES = 16 << 10
+    SPAN_BYTES = 512 << 10
+    # So many tag codes are compared one by one; of more a set is asked.
+    CODES_MAX = 16
+    TAKEN_AT_FIRST = 64
+
+cdef unsigned int MAGIC_V1 = 0xDAA320A7
+cdef unsigned int MAGIC_V2 = 0xDAA320AB
+
+
+cdef struct Taken:
+    long long offset
+    long long place
+    long long size
+
+
+cdef bint _is_record(
+    Bytes p, Py_ssize_t readable, Taken *entry, int queue_id, Bytes tail, Py_ssize_t tail_bytes
+) noexcept nogil:
+    """Whether a record is the one of an entry; `readable` bytes may be looked at."""
+    cdef unsigned int magic, flag
+    cdef long long topic_at = HEAD_BYTES, body
+    if readable < HEAD_BYTES or entry.size > readable:
+        return False
+    if (
+        <int>be32(p) != entry.size
+        or <int>be32(p + 12) != queue_id
+        or be64(p + 20) != entry.offset
+        or be64(p + 28) != entry.place
+    ):
+        return False
+    magic = be32(p + 4)
+    flag = be32(p + 36)
+    if flag & BORN_V6:
+        topic_at += V6_MORE_BYTES
+    if flag & STORE_V6:
+        topic_at += V6_MORE_BYTES
+    if topic_at > readable:
+        return False
+    body = <int>be32(p + topic_at - 4)
+    if body < 0:
+        return False
+    topic_at += body
+    if magic == MAGIC_V2:
+        topic_at += 1
+    elif magic != MAGIC_V1:
+        return False
+    # The record's size is not over `readable`, so the topic is within that too.
+    return topic_at + tail_bytes <= entry.size and memcmp(p + topic_at, tail, tail_bytes) == 0
+
+
+def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
+    """Whether a record is the one of an entry of a queue; see plain/pulls.py."""
+    cdef Py_buffer view
+    cdef Taken wanted
+    wanted.offset, wanted.place, wanted.size = entry
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if at < 0 or at > view.len:
+            return False
+        return bool(_is_record(
+            <Bytes>view.buf + at, view.len - at, &wanted, queue_id,
+            <Bytes>PyBytes_AsString(topic_tail), PyBytes_Size(topic_tail),
+        ))
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef class _Reading:
+    """One read: the buffers that it holds, and the entries that it takes."""
+
+    cdef Py_buffer entries
+    cdef Py_buffer data
+    cdef bint has_entries, has_data
+    cdef Taken few[TAKEN_AT_FIRST]
+    cdef Taken *taken
+    cdef Py_ssize_t count, looked_at
+    cdef long long total
+    cdef long long codes[CODES_MAX]
+    cdef Py_ssize_t code_count
+
+    def __cinit__(self):
+        self.taken = self.few
+        self.count = self.looked_at = 0
+        self.total = 0
+
+    def __dealloc__(self):
+        if self.taken != self.few:
+            free(self.taken)
+        if self.has_entries:
+            PyBuffer_Release(&self.entries)
+        if self.has_data:
+            PyBuffer_Release(&self.data)
+
+    cdef void hold(self, entries, data) except *:
+        PyObject_GetBuffer(entries, &self.entries, PyBUF_SIMPLE)
+        self.has_entries = True
+        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+        self.has_data = True
+
+    cdef void make_room(self, Py_ssize_t count) except *:
+        if count > TAKEN_AT_FIRST:
+            self.taken = <Taken *>malloc(count * sizeof(Taken))
+            if self.taken == NULL:
+                self.taken = self.few
+                raise MemoryError
+
+    cdef bint wants(self, long long code, codes) except -1:
+        cdef Py_ssize_t n
+        if codes is None:
+            return True
+        if self.code_count < 0:
+            return code in codes
+        for n in range(self.code_count):
+            if self.codes[n] == code:
+                return True
+        return False
+
+    cdef bint choose(
+        self, long long offset, codes, Py_ssize_t count_max, long long bytes_max, long long low,
+        long long high,
+    ) except -1:
+        """Take entries; False when one of them is not plain."""
+        cdef Py_ssize_t n, entry_count = self.entries.len // ENTRY_BYTES
+        cdef Bytes p = <Bytes>self.entries.buf
+        cdef long long place, size, stop = low
+        cdef Taken *row
+        if codes is not None:
+            self.code_count = len(codes)
+            if self.code_count > CODES_MAX:
+                self.code_count = -1
+            else:
+                n = 0
+                for code in codes:
+                    if n == self.code_count:
+                        raise ValueError("the codes changed")
+                    self.codes[n] = code
+                    n += 1
+        if count_max < 1:
+            count_max = 1
+        self.make_room(min(count_max, entry_count))
+        for n in range(entry_count):
+            if self.wants(be64(p + 12), codes):
+                place = be64(p)
+                size = <int>be32(p + 8)
+                if size <= 0 or size == HOLE_SIZE or place < stop or high < size:
+                    return False
+                if place > high - size:
+                    return False
+                if self.count and (self.total + size > bytes_max or self.count >= count_max):
+                    break
+                row = &self.taken[self.count]
+                row.offset = offset + self.looked_at
+                row.place = place
+                row.size = size
+                self.count += 1
+                self.total += size
+                stop = place + size
+            self.looked_at += 1
+            p += ENTRY_BYTES
+        return True
+
+    cdef bint are_at_once(self, long long sure, has_at_once) except -1:
+        """Whether all records can be touched without a wait."""
+        cdef long long begin = -1, stop = -1
+        cdef Py_ssize_t n
+        cdef Taken *row
+        for n in range(self.count):
+            row = &self.taken[n]
+            if row.place >= sure:
+                break
+            if stop >= 0 and (
+                row.place - stop > GAP_BYTES or row.place + row.size - begin > SPAN_BYTES
+            ):
+                if not has_at_once(begin, stop):
+                    return False
+                stop = -1
+            if stop < 0:
+                begin = row.place
+            stop = row.place + row.size
+        return stop < 0 or bool(has_at_once(begin, stop))
+
+    cdef bint proves(self, long long base, long long high, int queue_id, bytes tail) except -1:
+        """Whether each record is the one of its entry."""
+        cdef Py_ssize_t n
+        cdef Taken *row
+        cdef Bytes p = <Bytes>self.data.buf
+        cdef Bytes topic = <Bytes>PyBytes_AsString(tail)
+        cdef Py_ssize_t topic_bytes = PyBytes_Size(tail)
+        for n in range(self.count):
+            row = &self.taken[n]
+            if not _is_record(
+                p + (row.place - base), high - row.place, row, queue_id, topic, topic_bytes
+            ):
+                return False
+        return True
+
+    cdef bint is_in_one(self) noexcept:
+        """Whether the records lie side by side."""
+        cdef Taken *last = &self.taken[self.count - 1]
+        return last.place + last.size - self.taken[0].place == self.total
+
+    cdef void gather(self, long long base, unsigned char *out) noexcept nogil:
+        """Put the records one behind the other; there is room for all."""
+        cdef Bytes p = <Bytes>self.data.buf
+        cdef Py_ssize_t n
+        cdef Taken *row
+        for n in range(self.count):
+            row = &self.taken[n]
+            memcpy(out, p + (row.place - base), row.size)
+            out += row.size
+
+
+def take_records(
+    entries, long long offset, codes, tuple most, tuple log, tuple queue, has_at_once
+):
+    """The records of queue entries, as far as they are plain; see plain/pulls.py."""
+    cdef _Reading reading = _Reading.__new__(_Reading)
+    cdef Py_ssize_t count_max, first
+    cdef long long bytes_max, base, low, high, sure
+    cdef int queue_id
+    count_max, bytes_max = most
+    data, base, low, high, sure = log
+    reading.hold(entries, data)
+    if base < 0 or low < base or high < 0 or high - base > reading.data.len:
+        raise ValueError("records between offsets that are not in the bytes of the log")
+    if not reading.choose(offset, codes, count_max, bytes_max, low, high):
+        return None
+    if not reading.are_at_once(sure, has_at_once):
+        return None
+    if queue is not None:
+        queue_id, topic_tail = queue
+        if not reading.proves(base, high, queue_id, topic_tail):
+            return None
+    if not reading.count:
+        return reading.looked_at, 0, 0, data[:0]
+    if reading.is_in_one():
+        first = reading.taken[0].place - base
+        return reading.looked_at, reading.count, reading.total, data[first:first + reading.total]
+    gathered = PyBytes_FromStringAndSize(NULL, reading.total)
+    reading.gather(base, <unsigned char *>PyBytes_AsString(gathered))
+    return reading.looked_at, reading.count, reading.total, PyMemoryView_FromObject(gathered)
