@@ -78,5 +78,6 @@ def cores() -> list[SimpleNamespace]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that takes a `core` with every core there is."""
-    if "core" in metafunc.fixturenames:
+    asked = {each.args[0] for each in metafunc.definition.iter_markers("parametrize")}
+    if "core" in metafunc.fixturenames and "core" not in asked:
         metafunc.parametrize("core", cores(), ids=lambda core: core.name, scope="session")

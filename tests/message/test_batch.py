@@ -17,14 +17,6 @@ def test_round_trip(many: list[tuple[int, bytes, bytes]]) -> None:
     assert batch.split(batch.pack(many)) == many
 
 
-@given(entries, st.integers(0, 5))
-def test_a_walk_may_stop_and_go_on(many: list[tuple[int, bytes, bytes]], limit: int) -> None:
-    raw = batch.pack(many)
-    first = batch.walk(raw, 0, limit)
-    assert len(first) == min(limit, len(many))
-    assert first + batch.walk(raw, first[-1][3] if first else 0) == batch.walk(raw)
-
-
 @given(entries, st.integers(0, 6))
 def test_many_messages_are_noticed_without_reading_them(
     many: list[tuple[int, bytes, bytes]], count: int

@@ -73,7 +73,7 @@ class World:
         for topic, count in (("t", 2), ("ü漢", 1)):
             self.queues[topic.encode()] = [self.queue(topic, number) for number in range(count)]
         self.queues[b"t"].append(None)
-        self.batch = self.core.WriteBatch(HOST, SUFFIX, BODY_MAX_BYTES, FILE_BYTES)
+        self.batch = self.core.WriteBatch(HOST, FILE_BYTES)
 
     def queue(self, topic: str, number: int) -> Any:
         """A queue of this core."""
@@ -92,8 +92,9 @@ class World:
     ) -> tuple[int, int, int, bytes]:
         """Take what is plain at the begin of `data`."""
         found: tuple[int, int, int, bytes] = self.batch.append(
-            data, 0, self.queues, BORN, self.position, FILE_BYTES, 1_800_000_000_000, rows, size
-        )
+            data, 0, self.queues, BORN, SUFFIX, BODY_MAX_BYTES, self.position, FILE_BYTES,
+            1_800_000_000_000, rows, size,
+        )  # fmt: skip
         self.position += len(found[3])
         return found
 
@@ -105,6 +106,8 @@ class World:
         seen = (
             count, len(batch), batch.end, batch.last_ms, batch.size_bytes, rows,
             batch.index_columns(), batch.answers(0, count, PIECES), batch.opaques(0, count),
+            batch.places(0, count), batch.message_ids(0, count, b"AB"), batch.entry_rows(),
+            [known.index(queue) for queue in batch.entry_queues()],
         )  # fmt: skip
         grown, soiled, in_order = batch.dispatch()
         return (
@@ -227,11 +230,12 @@ def test_a_body_may_be_empty_and_not_over_the_limit(core: SimpleNamespace) -> No
     for size, taken in ((0, 1), (BODY_MAX_BYTES, 1), (BODY_MAX_BYTES + 1, 0)):
         world = World(core)
         assert world.append(framed(header_of(), b"x" * size))[0] == taken
-    with pytest.raises(ValueError, match="8 bytes"):
-        core.WriteBatch(b"short", SUFFIX, 1, 1)
-    for at, host in ((-1, BORN), (1, BORN), (0, b"")):
+    short = core.WriteBatch(b"short", FILE_BYTES)
+    for made, at, host in (
+        (world.batch, -1, BORN), (world.batch, 1, BORN), (world.batch, 0, b""), (short, 0, BORN),
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="outside the data"):
-            world.batch.append(b"", at, {}, host, 0, FILE_BYTES, 0, 1, 1)
+            made.append(b"", at, {}, host, SUFFIX, 1, 0, FILE_BYTES, 0, 1, 1)
 
 
 def test_the_checksum_is_right_for_bodies_of_any_length(core: SimpleNamespace) -> None:
@@ -249,8 +253,10 @@ def test_enough_is_taken_and_a_full_file_ends_it(core: SimpleNamespace) -> None:
     assert world.append(frame * 5, size=size + 1)[:3] == (2, 2 * len(frame), 0)
     world.position = FILE_BYTES - 2 * size
     assert world.append(frame * 5)[:3] == (1, len(frame), -1)
-    small = core.WriteBatch(HOST, SUFFIX, BODY_MAX_BYTES, size)
-    found = small.append(frame, 0, world.queues, BORN, 0, size, 0, 9, 1 << 30)
+    small = core.WriteBatch(HOST, size)
+    found = small.append(
+        frame, 0, world.queues, BORN, SUFFIX, BODY_MAX_BYTES, 0, size, 0, 9, 1 << 30
+    )
     assert found == (0, 0, 1, b"")
 
 
@@ -266,6 +272,10 @@ def test_one_way_sends_are_stored_and_not_answered(core: SimpleNamespace) -> Non
             world.batch.answers(first, stop, PIECES)
         with pytest.raises(IndexError):
             world.batch.opaques(first, stop)
+        with pytest.raises(IndexError):
+            world.batch.places(first, stop)
+        with pytest.raises(IndexError):
+            world.batch.message_ids(first, stop, b"")
 
 
 def test_an_empty_batch_survives_everything(core: SimpleNamespace) -> None:
@@ -274,7 +284,8 @@ def test_an_empty_batch_survives_everything(core: SimpleNamespace) -> None:
     assert batch.dispatch() == ({}, [], True)
     assert batch.rows_from(0) == batch.rows_from(9) == []
     assert batch.index_columns() == (b"", b"", b"")
-    assert batch.answers(0, 0, PIECES) == b""
+    assert batch.answers(0, 0, PIECES) == batch.message_ids(0, 0, b"A") == b""
+    assert (batch.places(0, 0), batch.entry_queues(), batch.entry_rows()) == ([], [], b"")
     batch.drop(set())
     batch.take_back()
 

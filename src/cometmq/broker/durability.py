@@ -13,16 +13,12 @@ with the store's error and nothing of it is visible.
            | SYNC_MASTER: too few slaves: SLAVE_NOT_AVAILABLE
            |              park -> they have it -> answer
            |                   -> deadline: FLUSH_SLAVE_TIMEOUT
-
-While a large batch holds the log (largebatch.py), turns end without a commit; it comes with the
-batch's end, for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -88,14 +84,10 @@ class Appender:
         self._unsynced = Turn()
         #: Of sends whose messages the device has already.
         self._repeated = Turn()
-        #: Turns that ended while a large batch held the log, and those whose answers it delayed.
-        self._held: list[Turn] = []
-        self._delayed: deque[Turn] = deque()
         self._due = False
         #: Set while a turn may wait for a sync or for slaves.
         self._waits = asyncio.Event()
         self._end_turn = watchdog.watched("commit", self._end_of_turn)
-        self._go_on = watchdog.watched("answers", self._answer_delayed)
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
@@ -224,7 +216,7 @@ class Appender:
         """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
         comes before or after every send, never between a send and its commit. Raises what it
         raises."""
-        if not self._due and not self._store.turn.is_held:
+        if not self._due:
             action()
             return
         done: asyncio.Future[None] = self._loop.create_future()
@@ -256,8 +248,6 @@ class Appender:
     def close(self) -> None:
         """Commit and answer what the last turn left; call it before the store closes."""
         self.end_turn()
-        while self._delayed:
-            self._answer_delayed()
         for turn in self._copied.drain():
             self.waiting_sends -= turn.send_count
             self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
@@ -270,8 +260,6 @@ class Appender:
     def _end_of_turn(self) -> None:
         self._due = False
         self._commit()
-        if self._store.turn.is_held:
-            return
         actions, self._actions = self._actions, []
         for action, done in actions:
             try:
@@ -290,50 +278,31 @@ class Appender:
             log.error("append failed messages=%d error=%s", turn.send_count, error)
             unsynced, self._unsynced = self._unsynced, Turn()
             repeated, self._repeated = self._repeated, Turn()
-            held, self._held = self._held, []
-            for failed in (*held, unsynced, repeated, turn):
+            for failed in (unsynced, repeated, turn):
                 self._fail(failed, error)
             self.on_turn_failed()
             return
-        if store.turn.is_held:
-            self._held.append(turn)
-            return
-        turns = [turn]
-        if self._held:
-            turns, self._held = [*self._held, turn], []
-        for each in turns:
-            each.end = store.written_offset
+        turn.end = store.written_offset
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
         if self._repeated.sends:
             repeated, self._repeated = self._repeated, Turn()
-            repeated.end = store.written_offset
+            repeated.end = turn.end
             self._stored(repeated)
         if self._synced:
-            self._park(turns)
-        elif len(turns) == 1:
-            self._stored(turn)
+            self._park(turn)
         else:
-            self._delayed += turns
-            self._answer_delayed()
+            self._stored(turn)
 
-    def _answer_delayed(self) -> None:
-        """Answer one turn; those behind it get turns of their own."""
-        if self._delayed:
-            self._stored(self._delayed.popleft())
-        if self._delayed:
-            self._loop.call_soon(self._go_on)
-
-    def _park(self, turns: list[Turn]) -> None:
-        """Let turns wait until the device has them."""
+    def _park(self, turn: Turn) -> None:
+        """Let a turn wait until the device has it."""
         store = self._store
-        deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
-        for turn in turns:
-            if turn.is_awaited:
-                self.waiting_sends += turn.send_count
-                store.durable.park(turn.end, deadline_ms, turn)
-                self._waits.set()
+        if turn.is_awaited:
+            self.waiting_sends += turn.send_count
+            deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
+            store.durable.park(turn.end, deadline_ms, turn)
+            self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
         store.sync()
 

@@ -24,7 +24,6 @@ from cometmq.broker.admission import (
 )
 from cometmq.broker.destinations import Destinations
 from cometmq.broker.halfmessages import prepared
-from cometmq.broker.largebatch import LargeBatches
 from cometmq.broker.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.broker.repeats.guard import Stored
 from cometmq.broker.repeats.sending import GuardedSends
@@ -34,7 +33,6 @@ from cometmq.broker.transactions import committed_send
 from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
-from cometmq.message.batch import has_more_than
 from cometmq.message.flags import TRANSACTION_MASK
 from cometmq.message.names import (
     DLQ_PREFIX,
@@ -45,7 +43,6 @@ from cometmq.message.names import (
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
 from cometmq.store.batching import Shared
-from cometmq.store.bulk import BULK_MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,12 +119,9 @@ class SendHandler:
             topics=topics,
             hooks=hooks,
             store_host=store_host,
-            tasks=tasks,
-            clock=clock,
         )
         appender.answer_sends = self._answers.answer
         appender.answer_rows = self._answers.answer_rows
-        self._large = LargeBatches(self._answers, store=store, appender=appender, tasks=tasks)
         self._guarded = repeats and GuardedSends(
             repeats,
             store=store,
@@ -218,7 +212,6 @@ class SendHandler:
         store = self._store
         if (
             store.refusal is not None
-            or store.turn.is_held
             or peer.congested
             or peer.router.hooks
             or self._hooks_added
@@ -297,13 +290,10 @@ class SendHandler:
         if self._guarded and self._guarded.guards(topic):
             self._guarded.store_batch(peer, request, queue_id, shared, wait_durable=wait_durable)
             return None
-        if has_more_than(request.body, BULK_MESSAGES):
-            self._large.store(peer, request, (topic, queue_id), shared, wait_durable=wait_durable)
-            return None
         queue = store.queue(topic, queue_id)
-        queue_offset, physical_offsets = store.append_batch(queue, request.body, shared)
+        queue_offset, rows = store.append_batch(queue, request.body, shared)
         request.drop_body()
-        send = (peer, request, queue_id, queue_offset, [physical_offsets])
+        send = (peer, request, queue_id, queue_offset, rows)
         self._appender.add_send(send, wait_durable=wait_durable)
         return None
 

@@ -7,14 +7,11 @@ which some messages were stored before.
 
 from __future__ import annotations
 
-from itertools import chain, islice, repeat
-from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from msgspec.json import encode
 
 from cometmq.broker.turns import Scattered
-from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths
@@ -25,10 +22,8 @@ if TYPE_CHECKING:
     from cometmq.broker.hooks import SendHooks
     from cometmq.broker.topics import TopicTable
     from cometmq.broker.turns import WaitingRows, WaitingSend
-    from cometmq.core.clock import Clock
     from cometmq.core.errors import CometError
     from cometmq.net.peer import Peer
-    from cometmq.net.tasks import Tasks
     from cometmq.protocol.headers import SendMessage
 
 
@@ -43,19 +38,15 @@ class SendAnswers:
         topics: TopicTable,
         hooks: SendHooks,
         store_host: bytes,
-        tasks: Tasks,
-        clock: Clock,
     ) -> None:
         self._config = config
         self._topics = topics
         self._hooks = hooks
         self._hooks_added = hooks.added
-        self._id_prefix = store_host.hex().upper()
+        self._id_prefix = store_host.hex().upper().encode()
         head, *rest = _answer_pieces(config.region_id, config.trace_on)
         self._head = head
-        self._pieces = (head + self._id_prefix.encode(), *rest)
-        self._tasks = tasks
-        self._clock = clock
+        self._pieces = (head + self._id_prefix, *rest)
         self.recall_handles: dict[int, str] = {}
         self.unannounced: set[str] = set()
 
@@ -67,31 +58,41 @@ class SendAnswers:
 
     def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         peers: dict[Peer, None] = {}
-        head, rest = self._head, self._pieces[1:]
+        head = self._head
+        _, between, before_offset, before_opaque, tail = self._pieces
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
         for peer, request, queue_id, queue_offset, physical in sends:
             slow = hooked or request.codec != JSON or code != 0 or remark is not None
             slow = slow or bool(peer.router.hooks)
             handles = self.recall_handles
-            if slow or (handles and isinstance(physical, int) and physical in handles):
+            if (
+                slow
+                or isinstance(physical, Scattered)
+                or (handles and isinstance(physical, int) and physical in handles)
+            ):
                 self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
                 continue
             if request.flag & 2:
                 continue
             if isinstance(physical, int):
-                ids = f"{prefix}{physical:016X}"
-            elif isinstance(physical, list) and len(physical) == 1:
-                ids = message_ids(prefix, physical[0])
+                ids = b"%b%016X" % (prefix, physical)
             else:
-                self._answer_large((peer, request, queue_id, queue_offset, physical), code)
-                continue
-            between, before_offset, before_opaque, tail = rest
-            answer = b"%b%b%b%d%b%d%b%d%b" % (
-                head, ids.encode(), between, queue_id, before_offset, queue_offset, before_opaque,
-                request.opaque, tail,
-            )  # fmt: skip
-            peer.push(lengths(len(answer)) + answer)
+                batch, first, stop = physical
+                ids = batch.message_ids(first, stop, prefix)
+            answer = b"%b%d%b%d%b%d%b" % (
+                between,
+                queue_id,
+                before_offset,
+                queue_offset,
+                before_opaque,
+                request.opaque,
+                tail,
+            )
+            # The ids of a large batch are megabytes: they are not copied here.
+            peer.push(lengths(len(head) + len(ids) + len(answer)) + head)
+            peer.push(ids)
+            peer.push(answer)
             peers[peer] = None
         for peer in peers:
             peer.flush()
@@ -122,7 +123,7 @@ class SendAnswers:
             header = None
             if code in _STORED:
                 header = SendMessageResponse(
-                    msg_id=self.ids([physical]),
+                    msg_id=self._ids([physical]),
                     queue_id=queue_id,
                     queue_offset=queue_offset,
                     region=self._config.region_id,
@@ -145,20 +146,18 @@ class SendAnswers:
         peer, request, queue_id, queue_offset, physical = send
         stored = code in _STORED
         handle = self.recall_handles.pop(physical, None) if isinstance(physical, int) else None
-        if stored and isinstance(physical, list) and len(physical) > 1:
-            self._answer_in_slices(send, physical, code, remark)
-            return
         header = None
         count = 0
         queue_offsets = None
         if stored:
-            if isinstance(physical, bytes):
-                ids = physical.decode()
+            if isinstance(physical, tuple):
+                batch, first, stop = physical
+                ids = batch.message_ids(first, stop, self._id_prefix).decode()
             elif isinstance(physical, Scattered):
-                ids = self.ids(physical.places)
+                ids = self._ids(physical.places)
                 queue_offsets = ",".join(map(str, physical.queue_offsets))
             else:
-                ids = self.ids([physical] if isinstance(physical, int) else physical[0])
+                ids = self._ids([physical])
             count = ids.count(",") + 1
             header = SendMessageResponse(
                 msg_id=ids,
@@ -173,45 +172,14 @@ class SendAnswers:
             self._hooks.after_send(peer, request, code, count)
         peer.reply(request, Reply(code, header=header, remark=remark))
 
-    def _answer_large(self, send: WaitingSend, code: int) -> None:
-        """Answer a batch of thousands of messages; once their ids are made they are not copied."""
-        peer, request, queue_id, queue_offset, ids = send
-        if isinstance(ids, Scattered):
-            self._answer_slowly(send, code, None)
-            return
-        if isinstance(ids, list):
-            self._answer_in_slices(send, ids, code, None)
-            return
-        assert isinstance(ids, bytes)
-        after = b"%b%d%b%d%b%d%b" % (
-            self._pieces[1], queue_id, self._pieces[2], queue_offset, self._pieces[3],
-            request.opaque, self._pieces[4],
-        )  # fmt: skip
-        size_bytes = len(self._head) + len(ids) + len(after)
-        peer.write_all((lengths(size_bytes) + self._head, ids, after))
-
     def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
         """Answer a send whose error came after its turn."""
         self._answer_slowly((peer, request, 0, 0, 0), error.code, error.remark)
 
-    def ids(self, places: list[int]) -> str:
+    def _ids(self, places: list[int]) -> str:
         """The ids of messages at physical offsets, joined by commas."""
-        return message_ids(self._id_prefix, places)
-
-    def _answer_in_slices(
-        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
-    ) -> None:
-        """Answer a batch whose messages are so many that their ids alone take several turns."""
-        name = f"answer of a large batch {send[0].address}"
-        self._tasks.spawn(self._join_and_answer(send, places, code, remark), name=name)
-
-    async def _join_and_answer(
-        self, send: WaitingSend, places: list[list[int]], code: int, remark: str | None
-    ) -> None:
-        pieces = (self.ids(piece).encode() for piece in places)
-        separated = chain.from_iterable(zip(repeat(b","), pieces))
-        ids = await join_in_slices(islice(separated, 1, None), self._clock)
-        self.answer([(*send[:4], ids)], code, remark)
+        prefix = self._id_prefix.decode()
+        return ",".join([f"{prefix}{place:016X}" for place in places])
 
 
 def _answer_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
@@ -235,10 +203,3 @@ _STORED: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     )
 )
-
-
-def message_ids(host: str, physical_offsets: list[int]) -> str:
-    """The ids of a batch's messages, joined by commas; ``host`` is the store host in hex."""
-    digits = pack(f">{len(physical_offsets)}q", *physical_offsets).hex().upper()
-    # One conversion for all, then slices: a third of the time of formatting each.
-    return host + f",{host}".join([digits[at : at + 16] for at in range(0, len(digits), 16)])

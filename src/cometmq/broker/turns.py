@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
     from cometmq.speedups import WriteBatch
+    from cometmq.store.engine import SentRows
 
 
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
@@ -72,9 +73,9 @@ Told = Callable[[PutResult | CometError], None]
 
 
 #: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message, those of all messages of a batch in one or more pieces,
-#: their ids, or places that do not follow each other.
-WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | list[list[int]] | bytes | Scattered"]
+#: physical offset of a single message, the rows of a batch, or places that do not follow each
+#: other.
+WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | SentRows | Scattered"]
 #: A transaction whose end waits: half offset, half message, queue offset of the op message, and who
 #: asked for it, if anybody did.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]

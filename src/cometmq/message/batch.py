@@ -24,8 +24,6 @@ _ENTRY_READ = Struct(">i8xii")
 _LENGTH = Struct(">H")
 ENTRY_BYTES = _ENTRY.size
 """What stands before a body."""
-MANY = 1 << 31
-"""More messages than any body holds."""
 _FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
 
 
@@ -56,15 +54,15 @@ def pack(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def walk(raw: bytes, position: int = 0, limit: int = MANY) -> list[tuple[int, int, int, int]]:
-    """Where the messages of a batch body lie, from ``position`` on and at most ``limit`` of them:
+def walk(raw: bytes) -> list[tuple[int, int, int, int]]:
+    """Where the messages of a batch body lie: (flag, begin of the body, its end, end of the entry).
 
-    (flag, begin of the body, its end, end of the entry); the properties begin two bytes behind the
-    body. Raises BadRecord where lengths contradict each other.
+    The properties begin two bytes behind the body. Raises BadRecord where lengths contradict each
+    other.
     """
     found: list[tuple[int, int, int, int]] = []
-    read, end = _ENTRY_READ.unpack_from, len(raw)
-    while position < end and limit:
+    read, position, end = _ENTRY_READ.unpack_from, 0, len(raw)
+    while position < end:
         if end - position < _FIXED_BYTES:
             raise BadRecord(position, f"{end - position} bytes left, an entry has at least 22")
         size, flag, body_bytes = read(raw, position)
@@ -78,7 +76,6 @@ def walk(raw: bytes, position: int = 0, limit: int = MANY) -> list[tuple[int, in
             raise BadRecord(position, f"entry size {size} is not the sum of its parts")
         found.append((flag, body_at, body_end, stop))
         position = stop
-        limit -= 1
     return found
 
 

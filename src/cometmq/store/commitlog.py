@@ -21,7 +21,7 @@ from cometmq.message.record import BLANK, MAGIC_BLANK
 from cometmq.store.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
     from cometmq.store.mapped import LogFile
@@ -44,8 +44,7 @@ class CommitLog:
 
     __slots__ = (
         "_ahead",
-        "_fill_error",
-        "_filled",
+        "_reached",
         "_runs",
         "durable",
         "failure",
@@ -74,8 +73,9 @@ class CommitLog:
 
     def _reset(self) -> None:
         size = self.segments.file_bytes
-        self.position = self._filled = self.written
-        self._fill_error: OSError | None = None
+        self.position = self.written
+        #: Up to where a write that failed may have left something.
+        self._reached = self.written
         start = self.segments.start
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
@@ -149,28 +149,6 @@ class CommitLog:
         self.segments.restart_at(offset)
         self.resume(offset)
 
-    def reserve(self, size_bytes: int) -> int:
-        """Keep room at the end of the current file for what :meth:`fill` writes; gives its offset.
-
-        There must be room, and nothing else may be buffered but the blank of a file before.
-        """
-        start = self.position
-        self._filled = start
-        self.position = start + size_bytes
-        self.parts = []
-        self._runs.append((self.position, self.parts))
-        return start
-
-    def fill(self, parts: Iterable[bytes]) -> None:
-        """Write the next part of the reserved room. An error is kept for the commit."""
-        data = b"".join(parts)
-        start, self._filled = self._filled, self._filled + len(data)
-        if self._fill_error is None:
-            try:
-                self._file_at(start).write(start, data)
-            except OSError as error:
-                self._fill_error = error
-
     def commit(self) -> None:
         """Write the turn's records.
 
@@ -185,18 +163,16 @@ class CommitLog:
         try:
             self._write_runs()
         except OSError as error:
-            problem = self._refuse(error, self.written, self._filled)
+            problem = self._refuse(error, self.written, self._reached)
             self._reset()
             raise problem from error
-        self.written = self._filled = self.position
+        self.written = self._reached = self.position
         if len(self._runs) > 1:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()
         self._runs[0] = (self.position, self.parts)
 
     def _write_runs(self) -> None:
-        if self._fill_error is not None:
-            raise self._fill_error
         if len(self._runs) > 1:
             # All files first: where one cannot be made, nothing is written.
             for start, parts in self._runs:
@@ -205,7 +181,7 @@ class CommitLog:
         for start, parts in self._runs:
             if parts:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
-                self._filled = max(self._filled, start + len(data))
+                self._reached = start + len(data)
                 self._file_at(start).write(start, data)
 
     def _file_at(self, offset: int) -> LogFile:

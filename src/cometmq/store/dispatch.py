@@ -22,7 +22,6 @@ from cometmq.speedups import WriteBatch
 from cometmq.store.consumequeue import ConsumeQueue, Mark
 from cometmq.store.index import BATCH_KEYS
 from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
-from cometmq.store.runs import Run
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
@@ -89,8 +88,6 @@ class Dispatcher:
         """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
         if isinstance(segment, WriteBatch):
             grown = self._dispatch_batch(segment)
-        elif isinstance(segment, Run):
-            grown = self._dispatch_run(segment)
         else:
             grown = self._dispatch_rows(segment)
         self.position = end
@@ -131,18 +128,6 @@ class Dispatcher:
             self._index.gather(rows)
             self.last_ms = rows[-1][5]
         return grown
-
-    def _dispatch_run(self, run: Run) -> Growth:
-        queue = run.queue
-        if run.first_offset != queue.max_offset:
-            return self._dispatch_rows(list(run.rows()))
-        queue.tail += b"".join(map(QUEUE_ENTRY.pack, run.places, run.sizes, run.codes))
-        queue.max_offset = run.first_offset + len(run)
-        if not queue.is_dirty:
-            self._soil(queue)
-        self._index.gather_run(run)
-        self.last_ms = run.store_ms
-        return {queue: (len(run), sum(run.sizes))}
 
     def _dispatch_batch(self, batch: WriteBatch) -> Growth:
         grown: dict[ConsumeQueue, tuple[int, int]]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os.path
 from collections.abc import Callable, Set
-from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, TypeAlias
@@ -31,7 +30,6 @@ from cometmq.message.record import (
 )
 from cometmq.speedups import WriteBatch
 from cometmq.store.backlog import Backlog
-from cometmq.store.batching import Shared, prepare
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Dispatcher, Listener
@@ -59,7 +57,6 @@ from cometmq.store.reader import (
     read,
 )
 from cometmq.store.resident import bytes_at_once
-from cometmq.store.runs import run_of
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
 from cometmq.store.turn import Turn, undo
@@ -67,6 +64,7 @@ from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.store.batching import Shared
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.index import Index
@@ -82,8 +80,11 @@ _CLOCK_AHEAD_MS = 1_000
 #: What is taken of one connection before others get their turn.
 ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
+#: Records of one batch. A body of 4 MiB may have 190 000 messages, and properties come to each.
+BATCH_BYTES_MAX = 64 << 20
 
-#: Plain sends of one connection: their write batch, the first row and the one behind the last.
+#: Plain sends of one connection, or the messages of a batch: their write batch, the first row and
+#: the one behind the last.
 SentRows: TypeAlias = tuple[WriteBatch, int, int]
 
 
@@ -269,29 +270,50 @@ class MessageStore:
 
     def append_batch(
         self, queue: ConsumeQueue, body: bytes, shared: Shared
-    ) -> tuple[int, list[int]]:
+    ) -> tuple[int, SentRows]:
         """Take the messages of a batch body (message/batch.py) into the turn's buffer.
 
-        Gives the first queue offset, the others follow, and each message's physical offset; all
-        lie in one file. Raises what ``append`` raises, with nothing taken. For thousands of
-        messages see bulk.py.
+        Gives the first queue offset, the others follow, and their rows; all lie in one file. Raises
+        what ``append`` raises, with nothing taken.
         """
         if self.refusal is not None:
             raise anew(self.refusal)
-        batch, _ = prepare(body, queue, shared)
+        log = self.log
+        batch, is_new = self._open_batch()
+        first, offset, now_ms = batch.count, queue.next_offset, self._now_ms
+        middle, properties = shared.middle(now_ms), shared.properties
+        try:
+            limit = min(log.limit, log.position + BATCH_BYTES_MAX + BLANK_BYTES)
+            size, packed = batch.append_batch(
+                body, queue, middle, properties, log.position, limit, now_ms
+            )
+            if not packed:
+                if size > BATCH_BYTES_MAX:
+                    raise MessageIllegal(
+                        f"the records of the batch would be {size} bytes long, the limit is "
+                        f"{BATCH_BYTES_MAX}: send smaller batches"
+                    )
+                position = self._roll(size)
+                size, packed = batch.append_batch(
+                    body, queue, middle, properties, position, log.limit, now_ms
+                )
+        except ValueError as error:
+            raise MessageIllegal(str(error)) from None
+        log.parts.append(packed)
+        log.position += size
+        if is_new:
+            self.turn.add(batch)
+        return offset, (batch, first, batch.count)
+
+    def _open_batch(self) -> tuple[WriteBatch, bool]:
+        """The write batch that the next rows join, and whether it is a new one, which is to be
+        added to the turn once it has rows."""
+        batch = self.turn.open_batch()
+        if batch is not None:
+            return batch, False
         if self.turn.is_empty:
             self._stamp()
-        log, sizes = self.log, batch.sizes
-        phys, size = log.position, sum(sizes)
-        if phys + size + BLANK_BYTES > log.limit:
-            phys = self._roll(size)
-        places = list(accumulate(sizes[:-1], initial=phys))
-        offset = queue.next_offset
-        log.parts += batch.pack(queue, shared, offset, places, self._now_ms)
-        log.position = phys + size
-        self.turn.add(run_of(queue, offset, places, batch, self._now_ms))
-        queue.next_offset = offset + len(sizes)
-        return offset, places
+        return WriteBatch(self.store_host, self.log.segments.file_bytes), True
 
     def append_sends(
         self,
@@ -309,20 +331,15 @@ class MessageStore:
         from there on have to be served one by one (speedups/plain/sends.py). Takes nothing while
         the store refuses writes.
         """
-        turn, log = self.turn, self.log
-        batch = turn.open_batch()
-        is_new = batch is None
-        if batch is None:
-            batch = WriteBatch(self.store_host, suffix, body_max_bytes, log.segments.file_bytes)
-            if turn.is_empty:
-                self._stamp()
+        log = self.log
+        batch, is_new = self._open_batch()
         first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
         state = -1
         try:
             while state < 0:
                 taken, at, state, packed = batch.append(
-                    data, at, known, born_host, log.position, log.limit, self._now_ms,
-                    rows, bytes_left,
+                    data, at, known, born_host, suffix, body_max_bytes, log.position, log.limit,
+                    self._now_ms, rows, bytes_left,
                 )  # fmt: skip
                 if taken:
                     log.parts.append(packed)
@@ -332,27 +349,8 @@ class MessageStore:
                     log.roll()
         finally:
             if is_new and batch.count:
-                turn.add(batch)
+                self.turn.add(batch)
         return (batch, first, batch.count), at, state
-
-    def hold(self, queue: ConsumeQueue, count: int, size_bytes: int) -> tuple[int, int, int]:
-        """Reserve room in the log for a batch that takes several turns to write (bulk.py).
-
-        Nothing may be uncommitted. Gives the first physical offset, the first queue offset and the
-        store time. Until the turn is filled in nothing is committed, and what is appended lies
-        behind the batch. Raises what ``append`` raises.
-        """
-        assert self.turn.is_empty
-        if self.refusal is not None:
-            raise anew(self.refusal)
-        self._stamp()
-        log = self.log
-        if log.position + size_bytes + BLANK_BYTES > log.limit:
-            self._roll(size_bytes)
-        offset = queue.next_offset
-        queue.next_offset = offset + count
-        self.turn.is_held = True
-        return log.reserve(size_bytes), offset, self._now_ms
 
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""
@@ -378,9 +376,6 @@ class MessageStore:
         Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
         and its queue offsets are given again.
         """
-        if self.turn.is_held:
-            self._stamp()
-            return
         segments = self.turn.end()
         if not segments:
             return

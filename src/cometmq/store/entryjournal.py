@@ -26,14 +26,12 @@ from __future__ import annotations
 import logging
 import os.path
 from collections.abc import Iterable, Iterator
-from itertools import count, repeat
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from cometmq.speedups import WriteBatch
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
-from cometmq.store.runs import Run
 
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
@@ -131,21 +129,19 @@ class EntryJournal:
     def add(self, segment: Segment, end: int) -> None:
         """Take the entries of a dispatched segment, which goes up to ``end``. Raises OSError."""
         pack, first, define = _LIVE_ROW.pack, self._first, self._define
-        if isinstance(segment, Run):
-            queue = segment.queue
-            number = repeat(queue.number if queue.number >= first else define(queue))
-            columns = segment.places, segment.sizes, segment.codes
-            packed = map(pack, number, count(segment.first_offset), *columns)
-            self._rows += b"".join(packed)
+        if isinstance(segment, WriteBatch):
+            for queue in segment.entry_queues():
+                if queue.number < first:
+                    define(queue)
+            self._rows += segment.entry_rows()
         else:
-            rows = segment.rows_from(0) if isinstance(segment, WriteBatch) else segment
             self._rows += b"".join(
                 [
                     pack(
                         queue.number if queue.number >= first else define(queue),
                         offset, phys, size, code,
                     )
-                    for queue, offset, phys, size, code, _, _ in rows
+                    for queue, offset, phys, size, code, _, _ in segment
                     if offset >= 0
                 ]
             )  # fmt: skip

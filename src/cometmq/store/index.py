@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
     from cometmq.store.dispatch import Dispatched
     from cometmq.store.files import Files
-    from cometmq.store.runs import Run
 
 logger = logging.getLogger(__name__)
 
@@ -72,21 +71,6 @@ class Index:
             known = len(self._rows)
             self._rows += filter(_KEYS, rows)
             self.pending += len(self._rows) - known
-
-    def gather_run(self, run: Run) -> None:
-        """:meth:`gather` for a run."""
-        if not self._enabled:
-            return
-        if self._rows:
-            self._to_columns()
-        keys = run.keys
-        self.pending += len(keys)
-        self._hashes.extend(index_hashes([run.queue.topic_hash] * len(keys), keys))
-        self._times_ms.extend([run.store_ms] * len(keys))
-        if run.key_counts is None:
-            self._places.extend(run.places)
-        else:
-            self._places.extend(chain.from_iterable(map(repeat, run.places, run.key_counts)))
 
     def gather_batch(self, batch: WriteBatch) -> None:
         """:meth:`gather` for a write batch."""

@@ -8,37 +8,31 @@ from cometmq.speedups import WriteBatch
 from cometmq.store.runs import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cometmq.store.dispatch import Dispatched
-    from cometmq.store.runs import Run, Segment
+    from cometmq.store.runs import Segment
 
 
 class Turn:
-    """``rows`` are the single messages since the last batch; ``segments`` all before them, in the
-    order of the log.
+    """``rows`` are the single messages since the last write batch; ``segments`` all before them, in
+    the order of the log."""
 
-    While ``is_held`` a batch is being written, over several turns of the loop; it comes first.
-    """
-
-    __slots__ = ("is_held", "rows", "segments")
+    __slots__ = ("rows", "segments")
 
     def __init__(self) -> None:
         self.rows: list[Dispatched] = []
         self.segments: list[Segment] = []
-        self.is_held = False
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was appended yet."""
         return not self.rows and not self.segments
 
-    def add(self, run: Run | WriteBatch) -> None:
-        """Take a batch behind what was appended so far."""
+    def add(self, batch: WriteBatch) -> None:
+        """Take a write batch behind what was appended so far."""
         if self.rows:
             self.segments.append(self.rows)
             self.rows = []
-        self.segments.append(run)
+        self.segments.append(batch)
 
     def open_batch(self) -> WriteBatch | None:
         """The write batch that the next rows may join: nothing was appended behind it."""
@@ -46,11 +40,6 @@ class Turn:
             return None
         last = self.segments[-1]
         return last if isinstance(last, WriteBatch) else None
-
-    def fill_in(self, runs: Sequence[Run]) -> None:
-        """The batch that held the log is written."""
-        self.segments[:0] = runs
-        self.is_held = False
 
     def end(self) -> list[Segment]:
         """Everything that was appended, to be committed now; the next turn begins."""

@@ -15,7 +15,7 @@ from cometmq.broker.config import BrokerConfig
 from cometmq.broker.repeats.guard import RepeatGuard, Stored
 from cometmq.core.clock import Clock, SystemClock, VirtualClock
 from cometmq.core.errors import SettingsError
-from tests.broker.test_largebatch import TURN_MS_MAX, Turns
+from tests.broker.test_batches import TURN_MS_MAX, Turns
 from tests.broker.world import SMALL_STORE, Parts, open_parts
 
 HOUR_MS = 3_600_000

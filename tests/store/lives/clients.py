@@ -113,12 +113,12 @@ class Clients:
         store = self.world.process.store
         try:
             queue = store.queue(topic, queue_id)
-            first, places = store.append_batch(queue, raw, shared(store))
+            first, (rows, begin, stop) = store.append_batch(queue, raw, shared(store))
         except (StoreError, MessageIllegal) as error:
             self._refused(sent, error)
             return
-        for number, message in enumerate(sent):
-            message.phys, message.offset = places[number], first + number
+        for number, (message, place) in enumerate(zip(sent, rows.places(begin, stop), strict=True)):
+            message.phys, message.offset = place, first + number
         self._wait(sent)
 
     def _refused(self, messages: list[Message], error: Exception) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cometmq.broker.repeats.batches import sift
 from cometmq.broker.repeats.guard import Cold, Stored
@@ -14,7 +14,6 @@ from cometmq.core.errors import BadRequest, CometError, MessageIllegal
 from cometmq.message.batch import has_more_than
 from cometmq.net.router import begin_task, end_task
 from cometmq.protocol.codes import ResponseCode
-from cometmq.store.bulk import BULK_MESSAGES
 
 if TYPE_CHECKING:
     from cometmq.broker.durability import Appender
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
+
+#: Of a batch: each of its ids is looked up, which takes some microseconds.
+MESSAGES_MAX: Final = 1_024
 
 #: Serves a request anew, and answers it also when that fails.
 Again = Callable[["Peer", "Request[Any]"], None]
@@ -94,10 +96,10 @@ class GuardedSends:
         wait_durable: bool,
     ) -> None:
         """Store what is new of a batch; its answer tells of all. Raises MessageIllegal for more
-        than BULK_MESSAGES, and what ``MessageStore.append_batch`` raises."""
-        if has_more_than(request.body, BULK_MESSAGES):
+        than MESSAGES_MAX, and what ``MessageStore.append_batch`` raises."""
+        if has_more_than(request.body, MESSAGES_MAX):
             raise MessageIllegal(
-                f"a batch to a topic whose repeated ids are dropped holds at most {BULK_MESSAGES} "
+                f"a batch to a topic whose repeated ids are dropped holds at most {MESSAGES_MAX} "
                 "messages: send smaller ones"
             )
         topic = request.header.topic
@@ -105,18 +107,23 @@ class GuardedSends:
         if sifted.cold:
             self._serve_later(peer, request, sifted.cold)
             return
-        first_offset, places = 0, list[int]()
+        new: list[Stored] = []
+        first_offset, rows = 0, None
         if sifted.body:
             queue = self._store.queue(topic, queue_id)
-            first_offset, places = self._store.append_batch(queue, sifted.body, shared)
-        new = [Stored(queue_id, first_offset + at, place) for at, place in enumerate(places)]
+            first_offset, rows = self._store.append_batch(queue, sifted.body, shared)
+            batch, first, stop = rows
+            new = [
+                Stored(queue_id, first_offset + at, place)
+                for at, place in enumerate(batch.places(first, stop))
+            ]
         for unique, stored in zip(sifted.ids, new, strict=True):
             if unique is not None:
                 self._guard.remember(topic, unique, stored)
         request.drop_body()
-        if len(new) == len(sifted.places):
+        if rows is not None and len(new) == len(sifted.places):
             self._appender.add_send(
-                (peer, request, queue_id, first_offset, [places]), wait_durable=wait_durable
+                (peer, request, queue_id, first_offset, rows), wait_durable=wait_durable
             )
             return
         all_of_it = [where if isinstance(where, Stored) else new[where] for where in sifted.places]

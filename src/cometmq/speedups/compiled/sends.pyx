@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain single sends, from the bytes of a connection to records, queue entries and answers.
+"""Plain single sends and batches, from bytes of clients to records, queue entries and answers.
 
-Compiled; plain/sends.py is the definition. Bytes of strangers are read here by two functions alone,
-`_parse_header` and `_scan_properties`; each reads within the two pointers that it was given.
+Compiled; plain/sends.py is the definition. Bytes of strangers are read here by few functions alone:
+`_parse_header`, `_scan_properties`, `_batch_entry` and `_scan_values`; each reads within the two
+pointers that it was given.
 """
 
 from libc.stdlib cimport malloc, realloc, free
@@ -26,6 +27,7 @@ cdef extern from *:
     static inline uint32_t be32(const unsigned char *p) {
         return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
     }
+    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
     static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
     static inline void put32(unsigned char *p, uint32_t v) {
         p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
@@ -132,6 +134,7 @@ cdef extern from *:
     }
     """
     unsigned int be32(const unsigned char *) nogil
+    unsigned int be16(const unsigned char *) nogil
     void put16(unsigned char *, unsigned int) nogil
     void put32(unsigned char *, unsigned int) nogil
     void put64(unsigned char *, unsigned long long) nogil
@@ -152,7 +155,13 @@ cdef enum:
     RECORD_FIXED_BYTES = 91
     BLANK_BYTES = 8
     HEAD_BYTES = 88
+    #: Of the record of a batch, before what all records of the batch have in common.
+    FRONT_BYTES = 36
     ENTRY_BYTES = 20
+    JOURNAL_ROW_BYTES = 36
+    #: Of a message in the body of a batch: before its body, and with the length of its properties.
+    BATCH_HEAD_BYTES = 20
+    BATCH_FIXED_BYTES = 22
     MAGIC_V1 = 0xDAA320A7
     PROPERTIES_MAX_BYTES = 32767
     #: Longer header texts are no plain ones.
@@ -555,8 +564,46 @@ cdef int _is_utf8(Bytes p, Bytes end) noexcept nogil:
     return 1
 
 
+cdef inline Py_ssize_t _character(Bytes p, Bytes end, unsigned int *point) noexcept nogil:
+    """The length of the character beyond ASCII at `p`, as Python decodes and replaces: what does
+    not begin a character, and as much of one as is there, count as one U+FFFD."""
+    cdef unsigned char c = p[0]
+    cdef unsigned char low = 0x80
+    cdef unsigned char high = 0xBF
+    cdef Py_ssize_t size, n
+    point[0] = 0xFFFD
+    if c < 0xC2 or c > 0xF4:
+        return 1
+    if c < 0xE0:
+        size = 2
+    elif c < 0xF0:
+        size = 3
+        if c == 0xE0:
+            low = 0xA0
+        elif c == 0xED:
+            high = 0x9F
+    else:
+        size = 4
+        if c == 0xF0:
+            low = 0x90
+        elif c == 0xF4:
+            high = 0x8F
+    for n in range(1, size):
+        if p + n >= end or not low <= p[n] <= high:
+            return n
+        low = 0x80
+        high = 0xBF
+    if size == 2:
+        point[0] = (c & 0x1F) << 6 | p[1] & 0x3F
+    elif size == 3:
+        point[0] = (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | p[2] & 0x3F
+    else:
+        point[0] = (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | p[3] & 0x3F
+    return size
+
+
 cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept nogil:
-    """Java's hash of well-formed UTF-8, going on from that of what stands before it."""
+    """Java's hash of UTF-8, going on from that of what stands before it."""
     cdef Bytes end = p + size
     cdef unsigned int point
     while p < end:
@@ -569,17 +616,13 @@ cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept n
         if p[0] < 0x80:
             value = value * 31 + p[0]
             p += 1
-        elif p[0] < 0xE0:
-            value = value * 31 + ((p[0] & 0x1F) << 6 | p[1] & 0x3F)
-            p += 2
-        elif p[0] < 0xF0:
-            value = value * 31 + ((p[0] & 0x0F) << 12 | (p[1] & 0x3F) << 6 | p[2] & 0x3F)
-            p += 3
+            continue
+        p += _character(p, end, &point)
+        if point < 0x10000:
+            value = value * 31 + point
         else:
-            point = ((p[0] & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6
-                     | p[3] & 0x3F) - 0x10000
+            point -= 0x10000
             value = (value * 31 + (0xD800 | point >> 10)) * 31 + (0xDC00 | point & 0x3FF)
-            p += 4
     return value
 
 
@@ -715,11 +758,74 @@ cdef int _odd_frames(
     return count if count else 1
 
 
+cdef struct Message:
+    unsigned int flag
+    Bytes body
+    Py_ssize_t body_bytes
+    Bytes own
+    Py_ssize_t own_bytes
+
+
+cdef inline int _batch_entry(Bytes p, Bytes end, Message *message) noexcept nogil:
+    """A message in the body of a batch; 0 when it is whole, else what is wrong with it."""
+    cdef long long size, body_bytes
+    if end - p < BATCH_FIXED_BYTES:
+        return 1
+    size = <int>be32(p)
+    body_bytes = <int>be32(p + 16)
+    if body_bytes < 0 or size > end - p or BATCH_FIXED_BYTES + body_bytes > size:
+        return 2
+    message.flag = be32(p + 12)
+    message.body = p + BATCH_HEAD_BYTES
+    message.body_bytes = body_bytes
+    message.own = p + BATCH_FIXED_BYTES + body_bytes
+    message.own_bytes = be16(message.own - 2)
+    return 0 if BATCH_FIXED_BYTES + body_bytes + message.own_bytes == size else 3
+
+
+cdef object _batch_problem(int what, Bytes begin, Bytes p, Bytes end):
+    """What :func:`_batch_entry` found, in words."""
+    at, left = p - begin, end - p
+    if what == 1:
+        return f"batch body: {left} bytes left at {at}, an entry has at least 22"
+    size, body_bytes = <int>be32(p), <int>be32(p + 16)
+    if what == 2:
+        return f"batch body: entry at {at} of size {size}, its body {body_bytes}, {left} left"
+    return f"batch body: entry at {at} of size {size} is not the sum of its parts"
+
+
+cdef void _scan_values(Bytes p, Bytes end, Send *send) noexcept nogil:
+    """Find the unique key, the keys and the tag in properties: of each the last that is not empty.
+    What was found before stays where there is none."""
+    cdef Bytes stop
+    cdef Span *found
+    cdef Py_ssize_t name_bytes
+    while p < end:
+        stop = <Bytes>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        found = NULL
+        if stop - p > 5:
+            name_bytes = 5
+            if p[4] == 1:
+                if memcmp(p, b"TAGS", 4) == 0:
+                    found = &send.tag
+                elif memcmp(p, b"KEYS", 4) == 0:
+                    found = &send.keys
+            elif stop - p > 9 and memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
+                name_bytes = 9
+                found = &send.unique
+            if found != NULL:
+                found.at = p + name_bytes
+                found.size = stop - found.at
+        p = stop + 1
+
+
 # -------------------------------------------------------------------------------------------- rows
 
 
 cdef class WriteBatch:
-    """Plain sends of one turn; see plain/sends.py."""
+    """Plain sends and batches of one turn; see plain/sends.py."""
 
     cdef Row *rows
     cdef Py_ssize_t capacity
@@ -731,8 +837,6 @@ cdef class WriteBatch:
     cdef unsigned char *scratch
     cdef list queues
     cdef bytes store_host
-    cdef bytes suffix
-    cdef Py_ssize_t body_max_bytes
     cdef Py_ssize_t file_bytes
     cdef readonly Py_ssize_t count
     cdef Py_ssize_t dispatched
@@ -752,12 +856,8 @@ cdef class WriteBatch:
         free(self.out)
         free(self.scratch)
 
-    def __init__(self, bytes store_host, bytes suffix, Py_ssize_t body_max_bytes, Py_ssize_t file_bytes):
-        if PyBytes_Size(store_host) != 8:
-            raise ValueError("the store host of a write batch has 8 bytes")
+    def __init__(self, bytes store_host not None, Py_ssize_t file_bytes):
         self.store_host = store_host
-        self.suffix = suffix
-        self.body_max_bytes = body_max_bytes
         self.file_bytes = file_bytes
         self.queues = []
         self.count = self.dispatched = self.hashed = self.size_bytes = 0
@@ -765,24 +865,36 @@ cdef class WriteBatch:
     def __len__(self):
         return self.count
 
-    cdef int _make_room(self, Py_ssize_t keys, Py_ssize_t record_bytes, Py_ssize_t used) except -1:
-        """Room for one row more, its keys, and its record behind what was packed already."""
+    cdef int _make_room_for_rows(self, Py_ssize_t count) except -1:
         cdef Py_ssize_t wanted
         cdef void *found
-        if self.count == self.capacity:
-            wanted = self.capacity * 2 if self.capacity else 64
+        if self.count + count > self.capacity:
+            wanted = self.capacity * 2 + count + 63
             found = realloc(self.rows, wanted * sizeof(Row))
             if found == NULL:
                 raise MemoryError
             self.rows = <Row *>found
             self.capacity = wanted
-        if self.hashed + keys > self.hash_capacity:
-            wanted = self.hash_capacity * 2 + keys + 64
+        return 0
+
+    cdef int _make_room_for_keys(self, Py_ssize_t count) except -1:
+        cdef Py_ssize_t wanted
+        cdef void *found
+        if self.hashed + count > self.hash_capacity:
+            wanted = self.hash_capacity * 2 + count + 64
             found = realloc(self.hashes, wanted * sizeof(unsigned int))
             if found == NULL:
                 raise MemoryError
             self.hashes = <unsigned int *>found
             self.hash_capacity = wanted
+        return 0
+
+    cdef int _make_room(self, Py_ssize_t keys, Py_ssize_t record_bytes, Py_ssize_t used) except -1:
+        """Room for one row more, its keys, and its record behind what was packed already."""
+        cdef Py_ssize_t wanted
+        cdef void *found
+        self._make_room_for_rows(1)
+        self._make_room_for_keys(keys)
         if used + record_bytes > self.out_capacity:
             wanted = self.out_capacity * 2 + record_bytes
             found = realloc(self.out, wanted)
@@ -793,20 +905,22 @@ cdef class WriteBatch:
         return 0
 
     def append(
-        self, bytes data, Py_ssize_t at, dict known, bytes born_host, long long position,
-        long long limit, long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        self, bytes data not None, Py_ssize_t at, dict known not None, bytes born_host not None,
+        bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
+        long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
         """Take the plain sends at the begin of `data`; see plain/sends.py."""
-        cdef Py_ssize_t count = self.count, hashed = self.hashed
+        cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
         try:
             return self._append(
-                data, at, known, born_host, position, limit, store_ms, rows_max, bytes_max
+                data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
+                rows_max, bytes_max,
             )
         except BaseException:
-            self._undo(count, hashed)
+            self._undo(count, hashed, owned)
             raise
 
-    cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed):
+    cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed, Py_ssize_t owned):
         """Let go of the rows from `count` on, whose records nobody gets."""
         cdef Row *row
         while self.count > count:
@@ -814,11 +928,12 @@ cdef class WriteBatch:
             row = &self.rows[self.count]
             (<QueueState>row.queue).next_offset = row.queue_offset
         self.hashed = hashed
-        del self.queues[count:]
+        del self.queues[owned:]
 
     cdef _append(
-        self, bytes data, Py_ssize_t at, dict known, bytes born_host, long long position,
-        long long limit, long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
+        Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
         cdef Bytes begin = <Bytes>PyBytes_AsString(data)
         cdef Bytes end = begin + PyBytes_Size(data)
@@ -836,8 +951,9 @@ cdef class WriteBatch:
         cdef int state = 0
         cdef void *found
         cdef unsigned char *host = <unsigned char *>PyBytes_AsString(born_host)
-        cdef Py_ssize_t suffix_bytes = PyBytes_Size(self.suffix)
-        if at < 0 or at > end - begin or PyBytes_Size(born_host) != 8:
+        cdef Py_ssize_t suffix_bytes = PyBytes_Size(suffix)
+        if (at < 0 or at > end - begin or PyBytes_Size(born_host) != 8
+                or PyBytes_Size(self.store_host) != 8):
             raise ValueError("a begin outside the data, or a host that has not 8 bytes")
         p = begin + at
         while end - p >= 8:
@@ -853,7 +969,7 @@ cdef class WriteBatch:
             stop = p + 4 + total
             send.body = p + 8 + header_bytes
             send.body_bytes = stop - send.body
-            if send.body_bytes > self.body_max_bytes or not _read(
+            if send.body_bytes > body_max_bytes or not _read(
                 p + 8, send.body, &send, self.scratch, suffix_bytes
             ):
                 state = 1
@@ -902,7 +1018,7 @@ cdef class WriteBatch:
                 self.out + used, row, &send, host,
                 <Bytes>PyBytes_AsString(self.store_host),
                 <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
-                self.scratch, <Bytes>PyBytes_AsString(self.suffix), suffix_bytes,
+                self.scratch, <Bytes>PyBytes_AsString(suffix), suffix_bytes,
             )
             queue.next_offset += 1
             self.count += 1
@@ -916,6 +1032,120 @@ cdef class WriteBatch:
         return (
             taken, p - begin, state, PyBytes_FromStringAndSize(<const char *>self.out, used)
         )
+
+    def append_batch(
+        self, bytes body not None, QueueState queue not None, bytes middle not None,
+        bytes properties not None, long long position, long long limit, long long store_ms,
+    ):
+        """Take all messages of a batch body; see plain/sends.py."""
+        cdef Bytes begin = <Bytes>PyBytes_AsString(body)
+        cdef Bytes end = begin + PyBytes_Size(body)
+        cdef Bytes p = begin
+        cdef Bytes more = <Bytes>PyBytes_AsString(properties)
+        cdef Bytes shared = <Bytes>PyBytes_AsString(middle)
+        cdef Bytes tail = <Bytes>PyBytes_AsString(queue.topic_tail)
+        cdef Py_ssize_t more_bytes = PyBytes_Size(properties)
+        cdef Py_ssize_t middle_bytes = PyBytes_Size(middle)
+        cdef Py_ssize_t tail_bytes = PyBytes_Size(queue.topic_tail)
+        cdef Py_ssize_t fixed_bytes = FRONT_BYTES + middle_bytes + 4 + tail_bytes + 2
+        cdef Py_ssize_t count = 0, longest = 0, text_bytes, keys, n
+        cdef Py_ssize_t hashed = self.hashed
+        cdef long long total = 0, offset = queue.next_offset
+        cdef Message message
+        cdef Send of_all, send
+        cdef Row *row
+        cdef unsigned char *out
+        cdef int problem
+        while p < end:
+            problem = _batch_entry(p, end, &message)
+            if problem:
+                raise ValueError(_batch_problem(problem, begin, p, end))
+            text_bytes = message.own_bytes + more_bytes + _is_parted(&message, more_bytes)
+            if text_bytes > longest:
+                longest = text_bytes
+            total += fixed_bytes + message.body_bytes + text_bytes
+            count += 1
+            p = message.own + message.own_bytes
+        if not count:
+            raise ValueError("the batch holds no message")
+        if longest > PROPERTIES_MAX_BYTES:
+            raise ValueError(
+                f"properties of a message with those of its batch are {longest} bytes long, the "
+                f"limit is {PROPERTIES_MAX_BYTES}"
+            )
+        if position + total + BLANK_BYTES > limit:
+            return total, b""
+        packed = PyBytes_FromStringAndSize(NULL, total)
+        out = <unsigned char *>PyBytes_AsString(packed)
+        self._make_room_for_rows(count)
+        self.queues.append(queue)
+        of_all.unique.size = of_all.keys.size = of_all.tag.size = 0
+        _scan_values(more, more + more_bytes, &of_all)
+        # Only room for keys may fail from here on; until the end nothing counts as taken.
+        p = begin
+        for n in range(count):
+            _batch_entry(p, end, &message)
+            p = message.own + message.own_bytes
+            send.unique.size = send.keys.size = send.tag.size = 0
+            _scan_values(message.own, p, &send)
+            if of_all.unique.size:
+                send.unique = of_all.unique
+            if of_all.keys.size:
+                send.keys = of_all.keys
+            if of_all.tag.size:
+                send.tag = of_all.tag
+            keys = _count_keys(&send)
+            try:
+                self._make_room_for_keys(keys)
+            except MemoryError:
+                self.hashed = hashed
+                raise
+            row = &self.rows[self.count + n]
+            row.place = position
+            row.queue_offset = offset + n
+            row.store_ms = store_ms
+            row.queue_id = <int>queue.queue_id
+            row.opaque = 0
+            row.oneway = True
+            row.queue = <void *>queue
+            row.tag_code = 0
+            if queue.delay_ms:
+                row.tag_code = store_ms + queue.delay_ms
+            elif send.tag.size:
+                row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
+            row.first_hash = self.hashed
+            row.hash_count = keys
+            self._hash_keys(&send, queue.topic_hash)
+            text_bytes = message.own_bytes + more_bytes + _is_parted(&message, more_bytes)
+            row.size = <unsigned int>(fixed_bytes + message.body_bytes + text_bytes)
+            put32(out, row.size)
+            put32(out + 4, MAGIC_V1)
+            put32(out + 8, crc32_of(message.body, message.body_bytes) & 0x7FFFFFFF)
+            put32(out + 12, row.queue_id)
+            put32(out + 16, message.flag)
+            put64(out + 20, row.queue_offset)
+            put64(out + 28, row.place)
+            out += FRONT_BYTES
+            memcpy(out, shared, middle_bytes)
+            out += middle_bytes
+            put32(out, <unsigned int>message.body_bytes)
+            memcpy(out + 4, message.body, message.body_bytes)
+            out += 4 + message.body_bytes
+            memcpy(out, tail, tail_bytes)
+            out += tail_bytes
+            put16(out, <unsigned int>text_bytes)
+            memcpy(out + 2, message.own, message.own_bytes)
+            out += 2 + message.own_bytes
+            if _is_parted(&message, more_bytes):
+                out[0] = 2
+                out += 1
+            memcpy(out, more, more_bytes)
+            out += more_bytes
+            position += row.size
+        self.count += count
+        self.size_bytes += total
+        queue.next_offset = offset + count
+        return total, packed
 
     cdef void _hash_keys(self, Send *send, unsigned int topic_hash) noexcept:
         cdef Bytes p
@@ -992,6 +1222,38 @@ cdef class WriteBatch:
                     <object>row.queue, row.queue_offset, row.place, row.size, row.tag_code,
                     row.store_ms, (),
                 ))
+        return found
+
+    def entry_queues(self):
+        """The queues that rows belong to, each once; see plain/sends.py."""
+        cdef Py_ssize_t n
+        cdef void *last = NULL
+        cdef dict found = {}
+        for n in range(self.count):
+            if self.rows[n].queue != NULL and self.rows[n].queue != last:
+                last = self.rows[n].queue
+                found[<object>last] = None
+        return list(found)
+
+    def entry_rows(self):
+        """The rows of the journal; see plain/sends.py."""
+        cdef Py_ssize_t n, count = 0
+        cdef Row *row
+        cdef unsigned char *out
+        for n in range(self.count):
+            count += self.rows[n].queue != NULL
+        found = PyBytes_FromStringAndSize(NULL, count * JOURNAL_ROW_BYTES)
+        out = <unsigned char *>PyBytes_AsString(found)
+        for n in range(self.count):
+            row = &self.rows[n]
+            if row.queue == NULL:
+                continue
+            put64(out, (<QueueState>row.queue).number)
+            put64(out + 8, row.queue_offset)
+            put64(out + 16, row.place)
+            put32(out + 24, row.size)
+            put64(out + 28, row.tag_code)
+            out += JOURNAL_ROW_BYTES
         return found
 
     @property
@@ -1105,6 +1367,38 @@ cdef class WriteBatch:
              self.rows[n].queue_offset, self.rows[n].place)
             for n in range(first, stop)
         ]
+
+
+    def places(self, Py_ssize_t first, Py_ssize_t stop):
+        """The physical offsets of rows."""
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        return [self.rows[n].place for n in range(first, stop)]
+
+    def message_ids(self, Py_ssize_t first, Py_ssize_t stop, bytes host not None):
+        """The ids of the messages of rows, joined by commas; see plain/sends.py."""
+        cdef Py_ssize_t n, size, host_bytes = PyBytes_Size(host)
+        cdef Bytes prefix = <Bytes>PyBytes_AsString(host)
+        cdef unsigned char *out
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        size = (stop - first) * (host_bytes + 17)
+        found = PyBytes_FromStringAndSize(NULL, size - 1 if size else 0)
+        out = <unsigned char *>PyBytes_AsString(found)
+        for n in range(first, stop):
+            if n > first:
+                out[0] = c','
+                out += 1
+            memcpy(out, prefix, host_bytes)
+            out = _upper_hex(out + host_bytes, self.rows[n].place)
+        return found
+
+
+cdef inline bint _is_parted(Message *message, Py_ssize_t more_bytes) noexcept nogil:
+    """Whether a separator comes between the properties of a message and those of its batch."""
+    return (
+        more_bytes > 0 and message.own_bytes > 0 and message.own[message.own_bytes - 1] != 2
+    )
 
 
 cdef inline Py_ssize_t _count_keys(Send *send) noexcept nogil:

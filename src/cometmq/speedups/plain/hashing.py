@@ -10,7 +10,7 @@ _SIGN = 0x8000_0000
 
 def java_hash(text: str) -> int:
     """Return Java's ``String.hashCode``: over UTF-16 units, as a signed 32-bit value."""
-    value = _extended(0, text)
+    value = extended_hash(0, text)
     return value - (1 << 32) if value & _SIGN else value
 
 
@@ -24,13 +24,13 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
         raise ValueError(f"{len(prefixes)} prefixes for {len(keys)} keys")
     hashes = []
     for prefix, key in zip(prefixes, keys, strict=True):
-        value = _extended(prefix, key)
+        value = extended_hash(prefix, key)
         # Java's abs has no result for the smallest value; the index counts it as 0.
         hashes.append(-value & (_SIGN - 1) if value & _SIGN else value)
     return hashes
 
 
-def _extended(value: int, text: str) -> int:
+def extended_hash(value: int, text: str) -> int:
     """Return the unsigned hash of a text that goes on with ``text`` after one of hash ``value``."""
     for unit in _utf16_units(text):
         value = value * 31 + unit & _MASK

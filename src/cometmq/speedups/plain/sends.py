@@ -1,4 +1,4 @@
-"""Plain single sends, from the bytes of a connection to records, queue entries and answers.
+"""Plain single sends and batches, from bytes of clients to records, queue entries and answers.
 
 This is the definition; compiled/sends.pyx does the same, byte for byte. A send is plain when all of
 this holds; every other frame is odd, and is served one by one:
@@ -10,8 +10,8 @@ this holds; every other frame is odd, and is served one by one:
   most, and none asks for a delay, a timer, a transaction or an answer before the sync;
 - its topic and queue are known, and its body and its properties fit.
 
-A record is laid out in message/record.py, a queue entry in store/layout.py, an index entry in
-store/indexfile.py.
+A record is laid out in message/record.py, a batch body in message/batch.py, a queue entry in
+store/layout.py, an index entry in store/indexfile.py, a journal's row in store/entryjournal.py.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
+from cometmq.speedups.plain.hashing import extended_hash
+
 _LENGTHS: Final = Struct(">II")
 _HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
+_FRONT: Final = Struct(">IIIIiqq")
+_BATCH_ENTRY: Final = Struct(">i8xii")
 _ENTRY: Final = Struct(">qiq")
+_JOURNAL_ROW: Final = Struct(">Qqqiq")
 _INDEX_ENTRY: Final = Struct(">iqii")
 _MAGIC_V1: Final = 0xDAA320A7
 _CRC_MASK: Final = 0x7FFFFFFF
 _BLANK_BYTES: Final = 8
+_BATCH_FIXED_BYTES: Final = 22
 _PROPERTIES_MAX_BYTES: Final = 32_767
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
@@ -272,12 +278,47 @@ def _scan_properties(text: bytes) -> tuple[bytes, bytes, list[bytes]]:  # noqa: 
     return b"\x02".join(kept), special.get(b"TAGS", b""), keys
 
 
+def _check_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """The flags, bodies and properties of the messages of a batch body. Raises ValueError."""
+    found: list[tuple[int, bytes, bytes]] = []
+    at, end = 0, len(body)
+    while at < end:
+        left = end - at
+        if left < _BATCH_FIXED_BYTES:
+            raise ValueError(f"batch body: {left} bytes left at {at}, an entry has at least 22")
+        size, flag, body_bytes = _BATCH_ENTRY.unpack_from(body, at)
+        body_at, stop = at + _BATCH_ENTRY.size, at + size
+        length_at = body_at + body_bytes
+        if body_bytes < 0 or stop > end or length_at + 2 > stop:
+            raise ValueError(
+                f"batch body: entry at {at} of size {size}, its body {body_bytes}, {left} left"
+            )
+        own_at = length_at + 2
+        if own_at + int.from_bytes(body[length_at:own_at], "big") != stop:
+            raise ValueError(
+                f"batch body: entry at {at} of size {size} is not the sum of its parts"
+            )
+        found.append((flag, body[body_at:length_at], body[own_at:stop]))
+        at = stop
+    if not found:
+        raise ValueError("the batch holds no message")
+    return found
+
+
+def _values(properties: bytes) -> tuple[bytes, bytes, bytes]:
+    """The unique key, the keys and the tag in properties: of each the last that is not empty."""
+    values = {b"UNIQ_KEY": b"", b"KEYS": b"", b"TAGS": b""}
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if value and name in values:
+            values[name] = value
+    return values[b"UNIQ_KEY"], values[b"KEYS"], values[b"TAGS"]
+
+
 def _hash(value: int, text: bytes) -> int:
-    """Java's hash of UTF-8, going on from that of what stands before it; 32 bits."""
-    units = text.decode().encode("utf-16-be")
-    for at in range(0, len(units), 2):
-        value = value * 31 + (units[at] << 8 | units[at + 1]) & 0xFFFFFFFF
-    return value
+    """Java's hash of UTF-8, going on from that of what stands before it; 32 bits. What is no UTF-8
+    counts as replaced, as Python does it."""
+    return extended_hash(value, text.decode("utf-8", "replace"))
 
 
 def _signed(value: int) -> int:
@@ -290,6 +331,8 @@ def _absolute(value: int) -> int:
 
 
 class _Row:
+    """A record. That of a batch has no answer of its own: it counts as one-way."""
+
     __slots__ = (
         "hashes",
         "oneway",
@@ -303,36 +346,39 @@ class _Row:
         "tag_code",
     )
 
-    def __init__(self, queue: QueueState, send: _Send, place: int, size: int, ms: int) -> None:
+    def __init__(
+        self,
+        queue: QueueState,
+        queue_id: int,
+        place: tuple[int, int, int],
+        tag: bytes,
+        keys: Sequence[bytes],
+        opaque: int = 0,
+        *,
+        oneway: bool = True,
+    ) -> None:
         self.queue: QueueState | None = queue
-        self.queue_id: int = send.fields[_QUEUE_ID]
+        self.queue_id = queue_id
         self.queue_offset = queue.next_offset
-        self.place = place
-        self.size = size
-        self.store_ms = ms
-        self.opaque = send.opaque
-        self.oneway = bool(send.frame_flag & 2)
-        self.tag_code = _signed(_hash(0, send.tag))
-        self.hashes = [_absolute(_hash(queue.topic_hash, key)) for key in send.keys]
+        self.place, self.size, self.store_ms = place
+        self.opaque = opaque
+        self.oneway = oneway
+        self.tag_code = _signed(_hash(0, tag))
+        self.hashes = [_absolute(_hash(queue.topic_hash, key)) for key in keys]
 
 
 class WriteBatch:
-    """The plain sends of one turn, of all connections, in the order of the log.
+    """The plain sends and the batches of one turn, of all connections, in the order of the log.
 
-    ``store_host`` are the 8 bytes that records hold, ``suffix`` is the property that the broker
-    adds to each, ``body_max_bytes`` the largest body and ``file_bytes`` the length of a log file.
-    ``size_bytes`` are those of all records.
+    ``store_host`` are the 8 bytes that the records of sends hold, ``file_bytes`` is the length of a
+    log file. ``size_bytes`` are those of all records.
     """
 
-    def __init__(
-        self, store_host: bytes, suffix: bytes, body_max_bytes: int, file_bytes: int
-    ) -> None:
-        if len(store_host) != 8:
-            raise ValueError("the store host of a write batch has 8 bytes")
+    def __init__(self, store_host: bytes, file_bytes: int) -> None:
         self._store_host = store_host
-        self._suffix = suffix
-        self._body_max_bytes = body_max_bytes
         self._file_bytes = file_bytes
+        self._suffix = b""
+        self._body_max_bytes = 0
         self._rows: list[_Row] = []
         self.dispatched_count = 0
         self.size_bytes = 0
@@ -361,6 +407,8 @@ class WriteBatch:
         at: int,
         known: dict[bytes, list[Any]],
         born_host: bytes,
+        suffix: bytes,
+        body_max_bytes: int,
         position: int,
         limit: int,
         store_ms: int,
@@ -369,16 +417,19 @@ class WriteBatch:
     ) -> tuple[int, int, int, bytes]:
         """Take the plain sends of a connection, from ``data[at]`` on.
 
-        ``known`` has the queues of topics by number, None for one that is not known. Records begin
-        at the physical offset ``position``, in a file that ends at ``limit``. At most ``rows_max``
-        rows are taken, and no more once their records have ``bytes_max``.
+        ``known`` has the queues of topics by number, None for one that is not known. ``suffix`` is
+        the property that the broker adds to each, ``body_max_bytes`` the largest body. Records
+        begin at the physical offset ``position``, in a file that ends at ``limit``. At most
+        ``rows_max`` rows are taken, and no more once their records have ``bytes_max``.
 
         Gives how many rows were taken, where the first frame begins that was not, why it was not
         (0: more bytes are needed or enough was taken; -1: the file is full; else how many frames
         from there on are odd), and the bytes of the records. Whatever it raises, it took nothing.
         """
-        if not 0 <= at <= len(data) or len(born_host) != 8:
+        if not 0 <= at <= len(data) or len(born_host) != 8 or len(self._store_host) != 8:
             raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        self._suffix = suffix
+        self._body_max_bytes = body_max_bytes
         count = len(self._rows)
         try:
             return self._append(
@@ -496,10 +547,71 @@ class WriteBatch:
             queue.next_offset, place, fields[_SYS_FLAG], fields[_BORN_MS], born_host, store_ms,
             self._store_host, fields.get(_RECONSUME_TIMES, 0), 0, len(body),
         )  # fmt: skip
-        self._rows.append(_Row(queue, send, place, size, store_ms))
+        row = _Row(
+            queue, fields[_QUEUE_ID], (place, size, store_ms), send.tag, send.keys, send.opaque,
+            oneway=bool(send.frame_flag & 2),
+        )  # fmt: skip
+        self._rows.append(row)
         queue.next_offset += 1
         record = b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
         return queue, record
+
+    def append_batch(
+        self,
+        body: bytes,
+        queue: QueueState,
+        middle: bytes,
+        properties: bytes,
+        position: int,
+        limit: int,
+        store_ms: int,
+    ) -> tuple[int, bytes]:
+        """Take all messages of a batch body.
+
+        ``middle`` is what stands in every record between its physical offset and the length of its
+        body, ``properties`` follow those of each message: for a name in both they count. Records
+        begin at the physical offset ``position``, in a file that ends at ``limit``.
+
+        Gives how many bytes the records have, and these; none when they do not fit before
+        ``limit``, and nothing was taken. Raises ValueError, with nothing taken, for a body that is
+        none and for properties that no record holds.
+        """
+        separated = b"\x02" + properties if properties else b""
+        messages = [
+            (flag, text, own + (separated if own and own[-1] != 2 else properties))
+            for flag, text, own in _check_batch(body)
+        ]
+        longest = max(len(text) for _, _, text in messages)
+        if longest > _PROPERTIES_MAX_BYTES:
+            raise ValueError(
+                f"properties of a message with those of its batch are {longest} bytes long, the "
+                f"limit is {_PROPERTIES_MAX_BYTES}"
+            )
+        tail = queue.topic_tail
+        fixed_bytes = _FRONT.size + len(middle) + 4 + len(tail) + 2
+        total = sum(fixed_bytes + len(text) + len(own) for _, text, own in messages)
+        if position + total + _BLANK_BYTES > limit:
+            return total, b""
+        packed: list[bytes] = []
+        for flag, text, own in messages:
+            size = fixed_bytes + len(text) + len(own)
+            packed += (
+                _FRONT.pack(
+                    size, _MAGIC_V1, crc32(text) & _CRC_MASK, queue.queue_id, flag,
+                    queue.next_offset, position,
+                ),
+                middle, len(text).to_bytes(4, "big"), text, tail, len(own).to_bytes(2, "big"), own,
+            )  # fmt: skip
+            unique, keys, tag = _values(own)
+            names = [unique] * bool(unique) + [key for key in keys.split(b" ") if key]
+            row = _Row(queue, queue.queue_id, (position, size, store_ms), tag, names)
+            if queue.delay_ms:
+                row.tag_code = store_ms + queue.delay_ms
+            self._rows.append(row)
+            queue.next_offset += 1
+            position += size
+        self.size_bytes += total
+        return total, b"".join(packed)
 
     def dispatch(self) -> tuple[dict[Any, tuple[int, int]], list[Any], bool]:
         """Put the entries of rows that were not dispatched yet into their queues.
@@ -531,6 +643,22 @@ class WriteBatch:
             for row in self._rows[max(first, 0) :]
             if row.queue is not None
         ]
+
+    def entry_queues(self) -> list[Any]:
+        """The queues that rows belong to, each once, in the order of their first rows."""
+        return list(dict.fromkeys(row.queue for row in self._rows if row.queue is not None))
+
+    def entry_rows(self) -> bytes:
+        """The rows of the journal, which name queues by their ``number``."""
+        return b"".join(
+            [
+                _JOURNAL_ROW.pack(
+                    row.queue.number, row.queue_offset, row.place, row.size, row.tag_code
+                )
+                for row in self._rows
+                if row.queue is not None
+            ]
+        )
 
     def index_columns(self) -> tuple[bytes, bytes, bytes]:
         """Hashes, physical offsets and store times of all keys, each as native int64."""
@@ -582,6 +710,16 @@ class WriteBatch:
             (row.opaque, row.oneway, row.queue_id, row.queue_offset, row.place)
             for row in self._rows[first:stop]
         ]
+
+    def places(self, first: int, stop: int) -> list[int]:
+        """The physical offsets of rows."""
+        if not 0 <= first <= stop <= len(self._rows):
+            raise IndexError("no such rows")
+        return [row.place for row in self._rows[first:stop]]
+
+    def message_ids(self, first: int, stop: int, host: bytes) -> bytes:
+        """The ids of the messages of rows, joined by commas; ``host`` is the store host in hex."""
+        return b",".join([b"%b%016X" % (host, place) for place in self.places(first, stop)])
 
 
 def put_keys(

@@ -1,0 +1,240 @@
+"""Batches: both cores make the same of any body, and it is what single messages would be."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cometmq.filter.tags import tag_code
+from cometmq.message import batch
+from cometmq.message import properties as props
+from cometmq.message.ids import decode_offset_id, encode_offset_id
+from cometmq.message.record import iter_decode
+from cometmq.speedups.plain.hashing import index_hashes
+from cometmq.store.batching import Shared
+from tests.conftest import cores
+from tests.speedups.test_sends import BORN, FILE_BYTES, HOST, World, framed, header_of
+
+NOW_MS = 1_800_000_000_000
+V6 = bytes(range(20))
+
+Entries = list[tuple[int, bytes, bytes]]
+
+
+def shared(properties: bytes = b"", store_host: bytes = HOST) -> Shared:
+    return Shared(0, 11, BORN, store_host, 2, properties)
+
+
+def append(
+    world: World, body: bytes, common: Shared, topic: bytes = b"t", limit: int = FILE_BYTES
+) -> tuple[int, bytes]:
+    """Take a batch into queue 0 of a topic."""
+    size, packed = world.batch.append_batch(
+        body, world.queues[topic][0], common.middle(NOW_MS), common.properties, world.position,
+        limit, NOW_MS,
+    )  # fmt: skip
+    world.position += len(packed)
+    return size, packed
+
+
+def outcome(world: World, body: bytes, common: Shared, topic: bytes = b"t") -> object:
+    """What comes of a body: the records, or the problem."""
+    try:
+        return append(world, body, common, topic)
+    except ValueError as error:
+        return str(error)
+
+
+NAMES = st.sampled_from(
+    [b"TAGS", b"KEYS", b"UNIQ_KEY", b"WAIT", b"X", b"XTAGS", b"XUNIQ_KEY", b"TAG", b"KEYS\x01", b""]
+)
+VALUES = st.one_of(
+    st.sampled_from(
+        [b"a", b"b c", b"", b" ", b"\xe6\xa0\x87", b"v\x01w", b"0123456789ABCDEF", b"\xff"]
+    ),
+    st.text(max_size=4).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.binary(max_size=6).map(lambda raw: raw.replace(b"\x02", b"")),
+    st.lists(
+        st.sampled_from(
+            [b"\xc3", b"\xa0", b"\x80", b"\x9f", b"\x90", b"\x8f", b"\xe0", b"\xed", b"\xe6",
+             b"\xf0", b"\xf4", b"\xf5", b"\xc1", b" ", b"k"]
+        ),
+        max_size=6,
+    ).map(b"".join),
+)  # fmt: skip
+PAIRS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+    lambda found: b"\x02".join(name + b"\x01" + value for name, value in found)
+)
+TEXTS = st.one_of(
+    st.tuples(PAIRS, st.sampled_from([b"", b"\x02", b"\x02\x02"])).map(b"".join),
+    st.binary(max_size=30),
+)
+ENTRIES = st.lists(
+    st.tuples(st.integers(-5, 5), st.binary(max_size=20), TEXTS), min_size=1, max_size=12
+)
+
+
+@given(ENTRIES, TEXTS, st.sampled_from([HOST, V6]))
+def test_records_say_what_was_given(many: Entries, of_all: bytes, store_host: bytes) -> None:
+    for core in cores():
+        world, common = World(core), shared(of_all, store_host)
+        world.position = 1_000
+        size, packed = append(world, batch.pack(many), common)
+        records = list(iter_decode(packed, 1_000))
+        assert (size, len(records)) == (len(packed), len(many))
+        for number, (record, (flag, body, own)) in enumerate(zip(records, many, strict=True)):
+            assert (record.flag, record.body, record.queue_offset) == (flag, body, 5 + number)
+            assert record.properties == props.joined(own, of_all)
+            assert (record.topic, record.queue_id, record.store_ms) == ("t", 0, NOW_MS)
+            assert (record.born_host, record.store_host) == (BORN, store_host)
+            assert (record.born_ms, record.reconsume_times) == (11, 2)
+        queue, found = world.queues[b"t"][0], [props.decode(each.properties) for each in records]
+        assert world.batch.rows_from(0) == [
+            (
+                queue, record.queue_offset, record.physical_offset, record.size_bytes,
+                tag_code(pairs.get("TAGS")), NOW_MS, (),
+            )
+            for record, pairs in zip(records, found, strict=True)
+        ]  # fmt: skip
+        keys = [(key, record) for record, pairs in zip(records, found, strict=True)
+                for key in props.index_keys(pairs)]  # fmt: skip
+        hashes, places, times_ms = (
+            [*memoryview(column).cast("q")] for column in world.batch.index_columns()
+        )
+        assert hashes == index_hashes([queue.topic_hash] * len(keys), [key for key, _ in keys])
+        assert places == [record.physical_offset for _, record in keys]
+        assert times_ms == [NOW_MS] * len(keys)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """Batch bodies, some of them damaged or cut off."""
+    body = bytearray(batch.pack(draw(ENTRIES)))
+    for at, value in draw(
+        st.lists(
+            st.tuples(st.integers(0, len(body) - 1), st.sampled_from([0, 1, 127, 128, 255])),
+            max_size=2,
+        )
+    ):
+        body[at] = value
+    return bytes(body[: draw(st.integers(0, len(body)))] if draw(st.booleans()) else body)
+
+
+def test_both_cores_make_the_same_of_any_body() -> None:
+    taken = refused = 0
+
+    @settings(max_examples=5 * settings().max_examples)
+    @given(
+        st.lists(
+            st.tuples(st.one_of(bodies(), st.binary(max_size=60)), TEXTS, st.booleans()),
+            min_size=1,
+            max_size=4,
+        ),
+        st.sampled_from([0, 1_000]),
+    )
+    @example([(b"", b"", True)], 0)
+    def same(batches: list[tuple[bytes, bytes, bool]], delay_ms: int) -> None:
+        nonlocal taken, refused
+        worlds = [World(core) for core in cores()]
+        for world in worlds:
+            world.queues["ü漢".encode()][0].delay_ms = delay_ms
+        for body, of_all, second in batches:
+            topic = "ü漢".encode() if second else b"t"
+            first, *others = [outcome(world, body, shared(of_all), topic) for world in worlds]
+            assert others == [first] * len(others)
+            refused += isinstance(first, str)
+            # Sends that come between batches join the same write batch.
+            for world in worlds:
+                assert world.append(framed(header_of()))[0] == 1
+        first, *others = [world.outcome() for world in worlds]
+        assert others == [first] * len(others)
+        taken += worlds[0].batch.count - len(batches)
+
+    same()
+    # Or it would prove nothing.
+    assert taken > settings().max_examples
+    assert refused > settings().max_examples
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"", "no message"),
+        (bytes(21), "batch body: 21 bytes left at 0, an entry has at least 22"),
+        (bytes(22), "entry at 0 of size 0, its body 0, 22 left"),
+        (b"\xff" * 40, "entry at 0 of size -1, its body -1, 40 left"),
+        (b"\0\0\0\x17" + bytes(19), "is not the sum of its parts"),
+        (b"\0\0\0\x16" + bytes(12) + b"\x7f\xff\xff\xff" + bytes(2), "its body 2147483647"),
+        (batch.pack([(0, b"", b"")]) + bytes(3), "3 bytes left at 22"),
+        (batch.pack([(0, b"", b"x" * 32_767)]), "are 32769 bytes long, the limit is 32767"),
+    ],
+)  # fmt: skip
+def test_bodies_that_are_none(core: SimpleNamespace, body: bytes, problem: str) -> None:
+    world = World(core)
+    with pytest.raises(ValueError, match=problem):
+        append(world, body, shared(b"y"))
+    assert world.batch.count == world.batch.size_bytes == 0
+    assert world.queues[b"t"][0].next_offset == 5
+
+
+def test_a_batch_that_does_not_fit_takes_nothing(core: SimpleNamespace) -> None:
+    world = World(core)
+    body = batch.pack([(0, b"x", b"")] * 3)
+    size, packed = append(World(core), body, shared())
+    assert size == len(packed)
+    assert append(world, body, shared(), limit=size + 7) == (size, b"")
+    assert (world.batch.count, world.queues[b"t"][0].next_offset) == (0, 5)
+    assert append(world, body, shared(), limit=size + 8) == (size, packed)
+    assert (world.batch.count, world.batch.size_bytes, world.batch.end) == (3, size, size)
+
+
+def test_messages_of_a_batch_have_no_answers_of_their_own(core: SimpleNamespace) -> None:
+    world = World(core)
+    assert world.append(framed(header_of()))[0] == 1
+    append(world, batch.pack([(0, b"x", b"")] * 3), shared())
+    assert world.append(framed(header_of()))[0] == 1
+    pieces: Any = (b'{"msgId":"', b",", b",", b",", b"}")
+    assert world.batch.answers(0, 5, pieces).count(b"msgId") == 2
+    places = world.batch.places(1, 4)
+    assert places == [row[2] for row in world.batch.rows_from(1)[:3]]
+    ids = world.batch.message_ids(1, 4, HOST.hex().upper().encode()).decode().split(",")
+    assert ids == [encode_offset_id(HOST, place) for place in places]
+    assert [decode_offset_id(each).physical_offset for each in ids] == places
+
+
+def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -> None:
+    body = batch.pack([(0, b"x", b"UNIQ_KEY\x01k")] * 3)
+    world = World(core)
+    append(world, body, shared())
+    append(world, body, shared(), "ü漢".encode())
+    queues = world.queues[b"t"][0], world.queues["ü漢".encode()][0]
+    assert world.batch.entry_queues() == [*queues]
+    world.batch.drop({queues[0]})
+    assert world.batch.entry_queues() == [queues[1]]
+    assert len(world.batch.entry_rows()) == 3 * 36
+    assert world.batch.dispatch()[0].keys() == {queues[1]}
+    again = World(core)
+    append(again, body, shared())
+    append(again, body, shared())
+    again.batch.take_back()
+    assert again.queues[b"t"][0].next_offset == 5
+    assert again.batch.dispatch() == ({}, [], True)
+
+
+@pytest.mark.parametrize("core", cores()[1:], ids=lambda core: core.name)
+def test_the_compiled_core_refuses_other_types(core: SimpleNamespace) -> None:
+    made = core.WriteBatch(HOST, FILE_BYTES)
+    queue = World(core).queues[b"t"][0]
+    for arguments in (
+        (None, queue, b"", b"", 0, 1, 1), (b"", None, b"", b"", 0, 1, 1),
+        (bytearray(22), queue, b"", b"", 0, 1, 1), (b"", queue, None, b"", 0, 1, 1),
+        (b"", queue, b"", None, 0, 1, 1), (b"", object(), b"", b"", 0, 1, 1),
+    ):  # fmt: skip
+        with pytest.raises(TypeError):
+            made.append_batch(*arguments)
+    with pytest.raises(TypeError):
+        made.message_ids(0, 0, None)
