@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices
+from cometmq.core.slices import Slices, join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import ConsumeOffset, ConsumeStats, QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.consumerbodies import (
     BrokerConsumeStats,
-    ConsumeTimeSpans,
     CorrectionOffsets,
     QueueTimeSpan,
 )
-from cometmq.protocol.fastjson import encode_json, object_map
+from cometmq.protocol.fastjson import encode_json, list_pieces, object_map_pieces
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class ProgressAdmin:
         header = request.header
         topics = self._topics_of(header.consumer_group, header.topic)
         rows, tps = await self._rows(header.consumer_group, topics, Slices(self._clock))
-        return Reply(body=encode_json(_stats(rows, tps)))
+        return Reply(body=encode_json(await self._told(rows, tps)))
 
     async def all_progress(self, _peer: Peer, request: Request[h.BrokerConsumeStats]) -> Reply:
         """The same of every group with every topic that it has read."""
@@ -97,7 +98,7 @@ class ProgressAdmin:
                 if config is None or (only_ordered and not config.order):
                     continue
                 rows, tps = await self._rows(group, [topic], slices)
-                each.append(_stats(rows, tps))
+                each.append(await self._told(rows, tps))
                 total_diff += sum(row.broker_offset - row.consumer_offset for _, row in rows)
             described.append({group: each})
             await slices.pause()
@@ -115,7 +116,8 @@ class ProgressAdmin:
         for queue_id in range(config.write_queue_nums):
             spans.append(await self._span(group, topic, queue_id))
             await slices.pause()
-        return Reply(body=encode_json(ConsumeTimeSpans(spans)))
+        listed = await join_in_slices(list_pieces(spans), self._clock)
+        return Reply(body=b'{"consumeTimeSpanSet":' + listed + b"}")
 
     async def corrections(self, _peer: Peer, request: Request[h.QueryCorrectionOffset]) -> Reply:
         """For each queue of a topic the least progress of all groups but some; none where the
@@ -183,6 +185,10 @@ class ProgressAdmin:
                 await slices.pause()
         return rows, tps
 
+    async def _told(self, rows: list[tuple[QueueKey, ConsumeOffset]], tps: float) -> ConsumeStats:
+        table = await join_in_slices(object_map_pieces(rows), self._clock)
+        return ConsumeStats(tps, msgspec.Raw(table))
+
     async def _queue_progress(self, group: str, topic: str, queue_id: int) -> ConsumeOffset:
         _, end = bounds(self._store, topic, queue_id)
         offset = max(self._offsets.query(group, topic, queue_id), 0)
@@ -207,7 +213,3 @@ class ProgressAdmin:
             await time_at(topic, queue_id, offset - 1) if offset > 0 else oldest_ms,
             delay_ms,
         )
-
-
-def _stats(rows: list[tuple[QueueKey, ConsumeOffset]], tps: float) -> ConsumeStats:
-    return ConsumeStats(tps, object_map(rows))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from cometmq.broker.lookup import bounds
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest
@@ -20,7 +22,7 @@ from cometmq.protocol.bodies import (
     table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, object_map
+from cometmq.protocol.fastjson import encode_json, object_map_pieces
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
@@ -175,7 +177,8 @@ class TopicAdmin:
             key = QueueKey(topic, self._config.broker_name, queue_id)
             rows.append((key, TopicOffset(low, high, last_ms)))
             await slices.pause()
-        return Reply(body=encode_json(TopicStats(object_map(rows))))
+        table = await join_in_slices(object_map_pieces(rows), self._clock)
+        return Reply(body=encode_json(TopicStats(msgspec.Raw(table))))
 
     async def groups(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """The groups that subscribe to a topic now, or have read it."""
