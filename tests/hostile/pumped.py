@@ -77,6 +77,9 @@ def grown(grammar: Grammar, chance: Random) -> bytes:
         return Pumped(b"", (first + second)[:31], chance.choice((b"", first)), b"").packed()
     if kind == 3 and grammar.wholes:
         whole = chance.choice(list(grammar.wholes))
+        cut = chance.randrange(2 * len(whole))
+        if 0 < cut < len(whole):
+            return Pumped(b"", whole[:cut], whole[cut:], b"").packed()
         return Pumped(b"", (whole + grammar.separator)[:31], whole, b"").packed()
     if kind == 1:
         begin, end = chance.choice(list(grammar.numbers)).split(b"%s", 1)
