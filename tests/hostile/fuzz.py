@@ -237,9 +237,14 @@ def other_frame(data: bytes, max_size: int, chance: Random) -> bytes:
     whole = struct.pack(">I", max(0, len(data) - 1)) + data[1:]
     if len(whole) < 9:
         return data
-    if chance.randrange(3) == 0:
-        return (data[:1] + _lengthened(whole, max_size - 512, chance)[4:])[:max_size]
-    return (data[:1] + frames.mutated([whole], chance)[4:])[:max_size]
+    try:
+        if chance.randrange(3) == 0:
+            other = _lengthened(whole, max_size - 512, chance)
+        else:
+            other = frames.mutated([whole], chance)
+    except UnicodeEncodeError:
+        return data  # half a pair of surrogates, spelled out in its header
+    return (data[:1] + other[4:])[:max_size]
 
 
 def _lengthened(frame: bytes, size: int, chance: Random) -> bytes:
@@ -370,7 +375,7 @@ def run_guided(campaign: Campaign, options: argparse.Namespace) -> None:
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         chance = Random(seed)
-        if chance.randrange(2):
+        if chance.randrange(4) == 0:
             return bytes(atheris.Mutate(data, max_size))
         return campaign.mutate(data, max_size, chance)
 

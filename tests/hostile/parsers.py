@@ -172,8 +172,8 @@ PARSERS = (
     Parser("sql work", _sql_work, g.SQL, refuses=(BadFilter,), factor=60),
     Parser("batch body", batch.split, g.BINARY, refuses=_BODY, factor=8),
     Parser("record", _record, g.BINARY, factor=8),
-    # Each text lies in a file, is read three times, and what is wrong is made again each time.
-    Parser("queue entries", queues.read_with, queues.ENTRIES, 320, (), factor=4_000),
+    # Three entries: each text lies in a file, and what is wrong is made again at each read.
+    Parser("queue entries", queues.read_with, queues.ENTRIES, 60, (), factor=4_000),
     Parser("HA report", _slave_link, g.BINARY, factor=2),
     Parser("HA transfer", _master_link, g.BINARY, factor=8),
     Parser("settings", _settings, g.SETTINGS, factor=12),

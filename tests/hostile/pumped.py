@@ -68,10 +68,19 @@ def seeds_of(grammar: Grammar) -> list[bytes]:
 def grown(grammar: Grammar, chance: Random) -> bytes:
     """Another input: a few parts of a grammar, one or two of them to be repeated."""
     parts = parts_of(grammar)
-    kind = chance.randrange(4)
+    kind = chance.randrange(5)
     if kind == 0 and grammar.brackets:
         unit, end = chance.choice(list(grammar.brackets))
         return Pumped(b"", unit, _few(parts, chance, 1), end).packed()
+    if kind == 2 and len(grammar.tokens) > 1:
+        first, second = chance.sample(list(grammar.tokens), 2)
+        return Pumped(b"", (first + second)[:31], chance.choice((b"", first)), b"").packed()
+    if kind == 3 and grammar.wholes:
+        whole = chance.choice(list(grammar.wholes))
+        cut = chance.randrange(2 * len(whole))
+        if 0 < cut < len(whole):
+            return Pumped(b"", whole[:cut], whole[cut:], b"").packed()
+        return Pumped(b"", (whole + grammar.separator)[:31], whole, b"").packed()
     if kind == 1:
         begin, end = chance.choice(list(grammar.numbers)).split(b"%s", 1)
         unit = chance.choice((b"9", b"0", b"1.", b"-", b"1e"))

@@ -58,7 +58,8 @@ def test_a_planted_fault_in_the_core_is_found(planted: object) -> None:
 
 def quadratic(data: bytes) -> object:
     """In the length of a run of `[`, as many patterns are."""
-    return [data[at:].count(b"a") for at in range(len(data) - len(data.lstrip(b"[")))]
+    run = data[: len(data) - len(data.lstrip(b"["))]
+    return [run[at:].count(b"[") for at in range(len(run)) for _ in range(8)]
 
 
 def deep(data: bytes) -> object:
@@ -66,7 +67,7 @@ def deep(data: bytes) -> object:
     return json.loads(data or b"0")
 
 
-@pytest.mark.parametrize(("planted", "kind"), [(quadratic, "slow"), (deep, "RecursionError")])
+@pytest.mark.parametrize(("planted", "kind"), [(quadratic, "not linear"), (deep, "RecursionError")])
 def test_what_only_long_texts_show_is_found(planted: object, kind: str) -> None:
     assert callable(planted)
     with pytest.raises(Finding, match=kind):
