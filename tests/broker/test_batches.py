@@ -124,7 +124,7 @@ async def store_the_largest_batch(directory: Path) -> float:
         rest = await client.reader.readexactly(int.from_bytes(answered.result(), "big"))
         queue = store.queue("t", 1)
         first, last = (store.read("t", 1, at, 1).chunks[0] for at in (1, 174_000))
-    assert others > 20
+    assert others
     assert queue.max_offset == 174_001
     assert b'"code":0' in rest[:40]
     assert b'"queueOffset":"1"' in rest

@@ -225,10 +225,10 @@ def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -
     assert again.batch.dispatch() == ({}, [], True)
 
 
-@pytest.mark.parametrize("core", cores()[1:], ids=lambda core: core.name)
-def test_the_compiled_core_refuses_other_types(core: SimpleNamespace) -> None:
-    made = core.WriteBatch(HOST, FILE_BYTES)
-    queue = World(core).queues[b"t"][0]
+@pytest.mark.parametrize("compiled", cores()[1:], ids=lambda core: core.name)
+def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> None:
+    made = compiled.WriteBatch(HOST, FILE_BYTES)
+    queue = World(compiled).queues[b"t"][0]
     for arguments in (
         (None, queue, b"", b"", 0, 1, 1), (b"", None, b"", b"", 0, 1, 1),
         (bytearray(22), queue, b"", b"", 0, 1, 1), (b"", queue, None, b"", 0, 1, 1),

@@ -6,9 +6,20 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import StoreFull, StoreOffline
+from cometmq.message import batch
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.store import commitlog
 from tests.store.faults import FailingFiles
-from tests.store.stores import assert_consistent, bodies, copied, fill, log_of, opened, put
+from tests.store.stores import (
+    assert_consistent,
+    bodies,
+    copied,
+    fill,
+    log_of,
+    opened,
+    put,
+    shared,
+)
 
 FILE = 16_384
 OVERHEAD = 91 + 1  # of a record of topic "t" without properties
@@ -159,4 +170,22 @@ def test_views_stay_inside_one_file(tmp_path: Path) -> None:
     ]
     store.flusher.sync_now()
     assert store.log.unsynced_files() == []
+    store.close()
+
+
+def test_long_records_keep_their_place_among_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commitlog, "_LONG_BYTES", 500)
+    store = opened(tmp_path)
+    many = batch.pack((0, b"%d" % number, b"") for number in range(9))
+    queue = store.queue("t", 0)
+    for body in (b"first", b"second"):
+        put(store, body=body)
+        store.append_batch(queue, many, shared(store))
+    put(store, body=b"last")
+    store.commit()
+    numbers = [b"%d" % number for number in range(9)]
+    found = [record.body for record in assert_consistent(store)]
+    assert found == [b"first", *numbers, b"second", *numbers, b"last"]
     store.close()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
 ROWS_PER_TURN = 1_024
+#: From here on they are dispatched in another turn than the one that wrote them.
+MANY_ROWS = 16_384
 
 
 class Backlog:
@@ -54,8 +56,14 @@ class Backlog:
         # Behind the last record there may be the blank that closed its file.
         _, last = self._waiting.pop()
         self._waiting.append((end, last))
-        if ready:
+        if not ready:
+            return
+        if self.messages < MANY_ROWS or self.call_soon is None:
             self.release(end, now_ms)
+        else:
+            self._limit = end
+            if not self._again:
+                self._put_off(now_ms)
 
     def release(self, limit: int, now_ms: int) -> None:
         """Dispatch what ends at or before ``limit``, as much of it as a turn may."""
@@ -73,14 +81,17 @@ class Backlog:
         waiting = self._waiting
         while waiting and waiting[0][0] <= self._limit:
             if budget <= 0:
-                self._again = True
-                assert self.call_soon is not None
-                self.call_soon(lambda: self._go_on(now_ms))
+                self._put_off(now_ms)
                 return
             end, segment = waiting.popleft()
             self.messages -= len(segment)
             budget -= len(segment)
             self._dispatcher.dispatch(segment, end, now_ms)
+
+    def _put_off(self, now_ms: int) -> None:
+        assert self.call_soon is not None
+        self._again = True
+        self.call_soon(lambda: self._go_on(now_ms))
 
     def _go_on(self, now_ms: int) -> None:
         self._again = False

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ERASE_BYTES = 1 << 20
+_LONG_BYTES = 1 << 20
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -80,6 +81,18 @@ class CommitLog:
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
         self._runs: list[tuple[int, list[bytes | memoryview]]] = [(self.position, self.parts)]
+
+    def append(self, packed: bytes) -> None:
+        """Take records, which fit into the current file, behind the others."""
+        if len(packed) < _LONG_BYTES:
+            self.parts.append(packed)
+            self.position += len(packed)
+            return
+        # A run of its own: what is long is written as it is, and not joined first.
+        self._runs.append((self.position, [packed]))
+        self.position += len(packed)
+        self.parts = []
+        self._runs.append((self.position, self.parts))
 
     def roll(self) -> int:
         """Close the current file with a blank; gives the offset where the next one begins."""

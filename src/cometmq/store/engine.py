@@ -294,13 +294,12 @@ class MessageStore:
                         f"{BATCH_BYTES_MAX}: send smaller batches"
                     )
                 position = self._roll(size)
-                size, packed = batch.append_batch(
+                _, packed = batch.append_batch(
                     body, queue, middle, properties, position, log.limit, now_ms
                 )
         except ValueError as error:
             raise MessageIllegal(str(error)) from None
-        log.parts.append(packed)
-        log.position += size
+        log.append(packed)
         if is_new:
             self.turn.add(batch)
         return offset, (batch, first, batch.count)
