@@ -14,6 +14,7 @@ from cometmq.message.record import iter_decode
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
+from cometmq.speedups import CORE
 from cometmq.store.files import PosixFiles
 from cometmq.store.seals import Seals
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
@@ -319,3 +320,57 @@ async def test_who_replays_gets_from_windows_what_was_read_for_others(tmp_path: 
         ]
         gone.cancel()
         assert all(not peer.running_tasks for peer in running.broker.server.peers)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b"\x7f\xff\xff\xff\0\0\0\x10" + bytes(16), b"\0\x20\0\0\0\x10\0\1", b"\0\0\0\4\0\0\0\0"],
+)
+async def test_lengths_that_cannot_be_right_end_the_connection(
+    tmp_path: Path, first: bytes
+) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        client.writer.write(first)
+        async with asyncio.timeout(10):
+            assert await client.reader.read() == b""
+
+
+@pytest.mark.skipif(CORE == "plain", reason="pulls are taken one by one")
+async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 40, ("red", "blue", "green"))
+        router, taken = running.broker.router, 0
+        take = router.take_pulls
+        assert take is not None
+
+        def counting(peer: Peer, data: bytes, at: int) -> tuple[int, int]:
+            nonlocal taken
+            stop, odd = take(peer, data, at)
+            taken += stop > at
+            return stop, odd
+
+        asked: list[dict[str, str]] = [
+            {"queueOffset": str(offset), "maxMsgNums": count, "subscription": tags}
+            for offset in (-1, 0, 5, 39, 40, 41)
+            for count in ("0", "1", "32", "100")
+            for tags in ("*", "red || green", "other")
+        ]
+        asked += [
+            {"topic": "unknown"}, {"queueId": "9"}, {"queueId": "2"}, {"sysFlag": "0"},
+            {"expressionType": "SQL92", "subscription": "a = 1"}, {"expressionType": "x"},
+            {"consumerGroup": "CID_RMQ_SYS_COMETMQ", "maxMsgNums": "100"}, {"consumerGroup": "?"},
+            {"sysFlag": "5", "commitOffset": "3"},
+        ]  # fmt: skip
+        answers = []
+        for router.take_pulls in (counting, None):
+            first = client.opaque = 1_000
+            for fields in asked:
+                client.post(PULL, **(pull_fields(0) | fields))
+            found = [await client.frame() for _ in asked]
+            answers.append(sorted((head.opaque, head, body) for head, body in found))
+            assert [opaque for opaque, *_ in answers[-1]] == [*range(first + 1, client.opaque + 1)]
+        assert [str(each) for each in answers[0]] == [str(each) for each in answers[1]]
+        assert taken > 5
+        assert running.broker.offsets.query("g", "t", 1) == 3

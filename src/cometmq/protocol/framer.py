@@ -150,7 +150,12 @@ class Framer:
         at, others = take(owner, self._joined(), self._at)
         if at > self._at:
             self._settle(at)
-        self._need = 8 if others else self._next_bytes()
+        if not others:
+            self._need = self._next_bytes()
+            # Nobody else says what is wrong with a frame whose lengths cannot be right.
+            others = int(self._have >= self._need == 8)
+        if others:
+            self._need = 8
         return others
 
     def _next_bytes(self) -> int:
