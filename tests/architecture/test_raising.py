@@ -10,7 +10,6 @@ from tests.architecture import rules
 ALLOWED = {
     ("broker/lives.py", "self.failure"),
     ("protocol/connection.py", "self._broken"),
-    ("store/commitlog.py", "self._fill_error"),
     ("testing/sim/run.py", "self.watch.violation"),
 }
 

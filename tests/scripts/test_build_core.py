@@ -213,6 +213,11 @@ def package(kind: str, target: Path, root: Path = ROOT, **environment: str) -> P
     return path
 
 
+#: Every module of the core, as a wheel has it.
+MODULES = [*build_core.modules()]
+BUILT = [f"{name}{build_core.SUFFIX}" for name in MODULES]
+
+
 def compiled_files(wheel: Path) -> list[str]:
     """The compiled core's files in a wheel, in order."""
     with zipfile.ZipFile(wheel) as opened:
@@ -224,7 +229,7 @@ def compiled_files(wheel: Path) -> list[str]:
 def test_a_wheel_serves_every_later_python_of_its_platform(tmp_path: Path) -> None:
     wheel = package("wheel", tmp_path / "dist")
     assert wheel.name.endswith(f"-cp311-abi3-{build_core.this_platform()}.whl")
-    assert compiled_files(wheel) == ["__init__.py", "hashing.abi3.so"]
+    assert compiled_files(wheel) == ["__init__.py", *BUILT]
 
 
 def test_a_wheel_of_plain_python_serves_all(tmp_path: Path) -> None:
@@ -237,7 +242,8 @@ def test_a_source_distribution_has_the_generated_c_and_needs_no_compiler(tmp_pat
     with tarfile.open(package("sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")
     [root] = tmp_path.glob("cometmq-*")
-    assert (root / "src" / build_core.PACKAGE / "hashing.c").exists()
+    generated = sorted(path.stem for path in (root / "src" / build_core.PACKAGE).glob("*.c"))
+    assert generated == MODULES
     # Where neither Cython nor a compiler is found, and where a compiler is.
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "cython.py").write_text("raise ImportError\n")
@@ -245,7 +251,7 @@ def test_a_source_distribution_has_the_generated_c_and_needs_no_compiler(tmp_pat
     plain = package("wheel", tmp_path / "plain", root, **hidden, CC="/nowhere/cc")
     assert plain.name.endswith("-py3-none-any.whl")
     wheel = package("wheel", tmp_path / "dist", root, **hidden)
-    assert compiled_files(wheel) == ["__init__.py", "hashing.abi3.so"]
+    assert compiled_files(wheel) == ["__init__.py", *BUILT]
 
 
 def test_an_unknown_platform_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
