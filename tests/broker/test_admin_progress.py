@@ -1,6 +1,8 @@
 """How far groups have read: in messages, in time, compared and copied."""
 
 import asyncio
+import gc
+import sys
 import time
 from pathlib import Path
 
@@ -171,9 +173,14 @@ async def test_a_topic_of_very_many_queues_is_told_of_in_slices(
         parts.offsets.commit("g", "wide", 0, 0)
         asked = asyncio.create_task(parts.ask(code, header))
         longest_s = 0.0
-        while not asked.done():
-            before_s = time.process_time()
-            await asyncio.sleep(0)
-            longest_s = max(longest_s, time.process_time() - before_s)
+        # A look for garbage takes the longer, the more other tests left in the process.
+        gc.disable()
+        try:
+            while not asked.done():
+                before_s = time.process_time()
+                await asyncio.sleep(0)
+                longest_s = max(longest_s, time.process_time() - before_s)
+        finally:
+            gc.enable()
         assert b"wide" in (await asked).body
-        assert longest_s < 0.04
+        assert longest_s < (0.04 if sys.gettrace() is None else 0.16)
