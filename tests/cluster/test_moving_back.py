@@ -26,9 +26,12 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
 
 
 def copied_offset(java: anchor.JavaCluster) -> int:
-    """The sum of the group's offsets in the Java broker's file; -1 before it has any."""
-    path = java.store / "config" / "consumerOffset.json"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    """The sum of the group's offsets in the Java broker's file; -1 while it has none, as between
+    the removal of the old file and the renaming of the new one."""
+    try:
+        text = (java.store / "config" / "consumerOffset.json").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return -1
     found = re.search(rf'"{TOPIC}@{GROUP}":\s*{{([^}}]*)}}', text)
     return -1 if found is None else sum(map(int, re.findall(r":\s*(\d+)", found[1])))
 
