@@ -93,7 +93,7 @@ def _sql_value(data: bytes, expression: SqlFilter) -> object:
 
 
 def _sql_work(data: bytes) -> object:
-    return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 500)
+    return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 100)
 
 
 def _register(data: bytes, *, compressed: bool) -> object:

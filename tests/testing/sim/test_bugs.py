@@ -51,9 +51,8 @@ def acknowledged_before_append(patch: Patch) -> None:
 def acknowledged_before_flush(patch: Patch) -> None:
     """With SYNC_FLUSH, the answer leaves after the write, before the device has it."""
 
-    def park(self: Appender, turns: list[Turn]) -> None:
-        for turn in turns:
-            self._answer(turn, ResponseCode.SUCCESS, None)
+    def park(self: Appender, turn: Turn) -> None:
+        self._answer(turn, ResponseCode.SUCCESS, None)
         self._loop.call_later(0.5, self._store.sync)
 
     patch.setattr(Appender, "_park", park)
