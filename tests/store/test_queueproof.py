@@ -15,6 +15,7 @@ from cometmq.filter.tags import tag_code
 from cometmq.message.record import iter_decode
 from cometmq.store.engine import MessageStore
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from cometmq.store.queueproof import are_entries_right
 from cometmq.store.reader import Query, ReadStatus
 from cometmq.store.sifting import Sifter
 from tests.store.stores import opened, put
@@ -189,3 +190,9 @@ def test_who_filters_gets_no_wrong_record_and_misses_none(
         offsets = [record.queue_offset for record in records]
         assert offsets == ALL[: found.next_offset]
         overwrite(path, at, right)
+
+
+def test_a_start_that_is_no_place_is_of_no_right_entry(store: MessageStore) -> None:
+    queue = store.queue("t", 0)
+    for start in (1 << 70, -(1 << 70), 5):
+        assert not are_entries_right(queue, [0], [1 << 62], [100], b"short", [start])

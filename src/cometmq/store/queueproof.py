@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import repeat
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreCorrupt
@@ -89,11 +90,13 @@ def are_entries_right(
     starts: Sequence[int],
 ) -> bool:
     """Whether the record at each start has the size, the queue id, the queue offset and the place
-    of its entry. Its topic is not looked at: that takes as long again. Raises struct.error where
-    there is no head of a record."""
+    of its entry. Its topic is not looked at: that takes as long again."""
     if queue.topic.startswith(_LIGHT_PREFIX):
         return True
-    heads = list(map(_BRIEF_HEAD.unpack_from, repeat(data), starts))
+    try:
+        heads = list(map(_BRIEF_HEAD.unpack_from, repeat(data), starts))
+    except (StructError, OverflowError):
+        return False  # a start that has no head of a record behind it, or is no place at all
     return heads == list(zip(sizes, repeat(queue.queue_id), offsets, places, strict=False))
 
 

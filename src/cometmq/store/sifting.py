@@ -221,7 +221,7 @@ class Sifter:
             sought = _Sought(answer, at, stop, least, budget)
             try:
                 found = self._onward(query, log, sought, matcher)
-            except (IndexError, StructError):
+            except (IndexError, OverflowError, StructError):
                 found = None  # an entry is wrong: reader.read has it made right
             if found is None:
                 break
