@@ -84,7 +84,9 @@ def _problem(parser: Parser, took: dict[int, float], size: int, real_bytes: int)
     if took[size] > allowed:
         return f"takes more than {allowed:.0f} ms"
     quarter = max(took.get(size // 4, ALLOWED_MS * parser.factor), GROWTH_FROM_MS / 10)
-    if took[size] > GROWTH_FROM_MS * _slack() and took[size] > GROWTH_MAX * quarter:
+    # What costs much for each byte may begin with a step, as from one way of filtering to another.
+    growth_from_ms = GROWTH_FROM_MS * max(1.0, parser.factor / 60) * _slack()
+    if took[size] > growth_from_ms and took[size] > GROWTH_MAX * quarter:
         return f"takes {took[size] / quarter:.0f} times as long for 4 times as much"
     return ""
 

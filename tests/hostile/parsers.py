@@ -93,7 +93,7 @@ def _sql_value(data: bytes, expression: SqlFilter) -> object:
 
 
 def _sql_work(data: bytes) -> object:
-    return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 100)
+    return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 500)
 
 
 def _register(data: bytes, *, compressed: bool) -> object:
@@ -169,7 +169,8 @@ PARSERS = (
     Parser(
         "sql whole value", partial(_sql_value, expression=_WHOLE), g.NUMBER, 32 * KB, (), factor=4
     ),
-    Parser("sql work", _sql_work, g.SQL, refuses=(BadFilter,), factor=60),
+    # Of 500 messages each is looked at, part by part.
+    Parser("sql work", _sql_work, g.SQL, refuses=(BadFilter,), factor=300),
     Parser("batch body", batch.split, g.BINARY, refuses=_BODY, factor=8),
     Parser("record", _record, g.BINARY, factor=8),
     # Three entries: each text lies in a file, and what is wrong is made again at each read.
