@@ -1,11 +1,15 @@
 """Ports of a broker, picked or asked for."""
 
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from cometmq.broker.ports import VIP_DISTANCE, join, reserve_ha, reserve_ports
 from cometmq.net.server import reserve
+
+#: A loopback address of this file's own: servers of other tests take no ports of it.
+ALONE = "127.0.93.1"
 
 
 def test_a_port_whose_vip_port_is_taken_is_no_pair() -> None:
@@ -30,17 +34,28 @@ def test_picked_ports_are_nobody_else_s() -> None:
 
 
 def test_slaves_connect_behind_the_listen_port_or_anywhere_free() -> None:
-    main = reserve("127.0.0.1", 0)
-    port = main.getsockname()[1]
-    first = reserve_ha(reserve, "127.0.0.1", 0, port)
-    second = reserve_ha(reserve, "127.0.0.1", 0, port)
-    assert first.getsockname()[1] == port + 1
-    assert second.getsockname()[1] not in (port, port + 1)
-    first.listen()
-    with pytest.raises(OSError, match="in use"):
-        reserve_ha(reserve, "127.0.0.1", port + 1, 1)
-    for listener in (main, first, second):
-        listener.close()
+    with ExitStack() as held:
+        port = held.enter_context(reserve_below_a_free_port()).getsockname()[1]
+        first = held.enter_context(reserve_ha(reserve, ALONE, 0, port))
+        second = held.enter_context(reserve_ha(reserve, ALONE, 0, port))
+        assert first.getsockname()[1] == port + 1
+        assert second.getsockname()[1] not in (port, port + 1)
+        first.listen()
+        with pytest.raises(OSError, match="in use"):
+            reserve_ha(reserve, ALONE, port + 1, 1)
+
+
+def reserve_below_a_free_port() -> socket.socket:
+    """Return a listener on ALONE whose next port is free."""
+    for _ in range(50):
+        listener = reserve(ALONE, 0)
+        try:
+            reserve(ALONE, listener.getsockname()[1] + 1, exclusive=True).close()
+        except OSError:
+            listener.close()
+        else:
+            return listener
+    raise AssertionError(f"no two free ports side by side on {ALONE}")
 
 
 def test_an_address_names_both() -> None:
