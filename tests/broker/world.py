@@ -20,6 +20,7 @@ from cometmq.broker.delay import DelayDelivery, DelayLevels
 from cometmq.broker.durability import Appender
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.hooks import SendHooks
+from cometmq.broker.longanswers import LongAnswers
 from cometmq.broker.members import Members
 from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.query import QueryHandler
@@ -319,6 +320,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
     """The handlers of everything but sends and pulls."""
     config, store, topics = parts.config, parts.store, parts.topics
     offsets, members, stats, clock = parts.offsets, parts.members, parts.stats, parts.clock
+    answers = LongAnswers(clock)
     found: tuple[HandlerPart, ...] = (
         members,
         QueueLockHandler(clock=clock),
@@ -351,7 +353,7 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             offsets=offsets,
             members=members,
             stats=stats,
-            clock=clock,
+            answers=answers,
             appender=parts.appender,
         ),
         GroupAdmin(
@@ -361,12 +363,12 @@ def make_handlers(parts: Parts) -> dict[int, Handler]:
             stats=stats,
             clock=clock,
         ),
-        *consumer_admin(parts),
+        *consumer_admin(parts, answers),
     )
     return {code: handler for part in found for code, handler in part.handlers().items()}
 
 
-def consumer_admin(parts: Parts) -> tuple[HandlerPart, ...]:
+def consumer_admin(parts: Parts, answers: LongAnswers) -> tuple[HandlerPart, ...]:
     """What serves administrators of consumers."""
     config, store, topics = parts.config, parts.store, parts.topics
     offsets, members, clock = parts.offsets, parts.members, parts.clock
@@ -379,7 +381,7 @@ def consumer_admin(parts: Parts) -> tuple[HandlerPart, ...]:
             offsets=offsets,
             members=members,
             stats=parts.stats,
-            clock=clock,
+            answers=answers,
             store_address="127.0.0.1:10911",
         ),
         ResetHandler(
@@ -388,7 +390,7 @@ def consumer_admin(parts: Parts) -> tuple[HandlerPart, ...]:
             topics=topics,
             offsets=offsets,
             members=members,
-            clock=clock,
+            answers=answers,
         ),
         RelayHandler(config=config, store=store, members=members),
         ClientAdmin(members=members, clock=clock),

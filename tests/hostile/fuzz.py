@@ -21,9 +21,10 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -57,9 +58,14 @@ STEP = frames.joined(
     0, b'{"code":38,"extFields":{"group":"g"},"flag":0,"opaque":%d}' % STEP_OPAQUE, b""
 )
 ANSWER_SECONDS = 5
-#: What fields and bodies of requests are written in, and the fields that are read as texts.
+#: What bodies and fields of requests are written in.
 FIELD_GRAMMARS = (grammar.JSON, grammar.SQL, grammar.SQL, grammar.PROPERTIES, grammar.TAGS)
-TEXT_FIELDS = ("subscription", "i", "properties")
+#: Fields that are read as texts, and what they are written in.
+TEXT_FIELDS = {
+    "subscription": (grammar.SQL, grammar.SQL, grammar.TAGS),
+    "i": (grammar.PROPERTIES,),
+    "properties": (grammar.PROPERTIES,),
+}
 
 Target = Callable[[bytes], None]
 #: Another input from one, no longer than so many bytes.
@@ -233,12 +239,19 @@ def handler_seeds() -> list[bytes]:
 
 
 def other_frame(data: bytes, max_size: int, chance: Random) -> bytes:
-    """Another input of `handlers`: with fields of its frame changed, or one of them long."""
+    """Return another input of `handlers`: its frame with other fields, or a long text in it.
+
+    Half of the long texts go into a frame that has a field for one: few captured frames do.
+    """
     whole = struct.pack(">I", max(0, len(data) - 1)) + data[1:]
-    if len(whole) < 9:
-        return data
+    kind = chance.randrange(4)
     try:
-        if chance.randrange(3) == 0:
+        if kind == 0:
+            frame = chance.choice(frames_with_texts())
+            return (b"\x00" + _lengthened(frame, max_size - 512, chance)[4:])[:max_size]
+        if len(whole) < 9:
+            return data
+        if kind == 1:
             other = _lengthened(whole, max_size - 512, chance)
         else:
             other = frames.mutated([whole], chance)
@@ -247,22 +260,47 @@ def other_frame(data: bytes, max_size: int, chance: Random) -> bytes:
     return (data[:1] + other[4:])[:max_size]
 
 
-def _lengthened(frame: bytes, size: int, chance: Random) -> bytes:
-    """A frame whose body, or one field of it, is a text with parts that repeat."""
-    codec, header, body = frames.parts(frame)
-    grammar = chance.choice(FIELD_GRAMMARS)
-    text = pumped.unpacked(pumped.grown(grammar, chance)).text(chance.choice((200, 2_000, size)))
-    fields: dict[str, object] = {}
-    with suppress(ValueError, AttributeError):
+@cache
+def frames_with_texts() -> list[bytes]:
+    """Return the requests of `handler_seeds` that have one of TEXT_FIELDS."""
+    return [
+        frame
+        for frame in (*frames.golden_frames(), pulls.PULL_BY_EXPRESSION)
+        if TEXT_FIELDS.keys() & (_head_and_fields(frames.parts(frame)[1])[1]).keys()
+    ]
+
+
+def _head_and_fields(header: bytes) -> tuple[dict[str, object], dict[str, object]]:
+    """Return a JSON header and the fields in it; two empty ones for a header that is none."""
+    with suppress(ValueError):
         head = json.loads(header)
-        fields = head.get("extFields") or {}
-    if not fields or chance.randrange(3) == 0:
-        return frames.joined(codec, header, text)
-    # A text is longer than a number or a word: what is read as a text is likelier.
-    name = chance.choice([*fields, *(each for each in TEXT_FIELDS if each in fields)])
+        if isinstance(head, dict):
+            fields = head.get("extFields")
+            return head, fields if isinstance(fields, dict) else {}
+    return {}, {}
+
+
+def _lengthened(frame: bytes, size: int, chance: Random) -> bytes:
+    """Return a frame whose body, or one field of it, is a text with parts that repeat."""
+    codec, header, body = frames.parts(frame)
+    head, fields = _head_and_fields(header)
+    texts = [name for name in TEXT_FIELDS if name in fields]
+    if texts and chance.randrange(2):
+        name = chance.choice(texts)
+        text = _long_text(TEXT_FIELDS[name], size, chance)
+    else:
+        text = _long_text(FIELD_GRAMMARS, size, chance)
+        if not fields or chance.randrange(3) == 0:
+            return frames.joined(codec, header, text)
+        name = chance.choice([*fields])
     fields[name] = text.decode(errors="replace")
     longer = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
     return frames.joined(codec, longer, body)
+
+
+def _long_text(grammars: Sequence[grammar.Grammar], size: int, chance: Random) -> bytes:
+    grown = pumped.grown(chance.choice(grammars), chance)
+    return pumped.unpacked(grown).text(chance.choice((200, 2_000, size)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ class Grammar:
     brackets: Sequence[tuple[bytes, bytes]] = ()
     wholes: Sequence[bytes] = ()
     separator: bytes = b""
+    #: What may stand between two of `operands`, as often as one likes.
+    operators: Sequence[bytes] = ()
+    operands: Sequence[bytes] = ()
     frame: tuple[bytes, bytes] = (b"", b"")
     #: Texts that hold a number at %s, a very long one.
     numbers: Sequence[bytes] = (b"%s",)
@@ -62,6 +65,8 @@ def _repeats(grammar: Grammar) -> Iterator[tuple[str, Shape]]:
         yield f"repeated {part!r}", _repeated(part)
     for first, second in permutations(grammar.tokens, 2):
         yield f"repeated {first + second!r}", _repeated(first + second)
+    for operand, operator in product(grammar.operands, grammar.operators):
+        yield f"chain of {operand + operator!r}", _chain(operand, operator)
     for whole in grammar.wholes:
         yield f"many {whole!r}", _repeated(whole + grammar.separator)
         yield f"cut off {whole!r}", _cut_off(whole, grammar.separator)
@@ -99,6 +104,11 @@ def _nested(begin: bytes, inner: bytes, end: bytes) -> Shape:
         return begin * depth + inner + end * depth
 
     return make
+
+
+def _chain(operand: bytes, operator: bytes) -> Shape:
+    link = operand + operator
+    return lambda size: link * max(1, size // len(link)) + operand
 
 
 def _cut_off(whole: bytes, separator: bytes) -> Shape:
@@ -143,8 +153,9 @@ SQL = Grammar(
     brackets=((b"(", b")"), (b"'", b"'"), (b"/*", b"*/"), (b"--", b"\n"), (b"NOT (", b")")),
     wholes=(b"a=1", b"a IN ('x')", b"a BETWEEN 1 AND 2", b"b IS NULL", b"a CONTAINS 'x'"),
     separator=b" OR ",
+    operators=(b"=", b"<", b"+", b"-", b"*", b" AND ", b" OR ", b" NOT IN "),
+    operands=(b"a", b"1", b"'x'", b"(a)"),
     numbers=(b"a > %s", b"a = -%s", b"a < 1e%s"),
-    more={"a=a=a...": lambda size: (b"a=" * (size // 2)) + b"a"},
 )
 NUMBER = Grammar(
     tokens=(b"0", b"9", b".", b"e", b"-", b"+", b" ", b"NaN", b"f"),

@@ -68,7 +68,10 @@ def seeds_of(grammar: Grammar) -> list[bytes]:
 def grown(grammar: Grammar, chance: Random) -> bytes:
     """Another input: a few parts of a grammar, one or two of them to be repeated."""
     parts = parts_of(grammar)
-    kind = chance.randrange(5)
+    kind = chance.randrange(6)
+    if kind == 5 and grammar.operators:
+        operand = chance.choice(grammar.operands)
+        return Pumped(b"", operand + chance.choice(grammar.operators), operand, b"").packed()
     if kind == 0 and grammar.brackets:
         unit, end = chance.choice(list(grammar.brackets))
         return Pumped(b"", unit, _few(parts, chance, 1), end).packed()

@@ -9,7 +9,7 @@ import msgspec
 
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices, join_in_slices
+from cometmq.core.slices import Slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import ConsumeOffset, ConsumeStats, QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -18,17 +18,17 @@ from cometmq.protocol.consumerbodies import (
     CorrectionOffsets,
     QueueTimeSpan,
 )
-from cometmq.protocol.fastjson import encode_json, list_pieces, object_map_pieces
+from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.groups import GroupTable
+    from cometmq.broker.longanswers import LongAnswer, LongAnswers
     from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol import headers as h
@@ -55,7 +55,7 @@ class ProgressAdmin:
         offsets: ConsumerOffsets,
         members: Members,
         stats: BrokerStats,
-        clock: Clock,
+        answers: LongAnswers,
         store_address: str,
     ) -> None:
         self._config = config
@@ -65,7 +65,8 @@ class ProgressAdmin:
         self._offsets = offsets
         self._members = members
         self._stats = stats
-        self._clock = clock
+        self._answers = answers
+        self._clock = answers.clock
         self._store_address = store_address
 
     def handlers(self) -> dict[int, Handler]:
@@ -82,28 +83,32 @@ class ProgressAdmin:
         """How far a group is in each queue, and how far the queue goes."""
         header = request.header
         topics = self._topics_of(header.consumer_group, header.topic)
-        rows, tps = await self._rows(header.consumer_group, topics, Slices(self._clock))
-        return Reply(body=encode_json(await self._told(rows, tps)))
+        async with self._answers.one() as answer:
+            tps = 0.0
+            for topic in topics:
+                if topic in self._topics:
+                    await self._add_progress(answer, header.consumer_group, topic)
+                    tps += self._stats.consume_tps(header.consumer_group, topic)
+            return Reply(body=encode_json(_stats(tps, answer)))
 
     async def all_progress(self, _peer: Peer, request: Request[h.BrokerConsumeStats]) -> Reply:
         """The same of every group with every topic that it has read."""
         only_ordered = truth(request.header.is_order)
-        slices = Slices(self._clock)
         described: list[dict[str, list[ConsumeStats]]] = []
         total_diff = 0
-        for group in sorted(self._groups.values()):
-            each: list[ConsumeStats] = []
-            for topic in self._topics_of(group, None):
-                config = self._topics.get(topic)
-                if config is None or (only_ordered and not config.order):
-                    continue
-                rows, tps = await self._rows(group, [topic], slices)
-                each.append(await self._told(rows, tps))
-                total_diff += sum(row.broker_offset - row.consumer_offset for _, row in rows)
-            described.append({group: each})
-            await slices.pause()
-        body = BrokerConsumeStats(self._store_address, described, total_diff)
-        return Reply(body=encode_json(body))
+        async with self._answers.one() as answer:
+            for group in sorted(self._groups.values()):
+                each: list[ConsumeStats] = []
+                for topic in self._topics_of(group, None):
+                    config = self._topics.get(topic)
+                    if config is None or (only_ordered and not config.order):
+                        continue
+                    total_diff += await self._add_progress(answer, group, topic)
+                    each.append(_stats(self._stats.consume_tps(group, topic), answer))
+                described.append({group: each})
+                await answer.pause()
+            body = BrokerConsumeStats(self._store_address, described, total_diff)
+            return Reply(body=encode_json(body))
 
     async def time_span(self, _peer: Peer, request: Request[h.ConsumeTimeSpan]) -> Reply:
         """From when the messages of each queue are, and of when those are that a group is at."""
@@ -111,13 +116,10 @@ class ProgressAdmin:
         config = self._topics.get(topic)
         if config is None:
             raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        slices = Slices(self._clock)
-        spans: list[QueueTimeSpan] = []
-        for queue_id in range(config.write_queue_nums):
-            spans.append(await self._span(group, topic, queue_id))
-            await slices.pause()
-        listed = await join_in_slices(list_pieces(spans), self._clock)
-        return Reply(body=b'{"consumeTimeSpanSet":' + listed + b"}")
+        async with self._answers.one() as answer:
+            for queue_id in range(config.write_queue_nums):
+                await answer.add(encode_json(await self._span(group, topic, queue_id)))
+            return Reply(body=b'{"consumeTimeSpanSet":[' + answer.take() + b"]}")
 
     async def corrections(self, _peer: Peer, request: Request[h.QueryCorrectionOffset]) -> Reply:
         """For each queue of a topic the least progress of all groups but some; none where the
@@ -169,25 +171,16 @@ class ProgressAdmin:
             online is not None and bool(online.subscriptions) and topic not in online.subscriptions
         )
 
-    async def _rows(
-        self, group: str, topics: list[str], slices: Slices
-    ) -> tuple[list[tuple[QueueKey, ConsumeOffset]], float]:
-        rows: list[tuple[QueueKey, ConsumeOffset]] = []
-        tps = 0.0
-        for topic in topics:
-            config = self._topics.get(topic)
-            if config is None:
-                continue
-            tps += self._stats.consume_tps(group, topic)
-            for queue_id in range(config.read_queue_nums):
-                key = QueueKey(topic, self._config.broker_name, queue_id)
-                rows.append((key, await self._queue_progress(group, topic, queue_id)))
-                await slices.pause()
-        return rows, tps
-
-    async def _told(self, rows: list[tuple[QueueKey, ConsumeOffset]], tps: float) -> ConsumeStats:
-        table = await join_in_slices(object_map_pieces(rows), self._clock)
-        return ConsumeStats(tps, msgspec.Raw(table))
+    async def _add_progress(self, answer: LongAnswer, group: str, topic: str) -> int:
+        """Add how far a group is in each queue of a topic; returns how far it is behind in all."""
+        config = self._topics.get(topic)
+        behind = 0
+        for queue_id in range(config.read_queue_nums if config else 0):
+            found = await self._queue_progress(group, topic, queue_id)
+            behind += found.broker_offset - found.consumer_offset
+            key = QueueKey(topic, self._config.broker_name, queue_id)
+            await answer.add(map_entry(key, found))
+        return behind
 
     async def _queue_progress(self, group: str, topic: str, queue_id: int) -> ConsumeOffset:
         _, end = bounds(self._store, topic, queue_id)
@@ -213,3 +206,7 @@ class ProgressAdmin:
             await time_at(topic, queue_id, offset - 1) if offset > 0 else oldest_ms,
             delay_ms,
         )
+
+
+def _stats(tps: float, answer: LongAnswer) -> ConsumeStats:
+    return ConsumeStats(tps, msgspec.Raw(b"{" + answer.take() + b"}"))

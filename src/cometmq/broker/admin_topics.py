@@ -10,7 +10,7 @@ import msgspec
 from cometmq.broker.lookup import bounds
 from cometmq.broker.topics import check_name
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices, join_in_slices
+from cometmq.core.slices import join_in_slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import (
     GroupList,
@@ -22,17 +22,17 @@ from cometmq.protocol.bodies import (
     table_pieces,
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.fastjson import encode_json, object_map_pieces
+from cometmq.protocol.fastjson import encode_json, map_entry
 from cometmq.protocol.fields import truth
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.durability import Appender
+    from cometmq.broker.longanswers import LongAnswers
     from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
@@ -60,7 +60,7 @@ class TopicAdmin:
         offsets: ConsumerOffsets,
         members: Members,
         stats: BrokerStats,
-        clock: Clock,
+        answers: LongAnswers,
         appender: Appender,
     ) -> None:
         self._appender = appender
@@ -70,7 +70,8 @@ class TopicAdmin:
         self._offsets = offsets
         self._members = members
         self._stats = stats
-        self._clock = clock
+        self._answers = answers
+        self._clock = answers.clock
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -167,18 +168,15 @@ class TopicAdmin:
         """Where each queue of a topic begins and ends, and when it got its last message."""
         topic = request.header.topic
         config = self._existing(topic)
-        slices = Slices(self._clock)
-        rows: list[tuple[QueueKey, TopicOffset]] = []
-        for queue_id in range(config.write_queue_nums):
-            low, high = bounds(self._store, topic, queue_id)
-            last_ms = 0
-            if high > low:
-                last_ms = max(await self._store.store_time_at(topic, queue_id, high - 1), 0)
-            key = QueueKey(topic, self._config.broker_name, queue_id)
-            rows.append((key, TopicOffset(low, high, last_ms)))
-            await slices.pause()
-        table = await join_in_slices(object_map_pieces(rows), self._clock)
-        return Reply(body=encode_json(TopicStats(msgspec.Raw(table))))
+        async with self._answers.one() as answer:
+            for queue_id in range(config.write_queue_nums):
+                low, high = bounds(self._store, topic, queue_id)
+                last_ms = 0
+                if high > low:
+                    last_ms = max(await self._store.store_time_at(topic, queue_id, high - 1), 0)
+                key = QueueKey(topic, self._config.broker_name, queue_id)
+                await answer.add(map_entry(key, TopicOffset(low, high, last_ms)))
+            return Reply(body=encode_json(TopicStats(msgspec.Raw(b"{" + answer.take() + b"}"))))
 
     async def groups(self, _peer: Peer, request: Request[Topic]) -> Reply:
         """The groups that subscribe to a topic now, or have read it."""

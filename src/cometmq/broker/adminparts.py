@@ -11,6 +11,7 @@ from cometmq.broker.admin_progress import ProgressAdmin
 from cometmq.broker.admin_store import StoreAdmin
 from cometmq.broker.admin_topics import TopicAdmin
 from cometmq.broker.config import resolve
+from cometmq.broker.longanswers import LongAnswers
 from cometmq.broker.ports import join
 from cometmq.broker.promotion import PromotionAdmin
 from cometmq.broker.query import QueryHandler
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
     """What serves the requests of operators and their tools."""
+    answers = LongAnswers(broker.clock)
     return (
         QueryHandler(config=broker.config, store=broker.store),
         StoreAdmin(
@@ -57,7 +59,7 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             offsets=broker.offsets,
             members=broker.members,
             stats=broker.stats,
-            clock=broker.clock,
+            answers=answers,
             appender=broker.appender,
         ),
         GroupAdmin(
@@ -82,11 +84,11 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             serve=lambda listener: broker.server.serve(listener),
             moved=broker.moved,
         ),
-        *_consumer_parts(broker),
+        *_consumer_parts(broker, answers),
     )
 
 
-def _consumer_parts(broker: Broker) -> tuple[HandlerPart, ...]:
+def _consumer_parts(broker: Broker, answers: LongAnswers) -> tuple[HandlerPart, ...]:
     return (
         ProgressAdmin(
             config=broker.config,
@@ -96,7 +98,7 @@ def _consumer_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             offsets=broker.offsets,
             members=broker.members,
             stats=broker.stats,
-            clock=broker.clock,
+            answers=answers,
             store_address=join(resolve(broker.config.broker_ip1), broker.port),
         ),
         ResetHandler(
@@ -105,7 +107,7 @@ def _consumer_parts(broker: Broker) -> tuple[HandlerPart, ...]:
             topics=broker.topics,
             offsets=broker.offsets,
             members=broker.members,
-            clock=broker.clock,
+            answers=answers,
         ),
         RelayHandler(config=broker.config, store=broker.store, members=broker.members),
         ClientAdmin(members=broker.members, clock=broker.clock),

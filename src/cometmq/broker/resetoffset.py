@@ -10,25 +10,25 @@ consumer still commits before it has heard of them is replaced when it has.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.lookup import bounds
 from cometmq.core.errors import BadRequest
-from cometmq.core.slices import Slices
 from cometmq.net.router import Reply
 from cometmq.protocol.bodies import QueueKey
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.protocol.consumerbodies import offset_body, reset_to
+from cometmq.protocol.consumerbodies import offset_entry, offset_table, reset_to
 from cometmq.protocol.fields import truth
 from cometmq.protocol.headers import ResetOffset
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.longanswers import LongAnswer, LongAnswers
     from cometmq.broker.members import Members
-    from cometmq.broker.membertable import Group
+    from cometmq.broker.membertable import Group, Member
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.topics import TopicTable
-    from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
@@ -51,14 +51,14 @@ class ResetHandler:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         members: Members,
-        clock: Clock,
+        answers: LongAnswers,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._members = members
-        self._clock = clock
+        self._answers = answers
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -77,31 +77,28 @@ class ResetHandler:
         )  # fmt: skip
         queue_ids = self._queues(header)
         self._online(header)
-        wanted: dict[int, int] = {}
-        slices = Slices(self._clock)
-        for queue_id in queue_ids:
-            wanted[queue_id] = await self._wanted(header, queue_id)
-            await slices.pause()
-        group = self._online(header)
-        offsets: dict[QueueKey, int] = {}
-        for queue_id, at in wanted.items():
-            committed = self._offsets.query(header.group, header.topic, queue_id)
-            key = QueueKey(header.topic, self._config.broker_name, queue_id)
-            offsets[key] = reset_to(at, committed, force=truth(header.is_force))
-            if group.message_model == "CLUSTERING":
-                self._offsets.commit(header.group, header.topic, queue_id, offsets[key])
-        self._tell(group, header, offsets)
-        return Reply(body=offset_body(offsets))
-
-    def _tell(self, group: Group[Peer], header: ResetOffset, offsets: dict[QueueKey, int]) -> None:
-        told = ResetOffset(header.topic, header.group, header.timestamp, header.is_force)
-        for peer, member in group.members.items():
-            body = offset_body(offsets, member.language)
-            peer.send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
-            log.info(
-                "consumer told of reset group=%s topic=%s client=%s",
-                header.group, header.topic, member.client_id,
-            )  # fmt: skip
+        async with self._answers.one() as answer:
+            wanted: dict[int, int] = {}
+            for queue_id in queue_ids:
+                wanted[queue_id] = await self._wanted(header, queue_id)
+                await answer.pause()
+            group = self._online(header)
+            offsets: dict[QueueKey, int] = {}
+            for queue_id, at in wanted.items():
+                committed = self._offsets.query(header.group, header.topic, queue_id)
+                key = QueueKey(header.topic, self._config.broker_name, queue_id)
+                offsets[key] = reset_to(at, committed, force=truth(header.is_force))
+                if group.message_model == "CLUSTERING":
+                    self._offsets.commit(header.group, header.topic, queue_id, offsets[key])
+                await answer.pause()
+            languages = {_dialect(member) for member in group.members.values()}
+            bodies = {
+                language: await _table(offsets, language, answer)
+                for language in ("JAVA", *(languages - {"JAVA"}))
+            }
+        for member_peer, member in group.members.items():
+            _tell(member_peer, member, header, bodies[_dialect(member)])
+        return Reply(body=bodies["JAVA"])
 
     def _queues(self, header: ResetOffset) -> range | list[int]:
         topic = self._topics.get(header.topic)
@@ -139,3 +136,23 @@ class ResetHandler:
         if header.timestamp == NOW:
             return high
         return await self._store.offset_by_time(header.topic, queue_id, header.timestamp)
+
+
+def _dialect(member: Member) -> str:
+    """Return the language whose form of an offset table a member reads."""
+    return "CPP" if member.language == "CPP" else "JAVA"
+
+
+async def _table(offsets: Mapping[QueueKey, int], language: str, answer: LongAnswer) -> bytes:
+    for key, at in offsets.items():
+        await answer.add(offset_entry(key, at, language))
+    return offset_table(answer.take(), language)
+
+
+def _tell(peer: Peer, member: Member, header: ResetOffset, body: bytes) -> None:
+    told = ResetOffset(header.topic, header.group, header.timestamp, header.is_force)
+    peer.send_oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, told, body)
+    log.info(
+        "consumer told of reset group=%s topic=%s client=%s",
+        header.group, header.topic, member.client_id,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from cometmq.protocol.bodies import (
     QueueKey,
     Subscription,
 )
-from cometmq.protocol.fastjson import encode_json, object_map, parse_json
+from cometmq.protocol.fastjson import encode_json, map_entry, parse_json
 
 T = TypeVar("T")
 
@@ -59,13 +59,22 @@ class QueueOffsets(Body, frozen=True):
 
 
 def offset_body(offsets: Mapping[QueueKey, int], language: str = "JAVA") -> bytes:
-    """Offsets as a client written in ``language`` reads them."""
+    """Return offsets as a client written in ``language`` reads them."""
+    entries = [offset_entry(key, at, language) for key, at in offsets.items()]
+    return offset_table(b",".join(entries), language)
+
+
+def offset_entry(key: QueueKey, at: int, language: str) -> bytes:
+    """Return one entry of an :func:`offset_table`."""
     if language != "CPP":
-        return encode_json(OffsetTable(object_map(offsets.items())))
-    rows = [
-        QueueOffset(key.topic, key.broker_name, key.queue_id, at) for key, at in offsets.items()
-    ]
-    return encode_json(QueueOffsets(tuple(rows)))
+        return map_entry(key, at)
+    return encode_json(QueueOffset(key.topic, key.broker_name, key.queue_id, at))
+
+
+def offset_table(entries: bytes, language: str) -> bytes:
+    """Return a body of ``entries``, which have commas between them."""
+    begin, end = (b"[", b"]") if language == "CPP" else (b"{", b"}")
+    return b'{"offsetTable":' + begin + entries + end + b"}"
 
 
 class _AnyOffsets(Body, frozen=True):
