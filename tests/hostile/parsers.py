@@ -15,7 +15,7 @@ from typing import Any
 from cometmq.broker import config as broker_config
 from cometmq.broker import tables
 from cometmq.client.config import parse_name_servers
-from cometmq.core.errors import CometError
+from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.core.settings import parse_properties
 from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
@@ -35,8 +35,8 @@ from cometmq.spark.options import BadOption
 from cometmq.spark.read import options as read_options
 from cometmq.spark.read import points
 from cometmq.store.mounts import parse_mounts
+from tests.hostile import files, queues
 from tests.hostile import grammar as g
-from tests.hostile import queues
 
 KB = 1024
 
@@ -208,4 +208,11 @@ PARSERS = (
         refuses=(),
         factor=4,
     ),
+    Parser("checkpoint", files.checkpoint, g.BINARY, refuses=()),
+    Parser("positions", files.positions, g.JSON, refuses=(), factor=2),
+    Parser("entry journal", files.journal, files.JOURNAL, refuses=(), factor=4),
+    Parser("seal", files.seal, g.BINARY, refuses=(StoreCorrupt,)),
+    Parser("index file", files.index, files.INDEX, refuses=(), factor=8),
+    Parser("client offsets", files.client_offsets, g.JSON, refuses=(), factor=16),
+    Parser("Spark properties", files.spark_properties, g.PROPERTIES, refuses=(), factor=2),
 )

@@ -252,17 +252,17 @@ def read_journal(
             continue
         reached = base
         by_number: dict[int, Tail] = {}
-        for block in _blocks(files, os.path.join(directory, file_name(base))):
-            if block.start != reached or block.end > stop:
-                break
-            for place, key in enumerate(block.names, block.first_number):
-                by_number[place] = tails.setdefault(key, Tail())
-            try:
+        try:
+            for block in _blocks(files, os.path.join(directory, file_name(base))):
+                if block.start != reached or block.end > stop:
+                    break
+                for place, key in enumerate(block.names, block.first_number):
+                    by_number[place] = tails.setdefault(key, Tail())
                 _put_rows(block.rows, by_number)
-            except (ValueError, KeyError) as error:
-                logger.error("entry_journal_bad file=%d problem=%r", base, str(error))
-                return None
-            reached = block.end
+                reached = block.end
+        except (ValueError, KeyError) as error:
+            logger.error("entry_journal_bad file=%d problem=%r", base, str(error))
+            return None
     if reached < end:
         logger.warning("entry_journal_short from=%d to=%d reached=%d", start, end, reached)
         return None
