@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compare import BenchmarkFailed, build_load
 from benchmarks.filling import BODY_BYTES, RECORD_BYTES, drop_from_memory, fill, wait_for_seals
+from benchmarks.loading import BenchmarkFailed, build_load
 from benchmarks.servers import Server, proc_numbers, report
 
 QUEUES: Final = 4

@@ -1,446 +1,345 @@
-"""CometMQ beside the real Java broker: same machine, same run, alternating rounds.
+"""The table: CometMQ beside other brokers and the machine's limits, alternating rounds in one run.
 
-    .venv/bin/python -m benchmarks.compare [--case NAME ...] [--rounds 5] [--seconds 5] [--warm 60]
+    .venv/bin/python -m benchmarks.compare [--case TEXT ...] [--peer NAME ...] [--rounds 5]
+        [--seconds 2] [--warm 60] [--awake] [--record] [--check [FILE]] [--document FILE]
 
-Prints one JSON line a case: the median of the rounds of both, and ours / Java. Rates count a round
-only with the time until its last message was dispatched (visible to consumers); a round whose
-dispatch is not done a second after its end is an error. Needs gcc, Java 17 and Maven.
+README.md says what each case measures and how to read the table. Prints Markdown; the document
+(JSON) and the chart (SVG) of a run land under build/bench. With --check the exit status is 1 when
+a ratio is more than 5 % worse than the recorded one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
-import shutil
-import statistics
+import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from cometmq.admin.node import NodeProcess
+from benchmarks import charts, figures, limits
+from benchmarks.cases import ALL, CASES, OURS, Case, Setup
+from benchmarks.figures import Document, Row
+from benchmarks.loading import BUILD, HERE, BenchmarkFailed, awake, build_program
+from benchmarks.rounds import Bench, Load, Target
+from benchmarks.servers import anonymous_mib
+from benchmarks.targets import JVMS, SETTINGS, make
+from benchmarks.topics import many_topics
 from cometmq.core.clock import SystemClock
+from cometmq.core.errors import CometError
 from cometmq.net.client import Remoting
 from cometmq.net.runtime import run
 from cometmq.net.tasks import Tasks
-from cometmq.protocol import headers as h
-from cometmq.protocol.codes import RequestCode
-from tests.compat import anchor
+from cometmq.speedups import DESCRIPTION
+from tests.compat.anchor import AnchorFailed
 
-HERE: Final = Path(__file__).parent
-QUEUES: Final = 8
-DRAIN_LIMIT_S: Final = 1.0
-TIMEOUT_MS: Final = 10_000
-#: What the Java broker is started with in production, where memory allows it.
-JAVA_HEAP: Final = ("4g", "4g")
-JAVA_SETTINGS: Final = {
-    "mappedFileSizeCommitLog": str(1 << 30),
-    "mappedFileSizeConsumeQueue": "6000000",
-    "maxHashSlotNum": "5000000",
-    "maxIndexNum": "20000000",
-    # Its own defaults refuse sends after 200 ms in the queue, which a saturated machine reaches.
-    "waitTimeMillsInSendQueue": "5000",
-}
-
-
-class BenchmarkFailed(Exception):
-    """A round cannot be counted."""
-
-
-class Broker(Protocol):
-    """A broker under test."""
-
-    name: str
-
-    @property
-    def port(self) -> int:
-        """Where it serves."""
-        ...
-
-    @property
-    def namesrv(self) -> str:
-        """The address of its name server."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        ...
-
-    def start(self) -> None:
-        """Start it; returns when it serves."""
-        ...
-
-    def stop(self) -> None:
-        """Stop it and remove its files."""
-        ...
-
-
-class OurBroker:
-    """CometMQ as a user starts it."""
-
-    name = "cometmq"
-
-    def __init__(self, home: Path, flush: str) -> None:
-        self._home = home
-        self._node = NodeProcess(home / "store", settings={"flushDiskType": flush})
-
-    @property
-    def port(self) -> int:
-        return int(self._node.broker.rpartition(":")[2])
-
-    @property
-    def namesrv(self) -> str:
-        return self._node.namesrv
-
-    @property
-    def pid(self) -> int:
-        assert self._node.process is not None
-        return self._node.process.pid
-
-    def start(self) -> None:
-        self._node.start()
-
-    def stop(self) -> None:
-        self._node.terminate()
-        shutil.rmtree(self._home)
-
-
-class JavaBroker:
-    """Apache RocketMQ 4.9.7 with its whole compiler and a heap that does not hold it back."""
-
-    name = "java"
-
-    def __init__(self, home: Path, flush: str) -> None:
-        self._home = home
-        settings = {**JAVA_SETTINGS, "flushDiskType": flush}
-        self._cluster = anchor.JavaCluster(
-            anchor.fetch_jars(), home, settings, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
-        )
-        for server in (self._cluster.namesrv_server, self._cluster.broker_server):
-            server.command.remove("-XX:TieredStopAtLevel=1")  # that is for short tests
-
-    @property
-    def port(self) -> int:
-        return int(self._cluster.broker.rpartition(":")[2])
-
-    @property
-    def namesrv(self) -> str:
-        return self._cluster.namesrv
-
-    @property
-    def pid(self) -> int:
-        return self._cluster.broker_server.pid
-
-    def start(self) -> None:
-        self._cluster.start()
-
-    def stop(self) -> None:
-        self._cluster.stop()
-        shutil.rmtree(self._home)
-
-
-async def run_program(command: Sequence[str], what: str) -> dict[str, float]:
-    """The JSON line that a program prints. Raises BenchmarkFailed, naming ``what`` it ran for."""
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    output, _ = await process.communicate()
-    if process.returncode != 0:
-        raise BenchmarkFailed(f"{what}: {command[0]} ended with {process.returncode}")
-    found: dict[str, float] = json.loads(output)
-    return found
+#: What a target may do that makes a round, a case or all of it not count.
+FAILURES: Final = (
+    BenchmarkFailed, AnchorFailed, CometError, OSError, subprocess.CalledProcessError, TimeoutError,
+)  # fmt: skip
+RECORDED: Final = HERE / "recorded.json"
+START: Final = "start to first acknowledgement"
+IDLE: Final = "idle RssAnon"
+TOPICS: Final = "10 000 topics against 1"
+LIMITS: Final = "limits"
+IDLE_S: Final = 3.0
 
 
 @dataclass(slots=True)
-class Bench:
-    """Two running brokers, the load generator, and what a case leaves running (``stack``)."""
+class Words:
+    """What the command line asks for."""
 
-    load_path: Path
+    cases: Sequence[str]
+    peers: Sequence[str]
+    rounds: int
     seconds: float
-    brokers: Sequence[Broker]
+    warm: float
+
+    def wants(self, name: str) -> bool:
+        """Whether a case is asked for."""
+        return any(text in name for text in self.cases)
+
+
+@dataclass(slots=True)
+class Table:
+    """A run that is going on."""
+
+    words: Words
+    document: Document
+    programs: Path
     remoting: Remoting
-    topics: dict[str, set[str]] = field(default_factory=dict)
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    left_out: set[str] = field(default_factory=set)
 
-    async def load(self, broker: Broker, kind: str, topic: str, *words: object) -> dict[str, float]:
-        """One run of the load generator, corrected for the time that dispatch took behind it."""
-        await self.topic(broker, topic)
-        before = await self.stored(broker, topic)
-        result = await self.run(broker, kind, topic, *words)
-        if result["errors"]:
-            raise BenchmarkFailed(f"{broker.name} {kind}: {result['errors']} errors")
-        if kind != "pull":
-            drain_s = await self._drain(broker, topic, before + int(result["stored"]))
-            result["messages_per_s"] *= self.seconds / (self.seconds + drain_s)
-            result["drain_s"] = drain_s
-        return result
+    async def run(self) -> None:
+        """Measure all that is asked for, into the document."""
+        cases = [case for case in CASES if any(self.words.wants(row.name) for row in case.rows)]
+        for setup in dict.fromkeys(case.setup for case in cases):
+            await self._setup(setup, [case for case in cases if case.setup == setup])
+        if self.words.wants(START) or self.words.wants(IDLE):
+            await self._starts()
+        if self.words.wants(TOPICS):
+            await self._many_topics()
+        if self.words.wants(LIMITS) or self.words.cases == [""]:
+            said("limits")
+            found = await limits.measure(self.programs, self.words.rounds, self.words.seconds)
+            self.document.rows += limits.held_rows(self.document.rows, found)
 
-    async def run(self, broker: Broker, kind: str, topic: str, *words: object) -> dict[str, float]:
-        """One run of the load generator, whatever the broker still has to do behind it."""
-        command = [str(self.load_path), kind, str(broker.port), topic, str(QUEUES)]
-        return await run_program([*command, *map(str, words)], f"{broker.name} {kind}")
-
-    async def _drain(self, broker: Broker, topic: str, wanted: int) -> float:
-        begin = time.perf_counter()
-        while (found := await self.stored(broker, topic)) < wanted:
-            took_s = time.perf_counter() - begin
-            if took_s > DRAIN_LIMIT_S:
-                raise BenchmarkFailed(
-                    f"{broker.name}: dispatch is {wanted - found} messages behind"
-                )
-            await asyncio.sleep(0.005)
-        return time.perf_counter() - begin
-
-    async def topic(self, broker: Broker, name: str) -> None:
-        """Create a topic on a broker, once."""
-        if name not in self.topics.setdefault(broker.name, set()):
-            self.topics[broker.name].add(name)
-            header = h.CreateTopic(name, "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG", 0, "false")
-            await self._call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-
-    async def stored(self, broker: Broker, topic: str) -> int:
-        """Messages of a topic that consumers can see."""
-        total = 0
-        for queue_id in range(QUEUES):
-            header = h.TopicQueue(topic, queue_id)
-            total += int(await self._call(broker, RequestCode.GET_MAX_OFFSET, header, "offset"))
-        return total
-
-    async def _call(self, broker: Broker, code: int, header: h.Header, field_name: str = "") -> str:
-        address = f"127.0.0.1:{broker.port}"
-        response = await self.remoting.call(address, code, header, timeout_ms=TIMEOUT_MS)
-        return response.ext.get(field_name, "")
-
-
-Measure = Callable[[Bench, Broker], Awaitable[float]]
-#: Makes the Java broker fast, in so many seconds.
-WarmUp = Callable[[Bench, float], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One line of the comparison: ``target`` bounds ours / Java, from below for rates; of a case
-    that is ``ours_only`` it bounds the figure itself."""
-
-    name: str
-    unit: str
-    target: float
-    measure: Measure
-    flush: str = "ASYNC_FLUSH"
-    ours_only: bool = False
-
-
-async def _single(bench: Bench, broker: Broker) -> float:
-    found = await bench.load(broker, "send", "single", 8, 64, 128, bench.seconds)
-    return found["messages_per_s"]
-
-
-async def _latency(bench: Bench, broker: Broker) -> float:
-    found = await bench.load(broker, "send", "latency", 1, 1, 1024, bench.seconds)
-    return found["p50_us"]
-
-
-async def _batch(bench: Bench, broker: Broker) -> float:
-    found = await bench.load(broker, "batch", "batch", 8, 4, 128, bench.seconds, 64)
-    return found["messages_per_s"]
-
-
-async def _pull(bench: Bench, broker: Broker) -> float:
-    await bench.topic(broker, "pull")
-    if await bench.stored(broker, "pull") == 0:
-        await bench.load(broker, "send", "pull", 8, 64, 128, bench.seconds)
-    return (await bench.load(broker, "pull", "pull", 8, 32, bench.seconds))["messages_per_s"]
-
-
-async def _fairness(bench: Bench, broker: Broker) -> float:
-    await bench.topic(broker, "greedy")
-    greedy = asyncio.create_task(
-        bench.run(broker, "send", "greedy", 16, 64, 128, bench.seconds + 1)
-    )
-    await asyncio.sleep(0.5)
-    modest = await bench.load(broker, "send", "modest", 1, 1, 128, bench.seconds)
-    await greedy
-    return modest["p99_us"]
-
-
-CASES: Final = (
-    Case("single 128 B, 8 x 64 in flight", "messages/s", 0.8, _single),
-    Case("single 1 KiB, one in flight", "p50 us", 0.6, _latency),
-    Case("batch 64 x 128 B", "messages/s", 0.6, _batch),
-    Case("pull, 32 a request", "messages/s", 1.0, _pull),
-    Case("p99 beside 16 pipelining connections", "us", 1.0, _fairness),
-    Case("SYNC_FLUSH, 8 x 64 in flight", "messages/s", 0.8, _single, "SYNC_FLUSH"),
-    Case("SYNC_FLUSH, one in flight", "p50 us", 0.3, _latency, "SYNC_FLUSH"),
-)
-STARTS: Final = ("start", "memory")
-IDLE_S: Final = 3
-
-
-async def compare(
-    cases: Sequence[Case],
-    load_path: Path,
-    *,
-    rounds: int,
-    seconds: float,
-    warm: float,
-    warm_up: WarmUp | None = None,
-) -> None:
-    """Run the cases that share a flush policy on one pair of brokers, and print their lines."""
-    for flush in dict.fromkeys(case.flush for case in cases):
-        with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as home:
-            brokers = (OurBroker(Path(home, "ours"), flush), JavaBroker(Path(home, "java"), flush))
-            tasks = Tasks()
-            remoting = Remoting(clock=SystemClock(), tasks=tasks)
-            bench = Bench(load_path, seconds, brokers, remoting)
+    async def _setup(self, setup: Setup, cases: Sequence[Case]) -> None:
+        """The cases that share a setting, on brokers that are started once."""
+        names = dict.fromkeys(name for case in cases for name in case.targets)
+        with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
+            bench = Bench(self.programs, self.words.seconds, [])
+            targets: list[Target] = []
             try:
-                for broker in brokers:
-                    broker.start()
-                await (warm_up or _warm_up)(bench, warm)
+                for name in names:
+                    targets += await self._started(name, setup, Path(home), bench)
+                bench.targets = targets
+                for target in targets:
+                    if target.name in JVMS:
+                        await self._warm_up(bench, target, cases)
                 for case in cases:
-                    if case.flush == flush:
-                        await _compare_case(bench, case, rounds)
+                    await self._case(bench, case)
             finally:
                 await bench.stack.aclose()
-                await remoting.close()
-                await tasks.close()
-                for broker in brokers:
-                    broker.stop()
+                for target in targets:
+                    await asyncio.to_thread(target.remove)
 
+    async def _started(self, name: str, setup: Setup, home: Path, bench: Bench) -> list[Target]:
+        """A target that serves; none, with the reason in the document, where it cannot."""
+        if name not in self.words.peers:
+            return []
+        target = None
+        try:
+            target = await asyncio.to_thread(make, name, setup, home / name, self.remoting)
+            await asyncio.to_thread(target.start)
+            await target.ready(bench)
+        except FAILURES as error:
+            self._leave_out(name, str(error))
+            if target is not None:
+                await asyncio.to_thread(target.remove)
+            return []
+        self.document.peers[name] = SETTINGS[name]
+        return [target]
 
-async def _warm_up(bench: Bench, warm_s: float) -> None:
-    java = bench.brokers[1]
-    for kind, words, share in (
-        ("send", (8, 64, 128), 0.6),
-        ("batch", (4, 4, 128), 0.2),
-        ("pull", (8, 32), 0.2),
-    ):
-        await bench.topic(java, "warm")
-        more = (64,) if kind == "batch" else ()
-        if warm_s * share >= 1:
-            await bench.run(java, kind, "warm", *words, warm_s * share, *more)
+    def _leave_out(self, name: str, reason: str) -> None:
+        if name not in self.left_out:
+            self.left_out.add(name)
+            self.document.left_out.append(f"{name}: {' '.join(reason.split())[:300]}")
 
-
-async def _compare_case(bench: Bench, case: Case, rounds: int) -> None:
-    found: dict[str, list[float]] = {broker.name: [] for broker in bench.brokers}
-    problems: list[str] = []
-    brokers = bench.brokers[:1] if case.ours_only else bench.brokers
-    for number in range(rounds):
-        order = brokers if number % 2 == 0 else tuple(reversed(brokers))
-        for broker in order:
+    async def _warm_up(self, bench: Bench, target: Target, cases: Sequence[Case]) -> None:
+        """Each case is its part of the load that makes a JVM fast."""
+        mine = [case for case in cases if case.warms and target.name in case.targets]
+        said(f"warm-up of {target.name}")
+        bench.seconds = self.words.warm / max(1, len(mine))
+        for case in mine:
             try:
-                found[broker.name].append(await case.measure(bench, broker))
-            except BenchmarkFailed as error:
-                problems.append(str(error))
-    _print(case.name, case.unit, found["cometmq"], found["java"], case.target, problems)
+                await case.measure(bench, target)
+            except FAILURES as error:
+                said(f"warm-up of {target.name}, {case.name}: {error}")
+            await bench.empty(target)
+        bench.seconds = self.words.seconds
+        await bench.empty(target, 1 << 30)
 
+    async def _case(self, bench: Bench, case: Case) -> None:
+        targets = [target for target in bench.targets if target.name in case.targets]
+        rows = [Row(row.name, row.unit, row.better, row.wanted) for row in case.rows]
+        for row in rows:  # so that the columns of a table stand in one order
+            row.rounds = {target.name: [] for target in targets}
+        said(case.name)
+        for number in range(self.words.rounds):
+            for target in targets if number % 2 == 0 else reversed(targets):
+                try:
+                    found = await case.measure(bench, target)
+                except FAILURES as error:
+                    rows[0].problems.append(f"{target.name}: {type(error).__name__} {error}")
+                    continue
+                for row, made in zip(rows, case.rows, strict=True):
+                    row.rounds[target.name].append(round(found[made.key], 3))
+                await bench.empty(target)
+        for target in targets:
+            await bench.empty(target, 1 << 30)
+        self.document.rows += rows
 
-def _print(
-    name: str,
-    unit: str,
-    ours: Sequence[float],
-    java: Sequence[float],
-    target: float,
-    problems: Sequence[str] = (),
-) -> None:
-    medians = [statistics.median(values) if values else None for values in (ours, java)]
-    line: dict[str, object] = {
-        "case": name,
-        "unit": unit,
-        "ours": medians[0],
-        "java": medians[1],
-        "ratio": round(medians[0] / medians[1], 3) if medians[0] and medians[1] else None,
-        "target": target,
-        "rounds": [list(ours), list(java)],
-    }
-    if problems:
-        line["not_counted"] = list(problems)
-    print(json.dumps(line), flush=True)
+    async def _starts(self) -> None:
+        """From the start of the process to its first acknowledged message; memory when idle."""
+        names = [name for name in ALL if name in self.words.peers and name not in self.left_out]
+        start = Row(START, "s", "less", 0.1, rounds={name: [] for name in names})
+        idle = Row(IDLE, "MiB", "less", 0.15, rounds={name: [] for name in names})
+        said(START)
+        for number in range(self.words.rounds):
+            # A JVM's start takes seconds; a few say as much.
+            for name in names if number < 3 else OURS:
+                if name not in names:
+                    continue
+                try:
+                    start_s, idle_mib = await self._first_message(name, looks=number == 0)
+                except FAILURES as error:
+                    start.problems.append(f"{name}: {error}")
+                    continue
+                start.rounds[name].append(round(start_s, 3))
+                idle.rounds[name] += [idle_mib] * (number == 0)
+        self.document.rows += [start, idle]
 
-
-def starts(load_path: Path, rounds: int) -> None:
-    """From the start of the process to its first acknowledged message, and memory when idle."""
-    times: dict[str, list[float]] = {"cometmq": [], "java": []}
-    memory: dict[str, list[float]] = {"cometmq": [], "java": []}
-    makers: tuple[Callable[[Path, str], Broker], ...] = (OurBroker, JavaBroker)
-    for make in makers:
-        for number in range(rounds if make is OurBroker else max(1, rounds // 2)):
-            with tempfile.TemporaryDirectory(prefix="cometmq-bench-") as home:
-                broker = make(Path(home, "node"), "ASYNC_FLUSH")
+    async def _first_message(self, name: str, *, looks: bool) -> tuple[float, float]:
+        with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
+            target = await asyncio.to_thread(
+                make, name, "ASYNC_FLUSH", Path(home, name), self.remoting
+            )
+            bench = Bench(self.programs, 0.001, [target])
+            build_program(target.program, self.programs)
+            try:
                 begin = time.perf_counter()
-                broker.start()
-                words = [str(load_path), "send", str(broker.port), "TBW102", "1", "1", "1", "1"]
-                subprocess.run([*words, "0.001"], check=True, stdout=subprocess.DEVNULL)
-                times[broker.name].append(round(time.perf_counter() - begin, 3))
-                if number == 0:
-                    time.sleep(IDLE_S)
-                    memory[broker.name].append(_anonymous_mib(broker.pid))
-                broker.stop()
-    _print("start to first acknowledged message", "s", times["cometmq"], times["java"], 0.1)
-    _print("idle memory (RssAnon)", "MiB", memory["cometmq"], memory["java"], 1.0)
+                await asyncio.to_thread(target.start)
+                await bench.topic(target, "first")
+                found = await bench.run(target, Load("send", "first", 1, 1, 1, 0.001))
+                took_s = time.perf_counter() - begin
+                if found["errors"]:
+                    raise BenchmarkFailed("the first message was refused")
+                if looks:
+                    await asyncio.sleep(IDLE_S)
+                return took_s, anonymous_mib(target.pid)
+            finally:
+                await asyncio.to_thread(target.remove)
+
+    async def _many_topics(self) -> None:
+        said(TOPICS)
+        row = Row(TOPICS, "share of the rate", "more")
+        try:
+            row.rounds["cometmq"] = await asyncio.to_thread(
+                many_topics, self.programs, self.words.rounds, self.words.seconds
+            )
+        except FAILURES as error:
+            row.problems.append(f"cometmq: {error}")
+        # Wanted is 0.85 of CometMQ's own rate to one topic, which stands for the limit.
+        row.wanted, row.against, row.rounds[figures.LIMIT] = 0.85, figures.LIMIT, [1.0]
+        self.document.rows.append(row)
 
 
-def _anonymous_mib(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return round(int(line.split()[1]) / 1024, 1)
-    raise BenchmarkFailed(f"no RssAnon of process {pid}")
+def said(text: str) -> None:
+    """Tell on standard error what goes on."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def awake(wanted: bool) -> Iterator[None]:
-    """Spin on every processor, in the class that runs only when nothing else wants to.
+def machine() -> dict[str, str]:
+    """Return what a reader must know of the machine."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cores": str(os.cpu_count()),
+        "processor": model,
+        "memory": f"{memory:.0f} GiB",
+        "kernel": platform.release(),
+    }
 
-    With one request in flight both brokers mostly sleep, and a halted virtual processor takes 40 us
-    and more to wake up, twice a request: more than either broker needs for it.
-    """
-    code = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
-    count = (os.cpu_count() or 1) if wanted else 0
-    spinners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
+
+def versions() -> dict[str, str]:
+    """Return the versions of what runs."""
+    commit = subprocess.run(
+        ["git", "-C", str(HERE), "describe", "--always", "--dirty"], capture_output=True, text=True
+    )
+    optimised = "yes" if "--enable-optimizations" in _config_args() else "no"
+    return {
+        "cometmq": commit.stdout.strip() or "unknown",
+        "core": DESCRIPTION,
+        "Python": f"{platform.python_version()}, profile-guided {optimised}",
+    }
+
+
+def _config_args() -> str:
+    import sysconfig
+
+    return str(sysconfig.get_config_var("CONFIG_ARGS"))
+
+
+async def measure(words: Words, document: Document, programs: Path) -> None:
+    """Run the table into the document."""
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
     try:
-        yield
+        await Table(words, document, programs, remoting).run()
     finally:
-        for spinner in spinners:
-            spinner.kill()
-            spinner.wait()
+        await remoting.close()
+        await tasks.close()
 
 
-def build_load(directory: Path) -> Path:
-    """Compile the load generator. Raises CalledProcessError, FileNotFoundError without gcc."""
-    path = directory / "load"
-    subprocess.run(["gcc", "-O2", "-o", path, HERE / "load" / "load.c"], check=True)
+def new_document(options: dict[str, str]) -> Document:
+    """Return a document without rows."""
+    at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    return Document(at, machine(), versions(), options, {})
+
+
+def write(document: Document, stem: str, chart: str) -> Path:
+    """Write a run's JSON and SVG under build/bench; returns the path of the JSON."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / f"{stem}-{document.at.replace(' ', 'T').replace(':', '')}.json"
+    path.write_bytes(figures.encode(document))
+    path.with_suffix(".svg").write_text(chart, encoding="utf-8")
+    said(f"{path} and {path.with_suffix('.svg').name}")
     return path
 
 
-def main() -> int:
-    """Run what the command line asks for."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--case", action="append", help="only cases whose name holds this text")
+    parser.add_argument("--case", action="append", help="only rows whose name holds this text")
+    parser.add_argument("--peer", action="append", choices=ALL, help="only these brokers")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of load a round")
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds of load on a JVM first")
     parser.add_argument(
         "--awake",
         action="store_true",
         help="keep idle processors awake: measures brokers, not how a virtual machine wakes up",
     )
-    parser.add_argument("--warm", type=float, default=60.0, help="seconds of load on Java first")
-    words = parser.parse_args()
-    if (problem := anchor.missing_tool()) is not None:
-        print(f"the comparison needs the Java broker: {problem}", file=sys.stderr)
-        return 2
-    wanted = words.case or [""]
-    cases = [case for case in CASES if any(text in case.name for text in wanted)]
-    with awake(words.awake), tempfile.TemporaryDirectory(prefix="cometmq-load-") as home:
-        load_path = build_load(Path(home))
-        if not words.case or set(words.case) & set(STARTS):
-            starts(load_path, words.rounds)
-        run(compare(cases, load_path, rounds=words.rounds, seconds=words.seconds, warm=words.warm))
-    return 0
+    parser.add_argument("--record", action="store_true", help=f"write ratios to {RECORDED.name}")
+    parser.add_argument(
+        "--check", nargs="?", type=Path, const=RECORDED, help="fail when a recorded ratio fell"
+    )
+    parser.add_argument("--document", type=Path, help="an earlier run's JSON, instead of a run")
+    return parser
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    asked = _parser().parse_args()
+    if asked.document is not None:
+        document = figures.decode(asked.document.read_bytes())
+    else:
+        words = Words(
+            asked.case or [""], asked.peer or ALL, asked.rounds, asked.seconds, asked.warm
+        )
+        names = ("rounds", "seconds", "warm", "awake")
+        document = new_document({name: str(getattr(asked, name)) for name in names})
+        programs = BUILD / "programs"
+        programs.mkdir(parents=True, exist_ok=True)
+        try:
+            build_program("load", programs)
+            with awake(asked.awake):
+                run(measure(words, document, programs))
+        except BenchmarkFailed as error:
+            print(error, file=sys.stderr)
+            return 2
+        title = f"CometMQ beside other brokers, {document.at}"
+        write(document, "table", charts.bars(title, document.rows))
+    print(figures.table(document))
+    if asked.record:
+        known = figures.load_recorded(RECORDED)
+        figures.save_recorded(RECORDED, known | figures.recorded_of(document))
+    if asked.check is None:
+        return 0
+    fallen = figures.falls(document, figures.load_recorded(asked.check))
+    for fall in fallen:
+        print(f"fell by {fall.share:.0%}: {fall.name}, {fall.recorded} recorded, {fall.now} now")
+    return 1 if fallen else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.compare import BenchmarkFailed
+from benchmarks.loading import BenchmarkFailed
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.runtime import run

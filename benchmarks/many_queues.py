@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compare import BenchmarkFailed, build_load
+from benchmarks.loading import BenchmarkFailed, build_load
 from benchmarks.servers import Server, cpu_s, proc_numbers, report
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compare import build_load
 from benchmarks.filling import BODY_BYTES, drop_from_memory, fill
+from benchmarks.loading import build_load
 from benchmarks.servers import Server, proc_numbers, report
 
 QUEUES: Final = 4

@@ -1,11 +1,10 @@
 """Masters with a slave each: CometMQ's pair beside a pair of the Java broker, in one run.
 
-    .venv/bin/python -m benchmarks.replication sends   [--rounds 3] [--seconds 4] [--warm 15]
     .venv/bin/python -m benchmarks.replication copies  [--mebibytes 512] [--body 1024]
     .venv/bin/python -m benchmarks.replication sockets [--rounds 3] [--mebibytes 512]
 
-``sends`` keeps 8 x 64 single sends of 128 B in flight at a SYNC_MASTER: an acknowledged one is in
-both logs. ``copies`` stores messages of BODY bytes at a master that is alone, then starts slaves
+The rate of sends that wait for the slave is a case of benchmarks.compare, with the same pairs.
+``copies`` stores messages of BODY bytes at a master that is alone, then starts slaves
 with an empty store, each round a new one, and takes the time from the first bytes in the slave's
 log files to the last: ``bytes_per_s`` and ``copied_s``. Beside it stand, from the same begin on,
 the times until the slave has reported all of them to its master (``reported_s``: ours checks every
@@ -33,15 +32,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from benchmarks.compare import (
-    JAVA_HEAP,
-    JAVA_SETTINGS,
-    Bench,
-    BenchmarkFailed,
-    Broker,
-    build_load,
-)
-from benchmarks.servers import cpu_s
+from benchmarks.loading import BenchmarkFailed, need_tools
+from benchmarks.rounds import Bench, Load, RocketServer, RocketTarget
+from benchmarks.servers import JAVA_HEAP, JAVA_SETTINGS, QUICK_COMPILER, cpu_s
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.runtime import run
@@ -62,8 +55,10 @@ WAIT_S: Final = 60
 SOCKET_BYTES: Final = 1 << 18
 
 
-class Pair(Broker, Protocol):
+class Pair(RocketServer, Protocol):
     """A master, which is what is loaded, and its slave."""
+
+    name: str
 
     @property
     def slave_address(self) -> str:
@@ -126,7 +121,7 @@ class OurPair:
         self._namesrv.start()
         self._master.start()
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         for server in (self._slave, self._master, self._namesrv):
             server.kill()
 
@@ -144,6 +139,7 @@ class JavaPair:
     name = "java"
 
     def __init__(self, home: Path, role: str) -> None:
+        need_tools("java", "mvn")
         jars, openings = anchor.fetch_jars(), ("-XX:+UseG1GC",)
         self._master = anchor.JavaCluster(
             jars, home / "java-0", FILES | {"brokerRole": role}, heap=JAVA_HEAP, openings=openings
@@ -158,8 +154,7 @@ class JavaPair:
             namesrv_seen_by_broker=self.namesrv,
         )
         for cluster in (self._master, self._slave):
-            # That is for short tests.
-            cluster.broker_server.command.remove("-XX:TieredStopAtLevel=1")
+            cluster.broker_server.command.remove(QUICK_COMPILER)
 
     @property
     def port(self) -> int:
@@ -184,7 +179,7 @@ class JavaPair:
     def start(self) -> None:
         self._master.start()
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         for cluster in (self._slave, self._master):
             cluster.kill()
 
@@ -266,42 +261,19 @@ async def until_copied(remoting: Remoting, pair: Pair) -> dict[str, float]:
     return {"bytes_per_s": round(wanted / took["copied_s"]), "bytes": wanted, **took}
 
 
-async def sends(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace) -> None:
-    """The rate of single sends that wait for the slave."""
-    for pair in pairs:
-        pair.start_slave()
-        await bench.topic(pair, "warm")
-    for pair in pairs:
-        deadline = time.perf_counter() + WAIT_S
-        # A Java slave says five seconds after its start for the first time what it has.
-        while (await bench.run(pair, "send", "warm", 1, 1, 128, 0.5))["errors"]:
-            if time.perf_counter() > deadline:
-                raise BenchmarkFailed(f"{pair.name}: no slave")
-    for pair in pairs:
-        if pair.name == JavaPair.name:
-            await bench.run(pair, "send", "warm", 8, 64, 128, words.warm)
-    found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
-    cpu: dict[str, list[float]] = {pair.name: [] for pair in pairs}
-    for number in range(words.rounds):
-        for pair in pairs if number % 2 == 0 else reversed(pairs):
-            before_s = [cpu_s(pid) for pid in (pair.pid, pair.slave_pid)]
-            result = await bench.load(pair, "send", "sends", 8, 64, 128, words.seconds)
-            found[pair.name].append(result["messages_per_s"])
-            after_s = [cpu_s(pid) for pid in (pair.pid, pair.slave_pid)]
-            cpu[pair.name] = [
-                round(1e6 * (after - before) / result["stored"], 2)
-                for before, after in zip(before_s, after_s, strict=True)
-            ]
-    report("SYNC_MASTER, single 128 B sends, 8 x 64 in flight", 0.8, found, cpu_us_a_message=cpu)
-
-
-async def copies(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace) -> None:
+async def copies(
+    bench: Bench,
+    remoting: Remoting,
+    targets: Sequence[RocketTarget],
+    pairs: Sequence[Pair],
+    words: argparse.Namespace,
+) -> None:
     """The rate at which a new slave gets the log."""
     wanted = words.mebibytes << 20
-    for pair in pairs:
-        await bench.topic(pair, "history")
-        while (await log_end(bench.remoting, f"127.0.0.1:{pair.port}"))[0] < wanted:
-            await bench.run(pair, "send", "history", 8, 64, words.body, 1.0)
+    for target in targets:
+        await bench.topic(target, "history")
+        while (await log_end(remoting, target.address))[0] < wanted:
+            await bench.run(target, Load("send", "history", 8, 64, words.body, 1.0))
     found: dict[str, list[float]] = {pair.name: [] for pair in pairs}
     facts: dict[str, list[dict[str, float]]] = {pair.name: [] for pair in pairs}
     plain, plain_cpu = [], []
@@ -311,7 +283,7 @@ async def copies(bench: Bench, pairs: Sequence[Pair], words: argparse.Namespace)
         plain_cpu.append(round(1e9 * (cpu_s(os.getpid()) - before_s) / wanted, 2))
         for pair in pairs if number % 2 == 0 else reversed(pairs):
             pair.start_slave()
-            copied = await until_copied(bench.remoting, pair)
+            copied = await until_copied(remoting, pair)
             pair.drop_slave()
             found[pair.name].append(copied["bytes_per_s"])
             facts[pair.name].append(copied)
@@ -364,24 +336,23 @@ def report(case: str, target: float, found: dict[str, list[float]], **more: obje
 
 
 async def measure(words: argparse.Namespace) -> None:
-    """One case on a pair of each kind."""
-    role = "SYNC_MASTER" if words.case == "sends" else "ASYNC_MASTER"
+    """Copies, with a pair of each kind."""
     tasks = Tasks()
     remoting = Remoting(clock=SystemClock(), tasks=tasks)
     with tempfile.TemporaryDirectory(prefix="cometmq-pairs-") as folder:
         home = Path(folder)
-        load_path = build_load(home)
-        pairs = [make(home, role) for make in MAKERS if make.name in words.only]
-        bench = Bench(load_path, words.seconds, pairs, remoting)
+        pairs = [make(home, "ASYNC_MASTER") for make in MAKERS if make.name in words.only]
+        targets = [RocketTarget(pair.name, home, pair, remoting) for pair in pairs]
+        bench = Bench(home, 1.0, targets)
         try:
             for pair in pairs:
                 pair.start()
-            await {"sends": sends, "copies": copies}[words.case](bench, pairs, words)
+            await copies(bench, remoting, targets, pairs, words)
         finally:
             await remoting.close()
             await tasks.close()
             for pair in pairs:
-                pair.stop()
+                pair.kill()
 
 
 def main() -> int:
@@ -390,10 +361,8 @@ def main() -> int:
         give(*sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(prog="benchmarks.replication")
-    parser.add_argument("case", choices=("sends", "copies", "sockets"))
+    parser.add_argument("case", choices=("copies", "sockets"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--warm", type=float, default=15.0, help="seconds of load on Java first")
     parser.add_argument("--only", nargs="+", default=("cometmq", "java"), help="pairs that run")
     parser.add_argument("--body", type=int, default=1024, help="bytes a message of copies")
     parser.add_argument("--mebibytes", type=int, default=512)

@@ -1,4 +1,7 @@
-"""The two brokers of a benchmark, on stores that stay when they are stopped, killed, restarted."""
+"""The brokers of the benchmarks that speak RocketMQ's protocol: CometMQ and Apache RocketMQ.
+
+Their stores stay when they are stopped, killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from benchmarks.compare import JAVA_HEAP, JAVA_SETTINGS, BenchmarkFailed
+from benchmarks.loading import BenchmarkFailed, need_tools
 from cometmq.admin.node import NodeProcess
 from tests.compat import anchor
 
 WAIT_S: Final = 300
+#: What the Java broker is started with in production, where memory allows it.
+JAVA_HEAP: Final = ("4g", "4g")
+JAVA_SETTINGS: Final = {
+    "mappedFileSizeCommitLog": str(1 << 30),
+    "mappedFileSizeConsumeQueue": "6000000",
+    "maxHashSlotNum": "5000000",
+    "maxIndexNum": "20000000",
+    # Its own defaults refuse sends after 200 ms in the queue, which a saturated machine reaches.
+    "waitTimeMillsInSendQueue": "5000",
+}
+#: That is for short tests: only the first of the JVM's two compilers.
+QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 
 
 class Server(Protocol):
@@ -27,6 +42,11 @@ class Server(Protocol):
     @property
     def port(self) -> int:
         """Where it serves."""
+        ...
+
+    @property
+    def namesrv(self) -> str:
+        """The address of its name server."""
         ...
 
     @property
@@ -52,10 +72,22 @@ class OurServer:
 
     name = "cometmq"
 
-    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Path, settings: Mapping[str, str] | None = None, *, is_plain: bool = False
+    ) -> None:
         self.home = home
-        self._node = NodeProcess(home / "store", settings=settings)
+        prefix = ("env", "COMETMQ_PURE=1") if is_plain else ()
+        self._node = NodeProcess(home / "store", settings=settings, prefix=prefix)
         self.kill = self._node.kill
+
+    @property
+    def log_path(self) -> Path:
+        """What it logged."""
+        return self._node.log_path
+
+    @property
+    def namesrv(self) -> str:
+        return self._node.namesrv
 
     @property
     def port(self) -> int:
@@ -78,14 +110,25 @@ class JavaServer:
 
     name = "java"
 
-    def __init__(self, home: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        version: str = anchor.VERSION,
+    ) -> None:
+        need_tools("java", "mvn")
         self.home = home
         lines = {**JAVA_SETTINGS, **(settings or {})}
         self._cluster = anchor.JavaCluster(
-            anchor.fetch_jars(), home, lines, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
+            anchor.fetch_jars(version), home, lines, heap=JAVA_HEAP, openings=("-XX:+UseG1GC",)
         )
         self._broker = self._cluster.broker_server
-        self._broker.command.remove("-XX:TieredStopAtLevel=1")
+        self._broker.command.remove(QUICK_COMPILER)
+
+    @property
+    def namesrv(self) -> str:
+        return self._cluster.namesrv
 
     @property
     def port(self) -> int:
@@ -148,3 +191,8 @@ def cpu_s(pid: int) -> float:
     """Processor time that a process has used, seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def anonymous_mib(pid: int) -> float:
+    """Memory of a process that no file holds (RssAnon), MiB."""
+    return round(proc_numbers(pid, "status")["RssAnon"] / 1024, 1)

@@ -1,0 +1,259 @@
+"""The cases of the table: what each does to a broker in one round, and the rows that come of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from benchmarks import clients
+from benchmarks.loading import BenchmarkFailed
+from benchmarks.rounds import QUEUES, Bench, Load, Target
+
+Setup = Literal["ASYNC_FLUSH", "SYNC_FLUSH", "SYNC_MASTER"]
+Figures = Mapping[str, float]
+Measure = Callable[[Bench, Target], Awaitable[Figures]]
+
+OURS: Final = ("cometmq", "cometmq-plain")
+JAVA: Final = ("rocketmq-4.9.7", "rocketmq-5.5.0")
+ROCKET: Final = (*OURS, *JAVA)
+ALL: Final = (*ROCKET, "kafka", "nats")
+BATCHING: Final = (*ROCKET, "kafka")
+#: As many messages of 128 B as Kafka's client puts into a batch (16 KiB).
+CLIENT_BATCH: Final = 96
+#: What its client keeps in flight on a connection.
+CLIENT_WINDOW: Final = 5
+SHARE_TOLERANCE: Final = 0.02
+#: Expressions over what `load orders` sends, by the share of messages that match. In place of {}
+#: stands the number of the measurement, in place of ### that of the pass over a queue: a few
+#: messages more or less hardly count, but what is known of one expression says nothing of another.
+EXPRESSIONS: Final = {
+    0.1: "amount < 3{:03d}### AND region = 'eu'",
+    0.5: "amount >= 25{:02d}### AND region IN ('eu', 'us')",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowOf:
+    """A row that takes the figure ``key`` of each round; ``wanted`` bounds ours / Java 4.9.7."""
+
+    name: str
+    unit: str
+    key: str = "messages_per_s"
+    better: Literal["more", "less"] = "more"
+    wanted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of work. It runs on ``targets``, started with ``setup``. A case that ``warms`` is
+    part of the load that makes a JVM fast."""
+
+    rows: tuple[RowOf, ...]
+    measure: Measure
+    targets: tuple[str, ...] = ALL
+    setup: Setup = "ASYNC_FLUSH"
+    warms: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its first row's name."""
+        return self.rows[0].name
+
+
+def sends(topic: str, connections: int, window: int, body_bytes: int) -> Measure:
+    """Return the measurement of single sends."""
+
+    async def measure(bench: Bench, target: Target) -> Figures:
+        load = Load("send", topic, connections, window, body_bytes, bench.seconds)
+        return await bench.load(target, load)
+
+    return measure
+
+
+def batches(topic: str, window: int, messages: int) -> Measure:
+    """Return the measurement of batches of 128 B messages on 8 connections."""
+
+    async def measure(bench: Bench, target: Target) -> Figures:
+        load = Load("batch", topic, 8, window, 128, bench.seconds, messages)
+        return await bench.load(target, load)
+
+    return measure
+
+
+@dataclass(slots=True)
+class Fresh:
+    """Topics that a measurement uses once."""
+
+    name: str
+    count: int = 0
+
+    def topic(self) -> str:
+        """Return the next one's name."""
+        self.count += 1
+        return f"{self.name}-{self.count}"
+
+
+def tail_pulls(consumers: int) -> Measure:
+    """Return the measurement of pulls of what was stored last."""
+    fresh = Fresh(f"tail{consumers}")
+
+    async def measure(bench: Bench, target: Target) -> Figures:
+        topic = fresh.topic()
+        await bench.load(target, Load("send", topic, 8, 64, 128, 0.3))
+        return await bench.load(
+            target, Load("pull", topic, consumers, 1, 0, bench.seconds, messages=32)
+        )
+
+    return measure
+
+
+def page_cache_pulls(consumers: int) -> Measure:
+    """Return the measurement of pulls of all that some seconds of load stored."""
+
+    async def measure(bench: Bench, target: Target) -> Figures:
+        if (target.name, "pulled") not in bench.kept:
+            await bench.load(target, Load("send", "pulled", 8, 64, 128, 2.0))
+            bench.kept.add((target.name, "pulled"))
+        load = Load("pull", "pulled", consumers, 1, 0, bench.seconds, messages=32)
+        return await bench.load(target, load)
+
+    return measure
+
+
+@dataclass(slots=True)
+class Filtered:
+    """Pulls by an SQL92 expression that a ``share`` of the messages match, each message looked at
+    for the first time with that expression."""
+
+    share: float
+    measurements: dict[str, int] = field(default_factory=dict)
+
+    async def measure(self, bench: Bench, target: Target) -> Figures:
+        """Messages looked at; those delivered are the share of them. Raises BenchmarkFailed."""
+        if (target.name, "orders") not in bench.kept:
+            await bench.load(target, Load("orders", "orders", 8, 64, 128, 2.0))
+            bench.kept.add((target.name, "orders"))
+        number = self.measurements[target.name] = self.measurements.get(target.name, -1) + 1
+        expression = EXPRESSIONS[self.share].format(number)
+        load = Load("pull", "orders", 8, 1, 0, bench.seconds, messages=32, more=(expression,))
+        found = await bench.load(target, load)
+        delivered = found["messages_per_s"] / max(1.0, found["looked_at_per_s"])
+        if abs(delivered - self.share) > SHARE_TOLERANCE:
+            raise BenchmarkFailed(f"{target.name}: {delivered:.3f} of the messages matched")
+        return found
+
+
+async def transactions(bench: Bench, target: Target) -> Figures:
+    """Half messages and their commits."""
+    load = Load("commit", "transactions", 8, 64, 128, bench.seconds)
+    return await bench.load(target, load)
+
+
+def fan_out(groups: int) -> Measure:
+    """Return the measurement of one producer whose messages go to many groups."""
+    fresh = Fresh(f"fan{groups}")
+
+    async def measure(bench: Bench, target: Target) -> Figures:
+        load = Load("fan", fresh.topic(), 1, 64, 128, bench.seconds, more=(str(groups),))
+        return await bench.load(target, load)
+
+    return measure
+
+
+async def fairness(bench: Bench, target: Target) -> Figures:
+    """One send in flight beside 16 connections that pipeline."""
+    await bench.topic(target, "greedy")
+    load = Load("send", "greedy", 16, 64, 128, bench.seconds + 1)
+    greedy = asyncio.create_task(bench.run(target, load))
+    try:
+        await asyncio.sleep(0.5)
+        return await bench.load(target, Load("send", "modest", 1, 1, 128, bench.seconds))
+    finally:
+        await greedy
+
+
+LOOKED_AT: Final = "looked_at_per_s"
+CASES: Final = (
+    Case(
+        (
+            RowOf("single 128 B, 8 x 64", "messages/s", wanted=4.5),
+            RowOf("processor time a single send", "us", "cpu_us", "less"),
+            RowOf("RssAnon under full load", "MiB", "memory_mib", "less", 0.1),
+        ),
+        sends("single", 8, 64, 128),
+    ),
+    Case((RowOf("single 128 B, 64 x 1", "messages/s", wanted=2.0),), sends("wide", 64, 1, 128)),
+    Case(
+        (
+            RowOf("single 1 KiB, 1 x 1, p50", "us", "p50_us", "less", 0.45),
+            RowOf("single 1 KiB, 1 x 1, p99", "us", "p99_us", "less", 0.45),
+        ),
+        sends("latency", 1, 1, 1024),
+    ),
+    Case((RowOf("single 1 KiB, 8 x 64", "messages/s", wanted=4.0),), sends("kib", 8, 64, 1024)),
+    Case(
+        (RowOf("batch 64 x 128 B, 8 x 4", "messages/s", wanted=3.0),),
+        batches("batch", 4, 64),
+        BATCHING,
+    ),
+    Case(
+        (RowOf("batch 96 x 128 B (16 KiB), 8 x 5, as Kafka's client", "messages/s"),),
+        batches("clientbatch", CLIENT_WINDOW, CLIENT_BATCH),
+        BATCHING,
+    ),
+    Case((RowOf("pull 32, tail, 1 consumer", "messages/s", wanted=3.0),), tail_pulls(1), ROCKET),
+    Case((RowOf("pull 32, tail, 8 consumers", "messages/s", wanted=3.0),), tail_pulls(8), ROCKET),
+    Case(
+        (RowOf("pull 32, page cache, 1 consumer", "messages/s", wanted=3.0),),
+        page_cache_pulls(1),
+        ROCKET,
+    ),
+    Case(
+        (RowOf("pull 32, page cache, 8 consumers", "messages/s", wanted=3.0),),
+        page_cache_pulls(QUEUES),
+        ROCKET,
+    ),
+    Case((RowOf("transactions, 8 x 64", "commits/s", wanted=3.0),), transactions, ROCKET),
+    Case(
+        (RowOf("SQL92 first look, 10 % match", "messages looked at/s", LOOKED_AT, wanted=3.0),),
+        Filtered(0.1).measure,
+        ROCKET,
+    ),
+    Case(
+        (RowOf("SQL92 first look, 50 % match", "messages looked at/s", LOOKED_AT, wanted=2.0),),
+        Filtered(0.5).measure,
+        ROCKET,
+    ),
+    Case((RowOf("1 producer to 10 groups", "messages/s", wanted=3.0),), fan_out(10), ROCKET),
+    Case(
+        (RowOf("p99 beside 16 pipelining connections", "us", "p99_us", "less", 1.0),),
+        fairness,
+        warms=False,
+    ),
+    Case(
+        (RowOf("from send to listener, 1 KiB, p50", "us", "p50_us", "less", 0.7),),
+        clients.PushLatency().measure,
+        ("cometmq", "rocketmq-4.9.7"),
+        warms=False,
+    ),
+    Case((RowOf("asyncio producer, 512 in flight", "messages/s"),), clients.produce, ("cometmq",)),
+    Case((RowOf("push consumer, 128 B", "messages/s"),), clients.consume, ("cometmq",)),
+    Case(
+        (RowOf("SYNC_FLUSH, 128 B, 8 x 64", "messages/s", wanted=4.0),),
+        sends("synced", 8, 64, 128),
+        setup="SYNC_FLUSH",
+    ),
+    Case(
+        (RowOf("SYNC_FLUSH, 1 KiB, 1 x 1, p50", "us", "p50_us", "less", 0.25),),
+        sends("syncedlatency", 1, 1, 1024),
+        setup="SYNC_FLUSH",
+    ),
+    Case(
+        (RowOf("SYNC_MASTER, 128 B, 8 x 64", "messages/s", wanted=3.0),),
+        sends("replicated", 8, 64, 128),
+        ("cometmq", "rocketmq-4.9.7"),
+        "SYNC_MASTER",
+    ),
+)

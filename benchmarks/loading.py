@@ -1,0 +1,93 @@
+"""The load generators (load/*.c): what the machine must have, how they are built and run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+#: Everything that benchmarks fetch, build and write; never committed.
+BUILD: Final = HERE.parent / "build" / "bench"
+#: How the tools that a row needs are got where they are missing.
+TOOLS: Final[Mapping[str, str]] = {
+    "gcc": "apt-get install gcc libc6-dev",
+    "java": "apt-get install openjdk-17-jdk-headless",
+    "javac": "apt-get install openjdk-17-jdk-headless",
+    "mvn": "apt-get install maven",
+    "go": "apt-get install golang-go",
+}
+#: What a run of a generator may take besides the time that it loads for.
+GRACE_S: Final = 60.0
+
+
+class BenchmarkFailed(Exception):
+    """A round cannot be counted."""
+
+
+class ToolMissing(BenchmarkFailed):
+    """A program that a row needs is not on this machine."""
+
+
+def need_tools(*names: str) -> None:
+    """Raise ToolMissing, with the command that gets it, for the first that is missing."""
+    for name in names:
+        if shutil.which(name) is None:
+            raise ToolMissing(f"{name} is missing; `{TOOLS[name]}` gets it")
+
+
+def build_program(name: str, directory: Path) -> Path:
+    """Compile a load generator. Raises ToolMissing, CalledProcessError."""
+    need_tools("gcc")
+    path = directory / name
+    subprocess.run(["gcc", "-O2", "-o", path, HERE / "load" / f"{name}.c"], check=True)
+    return path
+
+
+def build_load(directory: Path) -> Path:
+    """Compile the load generator for RocketMQ. Raises ToolMissing, CalledProcessError."""
+    return build_program("load", directory)
+
+
+async def run_program(
+    command: Sequence[str], what: str, limit_s: float | None = None
+) -> dict[str, float]:
+    """Return the JSON line that a program prints. Raises BenchmarkFailed, naming ``what``."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), limit_s)
+    except TimeoutError:
+        raise BenchmarkFailed(f"{what}: {command[0]} did not end in {limit_s} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise BenchmarkFailed(f"{what}: {command[0]} ended with {process.returncode}")
+    found: dict[str, float] = json.loads(output)
+    return found
+
+
+@contextmanager
+def awake(wanted: bool) -> Iterator[None]:
+    """Spin on every processor, in the class that runs only when nothing else wants to.
+
+    With one request in flight all brokers mostly sleep, and a halted virtual processor takes 40 us
+    and more to wake up, twice a request: more than a broker needs for it.
+    """
+    code = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+    count = (os.cpu_count() or 1) if wanted else 0
+    spinners = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
