@@ -19,6 +19,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.frame import Request
 from cometmq.protocol.registry import Side
+from cometmq.store.dispatch import Listener
 
 REQUEST: Request[Any] = Request(code=11, header=None, opaque=0)
 
@@ -30,8 +31,12 @@ class Held:
         self.clock = VirtualClock(monotonic_ms=10_000)
         self.served: list[tuple[HeldPull, bool]] = []
         self.turns: list[Callable[[], None]] = []
+        self.listeners: list[Listener] = []
         self.longpoll = LongPoll(
-            self.clock, lambda pull, final: self.served.append((pull, final)), self.turns.append
+            self.clock,
+            lambda pull, final: self.served.append((pull, final)),
+            self.turns.append,
+            self.listeners,
         )
         self._peers: dict[Peer, None] = {}
 

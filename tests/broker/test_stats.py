@@ -1,29 +1,31 @@
 """Counters, rates over windows, days."""
 
-from typing import Any, cast
-
 from cometmq.broker.stats import BrokerStats, Counter
 from cometmq.core.clock import VirtualClock
 
 
-class Queue:
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
+class Dispatched:
+    """What a store has dispatched."""
+
+    def __init__(self) -> None:
+        self.messages = self.size_bytes = 0
+
+    def add(self, messages: int, size_bytes: int) -> None:
+        self.messages += messages
+        self.size_bytes += size_bytes
 
 
-def grown(*growths: tuple[Queue, int, int]) -> Any:
-    return {queue: (count, size_bytes) for queue, count, size_bytes in growths}
-
-
-def test_a_dispatch_is_counted() -> None:
-    stats = BrokerStats(VirtualClock())
-    stats.on_dispatch(grown((Queue("a"), 1, 3), (Queue("b"), 1, 10), (Queue("a"), 2, 4)))
-    stats.on_dispatch({})
+def test_what_is_dispatched_is_counted_from_here_on() -> None:
+    dispatched = Dispatched()
+    dispatched.add(5, 50)
+    stats = BrokerStats(VirtualClock(), dispatched)
+    dispatched.add(4, 17)
     assert (stats.puts, stats.put_bytes) == (4, 17)
+    assert (stats.totals().puts, stats.totals().put_bytes) == (4, 17)
 
 
 def test_pulls_are_counted_by_group_and_topic() -> None:
-    stats = BrokerStats(VirtualClock())
+    stats = BrokerStats(VirtualClock(), Dispatched())
     stats.on_pull("g", "t", 32, 100)
     stats.on_pull("g", "t", 1, 5)
     stats.on_pull("h", "t", 1, 5)
@@ -39,12 +41,11 @@ def test_pulls_are_counted_by_group_and_topic() -> None:
 
 
 def test_rates_cover_their_windows() -> None:
-    clock = VirtualClock()
-    stats = BrokerStats(clock)
+    clock, dispatched = VirtualClock(), Dispatched()
+    stats = BrokerStats(clock, dispatched)
     assert stats.rates("puts") == "0 0 0"
-    queue = cast("Any", Queue("t"))
     for _ in range(60):
-        stats.on_dispatch(grown((queue, 10, 10)))
+        dispatched.add(10, 10)
         clock.advance(1_000)
         stats.sample()
     assert stats.rates("puts") == "10 10 10"
@@ -63,7 +64,7 @@ def test_rates_cover_their_windows() -> None:
 
 def test_a_group_s_rate_is_that_of_its_last_minute() -> None:
     clock = VirtualClock(monotonic_ms=1_000_000)
-    stats = BrokerStats(clock)
+    stats = BrokerStats(clock, Dispatched())
     assert stats.consume_tps("g", "t") == 0.0
     for _ in range(60):
         stats.on_pull("g", "t", 5, 1)
@@ -84,16 +85,16 @@ def test_a_counter_keeps_a_bounded_past() -> None:
 
 
 def test_days_begin_at_midnight() -> None:
-    clock = VirtualClock()
-    stats = BrokerStats(clock)
-    stats.on_dispatch(grown((Queue("t"), 1, 1)))
+    clock, dispatched = VirtualClock(), Dispatched()
+    stats = BrokerStats(clock, dispatched)
+    dispatched.add(1, 1)
     stats.on_pull("g", "t", 3, 1)
     stats.sample()
     assert stats.days.puts_today == 0
     clock.advance(86_400_000)
     stats.sample()
     assert (stats.days.puts_today, stats.days.gets_today) == (1, 3)
-    stats.on_dispatch(grown((Queue("t"), 1, 1)))
+    dispatched.add(1, 1)
     clock.advance(86_400_000)
     stats.sample()
     assert (stats.days.puts_yesterday, stats.days.puts_today) == (1, 2)

@@ -298,8 +298,7 @@ async def open_parts(
         )
         tables.offsets.clamp(store)
         delivery.load()
-        stats = BrokerStats(clock)
-        store.listeners.append(stats.on_dispatch)
+        stats = BrokerStats(clock, store.dispatcher)
         parts = Parts(
             **{name: getattr(tables, name) for name in Tables.__dataclass_fields__},
             store=store,

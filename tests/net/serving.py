@@ -35,7 +35,7 @@ class RawClient:
                 data = await self.reader.read(1 << 16)
             if not data:
                 raise EOFError("closed by the server")
-            self._framer.feed(data)
+            self._framer.receive_data(data)
             self._frames += [
                 (decode_head(raw.codec, raw.header), raw.body) for raw in self._framer.take(1000)
             ]

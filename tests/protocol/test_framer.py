@@ -41,7 +41,7 @@ def test_any_split_gives_the_same_frames(sent: list[RawFrame], cuts: list[int], 
     framer = Framer()
     taken: list[RawFrame] = []
     for start, stop in itertools.pairwise(edges):
-        framer.feed(stream[start:stop])
+        framer.receive_data(stream[start:stop])
         taken += take_all(framer, limit)
     assert taken == sent
     assert framer.buffered_bytes == 0
@@ -50,9 +50,9 @@ def test_any_split_gives_the_same_frames(sent: list[RawFrame], cuts: list[int], 
 def test_frames_behind_a_longer_one_are_found_at_once() -> None:
     long, short = RawFrame(0, b"h" * 1000, b""), RawFrame(0, b"h", b"b")
     framer = Framer()
-    framer.feed(encode(long)[:20])
+    framer.receive_data(encode(long)[:20])
     assert framer.take(1) == []
-    framer.feed(encode(long)[20:] + encode(short) + encode(short))
+    framer.receive_data(encode(long)[20:] + encode(short) + encode(short))
     assert framer.take(1) == [long]
     assert framer.has_more
     assert framer.take(5) == [short, short]
@@ -62,18 +62,18 @@ def test_a_part_of_a_frame_is_nothing_yet() -> None:
     frame = encode(RawFrame(0, b"header", b"body"))
     framer = Framer()
     for at in range(len(frame) - 1):
-        framer.feed(frame[at : at + 1])
+        framer.receive_data(frame[at : at + 1])
         assert framer.take(1) == []
         assert not framer.has_more
         assert framer.buffered_bytes == at + 1
-    framer.feed(frame[-1:])
+    framer.receive_data(frame[-1:])
     assert framer.take(1) == [RawFrame(0, b"header", b"body")]
 
 
 def test_good_frames_come_before_the_refusal() -> None:
     good = RawFrame(0, b"h", b"")
     framer = Framer()
-    framer.feed(encode(good) + b"GET / HTTP/1.1\r\n")
+    framer.receive_data(encode(good) + b"GET / HTTP/1.1\r\n")
     assert framer.take(10) == [good]
     assert framer.has_more
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_good_frames_come_before_the_refusal() -> None:
 )
 def test_lengths_that_contradict_each_other_are_refused(total: int, word: int) -> None:
     framer = Framer()
-    framer.feed(struct.pack(">II", total, word) + b"x" * 100)
+    framer.receive_data(struct.pack(">II", total, word) + b"x" * 100)
     with pytest.raises(RemoteProtocolError, match=f"total {total}, header {word}"):
         framer.take(1)
 
@@ -96,9 +96,9 @@ def test_the_largest_frame_is_taken_and_one_byte_more_refused() -> None:
     header = b"h" * 10
     body = b"b" * (MAX_FRAME_BYTES - 8 - len(header))
     framer = Framer()
-    framer.feed(encode(RawFrame(0, header, body)))
+    framer.receive_data(encode(RawFrame(0, header, body)))
     assert framer.take(1) == [RawFrame(0, header, body)]
-    framer.feed(encode(RawFrame(1, header, body + b"b"))[:18])
+    framer.receive_data(encode(RawFrame(1, header, body + b"b"))[:18])
     with pytest.raises(FrameTooLarge) as info:
         framer.take(1)
     assert (info.value.size_bytes, info.value.codec, info.value.code) == (
@@ -111,10 +111,10 @@ def test_the_largest_frame_is_taken_and_one_byte_more_refused() -> None:
 
 def test_a_frame_that_is_too_large_is_refused_once_its_header_came() -> None:
     framer = Framer()
-    framer.feed(struct.pack(">II", MAX_FRAME_BYTES, MAX_HEADER_BYTES) + b"h" * 5)
+    framer.receive_data(struct.pack(">II", MAX_FRAME_BYTES, MAX_HEADER_BYTES) + b"h" * 5)
     assert framer.take(1) == []
     assert not framer.has_more
-    framer.feed(b"h" * MAX_HEADER_BYTES)
+    framer.receive_data(b"h" * MAX_HEADER_BYTES)
     with pytest.raises(FrameTooLarge, match=f"over the limit of {MAX_FRAME_BYTES}"):
         framer.take(1)
 
@@ -124,7 +124,7 @@ def test_random_bytes_are_frames_or_refused(pieces: list[bytes], limit: int) -> 
     framer = Framer()
     fed = taken = 0
     for piece in pieces:
-        framer.feed(piece)
+        framer.receive_data(piece)
         fed += len(piece)
         try:
             taken += sum(len(encode(frame)) for frame in take_all(framer, limit))
@@ -149,7 +149,7 @@ def test_a_byte_of_the_next_frame_does_not_keep_a_large_one() -> None:
 
     def feed() -> Framer:
         framer = Framer()
-        framer.feed(frame + b"\0")
+        framer.receive_data(frame + b"\0")
         assert len(framer.take(10)) == 1
         return framer
 
@@ -161,9 +161,9 @@ def test_many_small_pieces_take_little_more_than_their_bytes() -> None:
 
     def feed() -> Framer:
         framer = Framer()
-        framer.feed(head)
+        framer.receive_data(head)
         for _ in range(10_000):
-            framer.feed(bytes(1) + b"\1")
+            framer.receive_data(bytes(1) + b"\1")
         assert framer.buffered_bytes == 20_008
         return framer
 
@@ -172,6 +172,6 @@ def test_many_small_pieces_take_little_more_than_their_bytes() -> None:
 
 def test_a_header_over_the_limit_is_refused_as_soon_as_its_length_is_known() -> None:
     framer = Framer(max_header_bytes=1000)
-    framer.feed((2000).to_bytes(4, "big") + (1001).to_bytes(4, "big"))
+    framer.receive_data((2000).to_bytes(4, "big") + (1001).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError, match="header of 1001 bytes is over the limit of 1000"):
         framer.take(1)

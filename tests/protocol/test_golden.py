@@ -96,7 +96,7 @@ class Golden:
 def load(line: GoldenFrame) -> Golden:
     data = frame_bytes(line["file"])
     framer = Framer()
-    framer.feed(data)
+    framer.receive_data(data)
     (raw,) = framer.take(2)
     assert framer.buffered_bytes == 0
     return Golden(line, data, decode_head(raw.codec, raw.header), raw.codec, raw.body)

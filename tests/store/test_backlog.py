@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store import backlog
+from cometmq.store import dispatch
 from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
 from tests.store.stores import assert_consistent, bodies, fill, opened, put
@@ -16,7 +16,7 @@ Calls = deque[Callable[[], None]]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    monkeypatch.setattr(backlog, "ROWS_PER_TURN", 10)
+    monkeypatch.setattr(dispatch, "ROWS_PER_TURN", 10)
     return deque()
 
 

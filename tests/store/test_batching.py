@@ -22,7 +22,7 @@ def common(properties: bytes = b"", sys_flag: int = 0, store_host: bytes = STORE
 def unchanged(store: MessageStore) -> bool:
     """Whether a refused batch left nothing behind."""
     queue = store.queue("t", 0)
-    return store.turn.is_empty and (store.log.position, queue.next_offset) == (0, 0)
+    return not store.uncommitted and (store.log.position, queue.next_offset) == (0, 0)
 
 
 @pytest.mark.parametrize(

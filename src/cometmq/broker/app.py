@@ -61,10 +61,11 @@ if TYPE_CHECKING:
 
     from cometmq.broker.config import BrokerConfig, BrokerRole
     from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
     from cometmq.net.router import Handler, HandlerPart
+    from cometmq.protocol.framer import TakeFrames
     from cometmq.replication.slave import LogsDiffer
     from cometmq.store.config import StoreConfig
-    from cometmq.store.dispatch import Growth
     from cometmq.store.files import Files
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,6 @@ class Broker:
         self.addresses = Addresses(config, root, reserve)
         self.watchdog = Watchdog(clock)
         self._tasks = Tasks(self.watchdog)
-        self.stats = BrokerStats(clock)
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
@@ -192,6 +192,7 @@ class Broker:
 
     def _build(self) -> None:
         config, clock, tasks = self.config, self.clock, self._tasks
+        self.stats = BrokerStats(clock, self.store.dispatcher)
         self.store.store_host = pack_host(resolve(config.broker_ip1), self.port)
         directory = os.path.join(self._store_config.store_path_root_dir, "config")
         self.topics = TopicTable(
@@ -231,14 +232,12 @@ class Broker:
             handlers,
             tasks=tasks,
             remote_admin=config.remote_admin_enable,
-            take_sends=self.send.take_sends if CORE == "compiled" and not config.is_slave else None,
-            take_pulls=self.pull.take_pulls if CORE == "compiled" else None,
+            takers=self._takers() if CORE == "compiled" else {},
         )
         self.lookout = self._make_lookout()
         self.server = Server(
             self.router, clock=clock, tasks=tasks, watchdog=self.watchdog, lookout=self.lookout
         )
-        self.store.listeners.append(self._dispatched)
 
     def _build_outgoing(self) -> None:
         """What this broker asks of others: name servers, and as a slave its master."""
@@ -344,6 +343,11 @@ class Broker:
         found = {code: handler for part in parts for code, handler in part.handlers().items()}
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
+    def _takers(self) -> dict[int, TakeFrames[Peer]]:
+        """What is taken of connections many at a time, by request code."""
+        pulls = self.pull.takers()
+        return pulls if self.config.is_slave else pulls | self.send.takers()
+
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)
         self.send = SendHandler(
@@ -445,10 +449,3 @@ class Broker:
         """Have name servers know this broker by the address of now."""
         self.rivals.own.add(self.addresses.current)
         await self.registration.move(self._place())
-
-    def _dispatched(self, grown: Growth) -> None:
-        self.stats.on_dispatch(grown)
-        if self.pull.longpoll.count:
-            self.pull.longpoll.wake(
-                [((queue.topic, queue.queue_id), queue.max_offset) for queue in grown]
-            )

@@ -30,6 +30,7 @@ from cometmq.core.errors import CometError, StoreError
 from cometmq.core.watermark import Watermark
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
+from cometmq.net.watchdog import SHORT_NS
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.config import FlushDiskType
 
@@ -87,7 +88,8 @@ class Appender:
         self._due = False
         #: Set while a turn may wait for a sync or for slaves.
         self._waits = asyncio.Event()
-        self._end_turn = watchdog.watched("commit", self._end_of_turn)
+        self._watchdog = watchdog
+        self._now_ns = clock.monotonic_ns
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
@@ -120,7 +122,8 @@ class Appender:
     def add_rows(self, peer: Peer, rows: SentRows) -> None:
         """:meth:`add_send` for plain sends, which all wait for what the policy asks."""
         if not self._due:
-            self._schedule()
+            self._due = True
+            self._loop.call_soon(self._end_of_turn)
         batch, first, stop = rows
         self._turn.rows.append((peer, batch, first, stop))
         self._turn.row_count += stop - first
@@ -255,19 +258,24 @@ class Appender:
     def _schedule(self) -> None:
         if not self._due:
             self._due = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
+        begin_ns = self._now_ns()
         self._due = False
         self._commit()
-        actions, self._actions = self._actions, []
-        for action, done in actions:
-            try:
-                action()
-            except Exception as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
+        if self._actions:
+            actions, self._actions = self._actions, []
+            for action, done in actions:
+                try:
+                    action()
+                except Exception as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+        took_ns = self._now_ns() - begin_ns
+        if took_ns > SHORT_NS:
+            self._watchdog.turn("commit", took_ns)
 
     def _commit(self) -> None:
         turn, self._turn = self._turn, Turn()
@@ -282,7 +290,7 @@ class Appender:
                 self._fail(failed, error)
             self.on_turn_failed()
             return
-        turn.end = store.written_offset
+        turn.end = store.log.written
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
@@ -292,8 +300,10 @@ class Appender:
             self._stored(repeated)
         if self._synced:
             self._park(turn)
-        else:
+        elif self._slaves is not None:
             self._stored(turn)
+        else:
+            self._answer(turn, ResponseCode.SUCCESS, None)
 
     def _park(self, turn: Turn) -> None:
         """Let a turn wait until the device has it."""
@@ -346,7 +356,8 @@ class Appender:
             self.answer_rows(turn.rows, code, remark)
         if turn.sends:
             self.answer_sends(turn.sends, code, remark)
-        turn.end_watch(None)
+        if turn.watchers:
+            turn.end_watch(None)
 
     def _fail(self, turn: Turn, error: CometError) -> None:
         for told, _ in turn.puts:

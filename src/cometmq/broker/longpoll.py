@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
+    from cometmq.store.dispatch import Growth, Listener
 
 QueueKey = tuple[str, int]
 
@@ -56,17 +57,20 @@ class HeldPull:
 
 class LongPoll:
     """Holds pulls. ``serve(pull, final)`` is called with each pull that is given back; ``final``
-    means its time is up and it must be answered. ``call_soon`` runs a function in a later turn."""
+    means its time is up and it must be answered. ``call_soon`` runs a function in a later turn.
+    While pulls are held, one of ``listeners`` hears of what was dispatched."""
 
     def __init__(
         self,
         clock: Clock,
         serve: Callable[[HeldPull, bool], None],
         call_soon: Callable[[Callable[[], None]], object],
+        listeners: list[Listener],
     ) -> None:
         self._clock = clock
         self._serve = serve
         self._call_soon = call_soon
+        self._listeners = listeners
         self._ready: deque[tuple[HeldPull, bool]] = deque()
         self._is_due = False
         #: Whether enough was looked at in this turn: whoever filters waits for the next one.
@@ -90,6 +94,8 @@ class LongPoll:
         if watermark is None:
             watermark = self._held[pull.queue] = Watermark()
         pull.key = watermark.park(pull.offset + 1, pull.deadline_ms, pull)
+        if not self.count:
+            self._listeners.append(self._dispatched)
         self.count += 1
         self._schedule(pull)
         if pulls is None:
@@ -97,6 +103,15 @@ class LongPoll:
             pull.peer.on_close.append(self._forget)
         pulls.add(pull)
         return True
+
+    def _dispatched(self, grown: Growth) -> None:
+        self.wake([((queue.topic, queue.queue_id), queue.max_offset) for queue in grown])
+
+    def _no_more(self, count: int) -> None:
+        """Pulls are not held any more."""
+        self.count -= count
+        if count and not self.count:
+            self._listeners.remove(self._dispatched)
 
     def wake(self, grown: Iterable[tuple[QueueKey, int]]) -> None:
         """Queues now end at the given maximum offsets: serve the pulls that waited for less."""
@@ -140,7 +155,7 @@ class LongPoll:
 
     def _release(self, queue: QueueKey, pulls: list[HeldPull], *, final: bool) -> None:
         self._drop_if_empty(queue)
-        self.count -= len(pulls)
+        self._no_more(len(pulls))
         for pull in pulls:
             self._of_peer[pull.peer].discard(pull)
             self._ready.append((pull, final))
@@ -173,5 +188,5 @@ class LongPoll:
         for pull in self._of_peer.pop(peer, ()):
             watermark = self._held[pull.queue]
             watermark.cancel(pull.key)
-            self.count -= 1
+            self._no_more(1)
             self._drop_if_empty(pull.queue)

@@ -22,6 +22,7 @@ from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.net.router import Reply, begin_task, end_task
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
+from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.protocol.route import readable
 from cometmq.speedups import answer_frame, read_pull
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
+    from cometmq.protocol.framer import TakeFrames
     from cometmq.store.engine import MessageStore
     from cometmq.store.reader import ReadLimits, ReadResult
 
@@ -80,8 +82,6 @@ _CODES: Final = {
 _EMPTY: Final = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
-#: More frames than are served of a connection at once.
-FRAMES_MAX: Final = 1 << 30
 #: Plain pulls of a connection that are served before others get their turn.
 _AT_ONCE: Final = 8
 
@@ -145,12 +145,19 @@ class PullHandler:
         )
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
-            clock, self._serve_held, lambda serve: soon(watchdog.watched("held pulls", serve))
+            clock,
+            self._serve_held,
+            lambda serve: soon(watchdog.watched("held pulls", serve)),
+            store.listeners,
         )
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code; a lite pull consumer's pulls have a code of their own."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def takers(self) -> dict[int, TakeFrames[Peer]]:
+        """What takes frames before they are requests, by request code."""
+        return dict.fromkeys(self.handlers(), self.take_pulls)
 
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
         """Answer a pull, or hold it; the answer is written by this handler."""
@@ -172,7 +179,7 @@ class PullHandler:
         there on have to be served one by one.
         """
         if peer.router.hooks or self._hooks or self._config.is_slave:
-            return at, FRAMES_MAX
+            return at, MANY
         for _ in range(_AT_ONCE):
             found = read_pull(data, at)
             if isinstance(found, int):

@@ -42,6 +42,7 @@ from cometmq.message.names import (
 )
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.fields import truth
+from cometmq.protocol.framer import MANY
 from cometmq.store.batching import Shared
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.bodies import TopicConfig
     from cometmq.protocol.frame import Request
+    from cometmq.protocol.framer import TakeFrames
     from cometmq.protocol.headers import SendMessage
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
@@ -70,9 +72,6 @@ log = logging.getLogger(__name__)
 
 #: Messages lie here until they are due, or their transaction ends.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
-
-#: More frames than are served of a connection at once.
-FRAMES_MAX: Final = 1 << 30
 
 #: What the names of the properties that ask for a timer begin with.
 _TIMER_PREFIX: Final = "TIMER_DE"
@@ -138,6 +137,12 @@ class SendHandler:
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
         }
+
+    def takers(self) -> dict[int, TakeFrames[Peer]]:
+        """What takes frames before they are requests, by request code."""
+        return dict.fromkeys(
+            (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2), self.take_sends
+        )
 
     def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append one message; its answer leaves at the end of the turn or once it is durable."""
@@ -219,9 +224,9 @@ class SendHandler:
             or len(store.store_host) != 8
             or self._config.start_accept_send_request_time_stamp
             or (self._appender.waiting_sends and not self._has_room(peer))
-            or peer.memory.is_exhausted
+            or peer.memory.budget.is_exhausted
         ):
-            return at, FRAMES_MAX
+            return at, MANY
         rows, at, odd = store.append_sends(
             data,
             at,

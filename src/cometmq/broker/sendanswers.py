@@ -71,7 +71,7 @@ class SendAnswers:
         self._answer(sends, code, remark)
 
     def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
-        peers: dict[Peer, None] = {}
+        pieces: dict[Peer, list[bytes]] = {}
         head = self._head
         _, between, before_offset, before_opaque, tail = self._pieces
         prefix = self._id_prefix
@@ -104,12 +104,10 @@ class SendAnswers:
                 tail,
             )
             # The ids of a large batch are megabytes: they are not copied here.
-            peer.push(lengths(len(head) + len(ids) + len(answer)) + head)
-            peer.push(ids)
-            peer.push(answer)
-            peers[peer] = None
-        for peer in peers:
-            peer.flush()
+            size_bytes = len(head) + len(ids) + len(answer)
+            pieces.setdefault(peer, []).extend((lengths(size_bytes) + head, ids, answer))
+        for peer, answers in pieces.items():
+            peer.flush(answers)
 
     def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
         """:meth:`answer` for plain sends."""
@@ -117,12 +115,11 @@ class SendAnswers:
             for peer, batch, first, stop in rows:
                 self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
             return
-        peers: dict[Peer, None] = {}
+        pieces: dict[Peer, list[bytes]] = {}
         for peer, batch, first, stop in rows:
-            peer.push(batch.answers(first, stop, self._pieces))
-            peers[peer] = None
-        for peer in peers:
-            peer.flush()
+            pieces.setdefault(peer, []).append(batch.answers(first, stop, self._pieces))
+        for peer, answers in pieces.items():
+            peer.flush(answers)
 
     def _answer_rows_slowly(
         self,

@@ -1,9 +1,9 @@
 """How much goes through the broker: totals, rates over 10, 60 and 600 s, pulls by group and topic
 (upstream: StoreStatsService.java, BrokerStatsManager.java).
 
-Counting costs nothing that waits: a dispatch is counted once for all its messages, a pull once. A
-sample of the totals is taken each second, and rates are differences between two samples. How many
-messages a topic got is not counted here: the maximum offsets of its queues say so.
+Counting costs nothing that waits: what is stored the store's dispatcher counts, a pull is counted
+once. A sample of the totals is taken each second, and rates are differences between two samples.
+How many messages a topic got is not counted here: the maximum offsets of its queues say so.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.store.dispatch import Growth
 
 SAMPLE_INTERVAL_MS: Final = 1_000
 WINDOWS_S: Final = (10, 60, 600)
@@ -80,18 +79,25 @@ class DayTotals:
     gets_today: int = 0
 
 
-class BrokerStats:
-    """All counters of one broker."""
+class Dispatched(Protocol):
+    """What counts the messages that became visible, and their bytes."""
 
-    def __init__(self, clock: Clock) -> None:
+    messages: int
+    size_bytes: int
+
+
+class BrokerStats:
+    """All counters of one broker, since it was made."""
+
+    def __init__(self, clock: Clock, dispatched: Dispatched) -> None:
         self._clock = clock
+        self._dispatched = dispatched
+        self._before = dispatched.messages, dispatched.size_bytes
         self._step = clock.monotonic_ms() // _STEP_MS
         self._samples: deque[Totals] = deque(maxlen=WINDOWS_S[-1] + 1)
         self._day = datetime.fromtimestamp(clock.wall_ms() / 1000).date()
         self.started_ms = clock.wall_ms()
         self.days = DayTotals()
-        self.puts = 0
-        self.put_bytes = 0
         self.found = 0
         self.missed = 0
         self.transferred = 0
@@ -101,14 +107,15 @@ class BrokerStats:
 
     # ------------------------------------------------------------------------------------- counting
 
-    def on_dispatch(self, grown: Growth) -> None:
-        """Messages became visible; a listener of the store."""
-        puts = put_bytes = 0
-        for count, size_bytes in grown.values():
-            puts += count
-            put_bytes += size_bytes
-        self.puts += puts
-        self.put_bytes += put_bytes
+    @property
+    def puts(self) -> int:
+        """Messages that became visible."""
+        return self._dispatched.messages - self._before[0]
+
+    @property
+    def put_bytes(self) -> int:
+        """Their bytes."""
+        return self._dispatched.size_bytes - self._before[1]
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull found messages."""

@@ -5,8 +5,8 @@ broker/durability.py appends, commits and tells them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +15,6 @@ from cometmq.core.errors import CometError
 from cometmq.message.ids import encode_offset_id
 
 if TYPE_CHECKING:
-    import asyncio
-
     from cometmq.broker.halfmessages import Half
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
@@ -92,18 +90,17 @@ WaitingPut = tuple[Told, PutResult]
 WaitingRows = tuple["Peer", "WriteBatch", int, int]
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, eq=False):
     """What one turn of the loop appended and must be answered; it ends at the physical offset
     ``end``, once it is committed."""
 
-    sends: list[WaitingSend] = field(default_factory=list)
+    sends: list[WaitingSend] = msgspec.field(default_factory=list)
     end: int = 0
-    rows: list[WaitingRows] = field(default_factory=list)
+    rows: list[WaitingRows] = msgspec.field(default_factory=list)
     row_count: int = 0
-    puts: list[WaitingPut] = field(default_factory=list)
-    transactions: list[WaitingTransaction] = field(default_factory=list)
-    watchers: list[asyncio.Future[None]] = field(default_factory=list)
+    puts: list[WaitingPut] = msgspec.field(default_factory=list)
+    transactions: list[WaitingTransaction] = msgspec.field(default_factory=list)
+    watchers: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
 
     @property
     def is_awaited(self) -> bool:

@@ -18,6 +18,10 @@ class Clock(Protocol):
         """Milliseconds since the epoch."""
         ...
 
+    def wall_ns(self) -> int:
+        """The same moment in nanoseconds."""
+        ...
+
     def monotonic_ms(self) -> int:
         """Milliseconds since some fixed moment; never goes back."""
         ...
@@ -44,6 +48,7 @@ class SystemClock:
 
     #: No call between: a server asks for each request.
     monotonic_ns = staticmethod(time.monotonic_ns)
+    wall_ns = staticmethod(time.time_ns)
 
     async def sleep_ms(self, duration_ms: float) -> None:
         await asyncio.sleep(duration_ms / 1000)
@@ -61,6 +66,9 @@ class VirtualClock:
 
     def wall_ms(self) -> int:
         return self._wall_ms
+
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms

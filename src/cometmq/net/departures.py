@@ -11,6 +11,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from cometmq.net.watchdog import SHORT_NS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,22 +24,28 @@ log = logging.getLogger(__name__)
 class Departures:
     """Of all peers of a server."""
 
-    __slots__ = ("_leave", "_waiting")
+    __slots__ = ("_loop", "_now_ns", "_waiting", "_watchdog")
 
     def __init__(self, watchdog: Watchdog) -> None:
-        self._leave = watchdog.watched("flush", self._let_go)
+        self._watchdog = watchdog
+        self._now_ns = watchdog.clock.monotonic_ns
+        self._loop = asyncio.get_running_loop()
         self._waiting: list[Callable[[], None]] = []
 
     def add(self, flush: Callable[[], None]) -> None:
         """Have it called soon, once."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._leave)
+            self._loop.call_soon(self._let_go)
         self._waiting.append(flush)
 
     def _let_go(self) -> None:
+        begin_ns = self._now_ns()
         waiting, self._waiting = self._waiting, []
         for flush in waiting:
             try:
                 flush()
             except Exception:  # of one peer: the others' bytes leave all the same
                 log.exception("flush failed")
+        took_ns = self._now_ns() - begin_ns
+        if took_ns > SHORT_NS:
+            self._watchdog.turn("flush", took_ns)

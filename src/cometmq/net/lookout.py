@@ -39,7 +39,7 @@ class Lookout:
 
     ``must_sleep`` is asked before every look; while it is true the loop sleeps as ever, because
     somebody needs the interpreter who cannot have it from a loop that is awake: a thread. ``offer``
-    lets others have the processor.
+    lets others have the processor. ``served`` says that requests came in during this turn.
     """
 
     __slots__ = (
@@ -52,8 +52,8 @@ class Lookout:
         "_quiet_since_ns",
         "_rest_ns",
         "_rests_until_ns",
-        "_served",
         "must_sleep",
+        "served",
     )
 
     def __init__(
@@ -70,7 +70,7 @@ class Lookout:
         self._offer = offer
         self._loop = asyncio.get_running_loop()
         self._awake = False
-        self._served = False
+        self.served = False
         self._quiet_since_ns = 0
         self._rest_ns = _REST_MIN_NS
         self._rests_until_ns = 0
@@ -83,9 +83,9 @@ class Lookout:
 
     def arrived(self, now_ns: int) -> None:
         """Requests came in and are about to be served."""
-        if self._served:
+        if self.served:
             return
-        self._served = True
+        self.served = True
         if self._quiet_since_ns:
             if self._awake:
                 self._rest_ns = max(self._rest_ns >> _FOUND_SHIFT, _REST_MIN_NS)
@@ -98,9 +98,9 @@ class Lookout:
 
     def _look(self) -> None:
         # Runs once a turn of the loop, which looks at its sockets before each.
-        if self._served:
+        if self.served:
             # What these requests have to wait for, their commit, is queued behind this call.
-            self._served = False
+            self.served = False
             self._loop.call_soon(self._look)
         elif not self.must_sleep() and self._pays() and self._has_processor():
             self._loop.call_soon(self._look)

@@ -43,6 +43,7 @@ class MemoryBudget:
         "bound_bytes",
         "buffered_bytes",
         "held_bytes",
+        "is_exhausted",
         "look_bytes",
         "moved_bytes",
         "servers",
@@ -65,16 +66,13 @@ class MemoryBudget:
         self.servers: list[Callable[[], list[tuple[int, Peer]]]] = []
         #: Slow requests that are running.
         self.tasks = 0
+        #: Whether large requests must be refused.
+        self.is_exhausted = False
 
-    @property
-    def used_bytes(self) -> int:
-        """All that connections hold, as far as is known."""
-        return self.held_bytes + sum(self.buffered_bytes.values())
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether large requests must be refused."""
-        return self.used_bytes > self.bound_bytes
+    def weigh(self) -> None:
+        """What connections hold has changed, as far as that is known."""
+        used_bytes = self.held_bytes + sum(self.buffered_bytes.values())
+        self.is_exhausted = used_bytes > self.bound_bytes
 
     @property
     def shed_bytes(self) -> int:
@@ -152,6 +150,7 @@ class PeerMemory:
         """Count bytes until the charge is given back, or dies."""
         self.held_bytes += size_bytes
         self.budget.held_bytes += size_bytes
+        self.budget.weigh()
         if not self.is_full and self.held_bytes > self.budget.peer_bytes:
             self.is_full = True
             if self._on_full is not None:
@@ -169,6 +168,7 @@ class PeerMemory:
                 return
         self.held_bytes -= size_bytes
         self.budget.held_bytes -= size_bytes
+        self.budget.weigh()
         if self.is_full and self.held_bytes <= self.budget.peer_bytes:
             self.is_full = False
             if self._on_room is not None and self._loop is not None and not self._loop.is_closed():

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedOut
 from cometmq.net.departures import Departures
 from cometmq.net.memory import PeerMemory, process_budget
+from cometmq.net.watchdog import SHORT_NS
 from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
 from cometmq.protocol.frame import JSON, decode_head
 from cometmq.protocol.framer import MAX_HEADER_BYTES, FrameTooLarge
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRAMES_PER_TURN: Final = 32
-TURN_NS: Final = 200_000
+TURN_NS: Final = SHORT_NS
 #: Unserved bytes of one connection beyond which it is not read until it has caught up.
 READ_BOUND_BYTES: Final = 256 * 1024
 #: Unsent bytes at which a connection is not read either, and at which it is closed.
@@ -77,7 +78,7 @@ class Peer(asyncio.Protocol):
         budget: MemoryBudget | None = None,
     ) -> None:
         self.router = router
-        self._clock = clock
+        self._now_ns = clock.monotonic_ns
         self._watchdog = watchdog
         self._peers = peers
         self._has_room = has_room
@@ -131,10 +132,11 @@ class Peer(asyncio.Protocol):
         self._peers[self] = None
 
     def data_received(self, data: bytes) -> None:
-        now_ns = self._clock.monotonic_ns()
+        now_ns = self._now_ns()
         self.last_read_ms = now_ns // 1_000_000
-        if self._lookout is not None:
-            self._lookout.arrived(now_ns)
+        lookout = self._lookout
+        if lookout is not None and not lookout.served:
+            lookout.arrived(now_ns)
         budget = self._budget
         budget.moved_bytes += len(data)
         if budget.moved_bytes > budget.look_bytes:
@@ -159,13 +161,13 @@ class Peer(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_exception(NotConnected(self.address, "the connection was closed"))
         callbacks, self.on_close = self.on_close, []
-        begin_ns = self._clock.monotonic_ns()
+        begin_ns = self._now_ns()
         for callback in callbacks:
             try:
                 callback(self)
             except Exception:
                 log.exception("close callback failed peer=%s", self.address)
-        self._watchdog.turn("connection lost", self._clock.monotonic_ns() - begin_ns)
+        self._watchdog.turn("connection lost", self._now_ns() - begin_ns)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -186,26 +188,24 @@ class Peer(asyncio.Protocol):
         self._turn_due = False
         if self.closed:
             return
-        now_ns = self._clock.monotonic_ns
+        now_ns = self._now_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
-        handle = self.router.handle
-        backlog = self._backlog
+        backlog, connection, takers = self._backlog, self._connection, self.router.takers
         event: Event[Waiter] | None = None
-        left = FRAMES_PER_TURN
-        while left > 0:
+        left, more = FRAMES_PER_TURN, True
+        while more and left > 0:
             if not backlog:
-                self._fill(backlog, left)
+                if others := connection.offer(takers, self):
+                    self._fill(backlog, min(left, others))
                 left -= max(len(backlog), 1)
-            while backlog:
-                event = backlog.popleft()
-                handle(self, event)
-                if now_ns() > stop_ns:
-                    break
+            if backlog:
+                event = self._serve(stop_ns)
+            more = connection.has_more
             # Asked behind the work: a turn that begins serves something, whatever the time is.
-            if now_ns() > stop_ns or not self._connection.has_more:
+            if now_ns() > stop_ns:
                 break
-        if backlog or self._connection.has_more:
+        if backlog or more:
             self._continue()
         elif not self._reading and (self._writable or self.congested):
             self._resume_reading()
@@ -213,19 +213,17 @@ class Peer(asyncio.Protocol):
         if took_ns > TURN_NS:
             self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
 
+    def _serve(self, stop_ns: int) -> Event[Waiter]:
+        """Serve events until that moment, at least one; gives the last."""
+        handle, backlog, now_ns = self.router.handle, self._backlog, self._now_ns
+        while True:
+            event = backlog.popleft()
+            handle(self, event)
+            if not backlog or now_ns() > stop_ns:
+                return event
+
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
-        """Take what is next in the stream: plain sends and pulls some at a time, else at most
-        ``limit`` events."""
-        connection, router = self._connection, self.router
-        if router.take_sends is not None:
-            limit = min(limit, connection.offer(router.take_sends, self))
-            if not limit:
-                return
-        if router.take_pulls is not None:
-            before_bytes = connection.buffered_bytes
-            limit = min(limit, connection.offer(router.take_pulls, self))
-            if not limit or connection.buffered_bytes < before_bytes:
-                return
+        """Take at most ``limit`` events of the stream."""
         try:
             backlog.extend(self._connection.next_events(limit))
         except RemoteProtocolError as error:
@@ -261,21 +259,11 @@ class Peer(asyncio.Protocol):
             self._flush_due = True
             self._departures.add(self.flush)
 
-    def write_all(self, data: Iterable[bytes | memoryview]) -> None:
-        """Queue several pieces as :meth:`write` does one."""
-        self._out += data
-        if not self._flush_due:
-            self._flush_due = True
-            self._departures.add(self.flush)
-
-    def push(self, data: bytes) -> None:
-        """Queue bytes for a :meth:`flush` that the caller will do itself."""
-        self._out.append(data)
-
-    def flush(self) -> None:
-        """Hand queued bytes to the transport in one write. Never raises."""
+    def flush(self, more: Iterable[bytes] = ()) -> None:
+        """Hand queued bytes, and ``more``, to the transport in one write. Never raises."""
         self._flush_due = False
         out = self._out
+        out += more
         transport = self._transport
         if not out or transport is None or self.closed:
             out.clear()
@@ -344,7 +332,7 @@ class Peer(asyncio.Protocol):
         if self.closed:
             raise NotConnected(self.address, "the connection was closed")
         waiter: Waiter = self._loop.create_future()
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        deadline_ms = self._now_ns() // 1_000_000 + timeout_ms
         opaque, head = self._connection.encode_request(
             code, header, waiter, deadline_ms, body_bytes=len(body)
         )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.connection import Event
     from cometmq.protocol.frame import Request
+    from cometmq.protocol.framer import TakeFrames
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +48,6 @@ class Reply(msgspec.Struct, frozen=True):
 LoopHandler = Callable[["Peer", "Request[Any]"], Reply | None]
 TaskHandler = Callable[["Peer", "Request[Any]"], Coroutine[Any, Any, Reply | None]]
 Handler = LoopHandler | TaskHandler
-
-
-TakeFrames = Callable[["Peer", bytes, int], tuple[int, int]]
 
 
 class HandlerPart(Protocol):
@@ -77,9 +75,9 @@ class Router:
 
     ``handlers`` are by request code; each must be a coroutine function exactly when the registry
     puts its code into the TASK lane. ``remote_admin`` allows codes that change the configuration
-    to come from other machines. ``take_sends`` gets what a connection read before it is taken apart
-    into requests: the buffer, and where it begins. It gives where it stopped, and how many frames
-    from there on it leaves to the handlers. ``take_pulls`` gets what that one left.
+    to come from other machines. ``takers`` are by request code, too: a taker gets what a connection
+    read before it is taken apart into requests (protocol/framer.py), and leaves to the handlers
+    what it does not want.
     """
 
     def __init__(
@@ -89,11 +87,9 @@ class Router:
         *,
         tasks: Tasks,
         remote_admin: bool = False,
-        take_sends: TakeFrames | None = None,
-        take_pulls: TakeFrames | None = None,
+        takers: Mapping[int, TakeFrames[Peer]] | None = None,
     ) -> None:
-        self.take_sends = take_sends
-        self.take_pulls = take_pulls
+        self.takers = {b"%d" % code: take for code, take in (takers or {}).items()}
         self.hooks: list[RpcHook] = []
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}

@@ -122,6 +122,7 @@ class Server:
         if self._scanning:
             self._budget.servers.remove(self._sizes)
             self._budget.buffered_bytes.pop(id(self), None)
+            self._budget.weigh()
             self._scanning = False
         for server in self._servers:
             server.close()
@@ -192,6 +193,7 @@ class Server:
         """What each connection holds; what of it is buffered is told to the budget."""
         buffered = [(peer.buffered_bytes, peer) for peer in self.peers]
         self._budget.buffered_bytes[id(self)] = sum([size for size, _ in buffered])
+        self._budget.weigh()
         return [(size + peer.memory.held_bytes, peer) for size, peer in buffered]
 
     async def _close_idle(self) -> None:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: A turn over this is a stall that other connections feel.
 STALL_NS: Final = 20_000_000
+#: A turn under this need not be reported.
+SHORT_NS: Final = 200_000
 #: Handlers that are counted apart: tasks may be named after what they work on.
 HANDLERS_MAX: Final = 200
 

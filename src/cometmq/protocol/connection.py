@@ -8,7 +8,6 @@ owner closes the socket; one bad request becomes a :class:`Rejected` event and c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -78,14 +77,12 @@ class Answered(msgspec.Struct, Generic[T], frozen=True):
 Event = Request[Any] | Rejected | Answered[T]
 
 
-class Connection(Generic[T]):
+class Connection(Framer, Generic[T]):
     """Protocol state of one connection; ``T`` is the owner's token for a request it sent. Large
     requests are charged to ``account``."""
 
     __slots__ = (
         "_account",
-        "_broken",
-        "_framer",
         "_language",
         "_next_opaque",
         "_pending",
@@ -99,9 +96,8 @@ class Connection(Generic[T]):
         account: Account | None = None,
         max_header_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
+        super().__init__(max_header_bytes)
         self._account = account
-        self._framer = Framer(max_header_bytes)
-        self._broken: RemoteProtocolError | None = None
         self._language = language
         self._next_opaque = 0
         self._pending: dict[int, tuple[int, T]] = {}
@@ -112,37 +108,18 @@ class Connection(Generic[T]):
         """Requests of this side that wait for their response."""
         return len(self._pending)
 
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes received and not yet taken as events."""
-        return self._framer.buffered_bytes
-
-    @property
-    def has_more(self) -> bool:
-        """True when :meth:`next_events` has something to give or to raise."""
-        return self._broken is not None or self._framer.has_more
-
-    def receive_data(self, data: bytes) -> None:
-        """Add bytes that were read from the socket; take them with :meth:`next_events`."""
-        self._framer.feed(data)
-
-    def offer(self, take: Callable[[H, bytes, int], tuple[int, int]], owner: H) -> int:
-        """Let ``take`` have frames before they are events (:meth:`Framer.offer`). Nothing of a
-        stream that cannot be read on is offered."""
-        return 1 if self._broken is not None else self._framer.offer(take, owner)
-
     def next_events(self, limit: int) -> list[Event[T]]:
         """At most ``limit`` events; fewer mean that more bytes are needed.
 
         Raises RemoteProtocolError when the stream cannot be read on. Events of frames before the
         bad one are given first, by an earlier call.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         events: list[Event[T]] = []
         append = events.append
         fast = FAST_DECODERS
-        for frame in self._framer.take(limit):
+        for frame in self.take(limit):
             codec, header, body = frame
             if codec == JSON and header[:8] == b'{"code":':
                 decode = fast.get(header[8 : header.find(b",", 8, 16)])
@@ -171,7 +148,7 @@ class Connection(Generic[T]):
         try:
             event = self._tolerant(frame)
         except RemoteProtocolError as error:
-            self._broken = error
+            self.broken = error
             if not events:
                 raise
             return False
@@ -257,7 +234,7 @@ class Connection(Generic[T]):
         """The connection is gone: tokens of all requests that will not be answered."""
         tokens = [token for _, token in self._pending.values()]
         self._pending.clear()
-        self._broken = None  # its traceback holds us
+        self.broken = None  # its traceback holds us
         return tokens
 
     def _new_opaque(self) -> int:

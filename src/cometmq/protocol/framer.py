@@ -14,13 +14,17 @@ lengths contradict each other cannot be read on, so its error ends the connectio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from cometmq.core.errors import RemoteProtocolError
 
 T = TypeVar("T")
+
+#: Gets the owner of a stream, a buffer, and where in it a frame begins. Gives where it stopped, and
+#: how many frames from there on it does not want.
+TakeFrames: TypeAlias = Callable[[T, bytes, int], tuple[int, int]]
 
 #: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
@@ -31,6 +35,10 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 _FREE_PIECES: Final = 64
 _SMALL_PIECE_BYTES: Final = 512
 _JOINED_BYTES: Final = 65_536
+#: Frames that are counted in one go as wanted by nobody.
+_OTHERS_MAX: Final = 32
+#: More frames than are served of a connection at once.
+MANY: Final = 1 << 30
 
 _LENGTHS: Final = Struct(">II")
 
@@ -60,9 +68,12 @@ class FrameTooLarge(RemoteProtocolError):
 
 class Framer:
     """Feed bytes in any pieces, take whole frames out. A server bounds the headers; the answer to
-    a batch holds the ids of all its messages in one, so a client does not."""
+    a batch holds the ids of all its messages in one, so a client does not.
 
-    __slots__ = ("_at", "_buffer", "_have", "_max_header_bytes", "_need", "_pieces")
+    ``broken`` is the error for which the stream is not read on; whoever reads frames sets it.
+    """
+
+    __slots__ = ("_at", "_buffer", "_have", "_max_header_bytes", "_need", "_pieces", "broken")
 
     def __init__(self, max_header_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max_header_bytes = max_header_bytes
@@ -71,10 +82,14 @@ class Framer:
         self._pieces: deque[bytes] = deque()
         self._have = 0
         self._need = 8
+        self.broken: RemoteProtocolError | None = None
 
-    def feed(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> None:
         """Add received bytes. Nothing is parsed yet, so this never fails."""
         size_bytes = len(data)
+        if not self._have:
+            self._buffer, self._have = data, size_bytes
+            return
         pieces = self._pieces
         # Of a byte each, pieces would take forty times their size.
         if size_bytes < _SMALL_PIECE_BYTES and len(pieces) > _FREE_PIECES:
@@ -88,13 +103,13 @@ class Framer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were fed and not taken."""
+        """Bytes that were received and not taken."""
         return self._have
 
     @property
     def has_more(self) -> bool:
-        """True when :meth:`take` would give a frame or raise."""
-        return self._have >= self._need
+        """True when :meth:`take` would give a frame or raise, or the stream is broken."""
+        return self._have >= self._need or self.broken is not None
 
     def take(self, limit: int) -> list[RawFrame]:
         """At most ``limit`` whole frames; fewer when the stream has no more.
@@ -139,17 +154,34 @@ class Framer:
         self._settle(at)
         return frames
 
-    def offer(self, take: Callable[[T, bytes, int], tuple[int, int]], owner: T) -> int:
-        """Let ``take`` have whole frames of the stream: it gets the owner, a buffer, and where in
-        it they begin, and gives where it stopped.
+    def offer(self, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> int:
+        """Let the taker of the next request's code, in digits, have whole frames from there on.
 
-        Gives how many frames from there on it does not want.
+        Gives how many frames are next that have to be served one by one; of a stream that cannot
+        be read on nothing is offered.
         """
+        if self.broken is not None:
+            return 1
         if self._have < self._need:
             return 0
-        at, others = take(owner, self._joined(), self._at)
-        if at > self._at:
+        buffer, begin = self._joined() if self._pieces else self._buffer, self._at
+        # Behind the lengths: {"code":310,
+        digits = buffer[begin + 16 : begin + 24]
+        take = takers.get(digits[: digits.find(b",")])
+        if take is None:
+            self._need = 8
+            return self._count_others(takers) if takers else MANY
+        at, others = take(owner, buffer, begin)
+        if at - begin == self._have:
+            self._buffer, self._at, self._have, self._need = b"", 0, 0, 8
+            return 0
+        if at > begin:
             self._settle(at)
+            digits = self._buffer[self._at + 16 : self._at + 24]
+            if others and takers.get(digits[: digits.find(b",")]) is not take:
+                # What comes next may have another taker.
+                self._need = 8
+                return 0
         if not others:
             self._need = self._next_bytes()
             # Nobody else says what is wrong with a frame whose lengths cannot be right.
@@ -157,6 +189,18 @@ class Framer:
         if others:
             self._need = 8
         return others
+
+    def _count_others(self, takers: Mapping[bytes, TakeFrames[T]]) -> int:
+        """How many frames come before the next one that has a taker, at least the first."""
+        buffer, at = self._buffer, self._at
+        count = 0
+        while count < _OTHERS_MAX and len(buffer) - at >= 24:
+            digits = buffer[at + 16 : at + 24]
+            if digits[: digits.find(b",")] in takers:
+                break
+            count += 1
+            at += 4 + int.from_bytes(buffer[at : at + 4], "big")
+        return max(count, 1)
 
     def _next_bytes(self) -> int:
         """How long the next frame is, so far as that can be told."""

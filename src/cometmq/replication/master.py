@@ -82,14 +82,12 @@ class Master:
         self._server = await loop.create_server(
             lambda: _Slave(self), sock=listener, backlog=_BACKLOG
         )
-        self.store.on_progress.append(self.progressed)
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 
     async def close(self) -> None:
         """End all connections; what slaves were not sent yet they get at the next start."""
         if self._server is None:
             return
-        self.store.on_progress.remove(self.progressed)
         self._server.close()
         for slave in [*self._slaves, *self._places.silent]:
             slave.abort()
@@ -151,11 +149,15 @@ class Master:
 
     def reported(self, slave: _Slave) -> None:
         """A connection is a slave's. When there are too many slaves, one of them goes."""
+        if not self._slaves:
+            self.store.on_progress.append(self.progressed)
         self._end(self._places.reported(slave), "too many slaves")
 
     def left(self, slave: _Slave) -> None:
         """A connection is gone."""
         self._places.left(slave)
+        if not self._slaves and self.progressed in self.store.on_progress:
+            self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
         """A slave has more than before."""

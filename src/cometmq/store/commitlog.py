@@ -191,11 +191,13 @@ class CommitLog:
             for start, parts in self._runs:
                 if parts:
                     self._file_at(start)
+        files = self.segments.files
         for start, parts in self._runs:
             if parts:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self._reached = start + len(data)
-                self._file_at(start).write(start, data)
+                is_last = files and files[-1].base <= start < files[-1].end
+                (files[-1] if is_last else self._file_at(start)).write(start, data)
 
     def _file_at(self, offset: int) -> LogFile:
         file = self.segments.find(offset)

@@ -5,13 +5,18 @@ There is one way for live appends and for recovery. A row is what both know of a
     (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
 
 -1 means that the record takes no place in its queue (prepared and rollback records).
+
+Dispatch goes in the order of the log. A turn that waits for the device, or that has more records
+than a turn of the loop dispatches, waits in the :class:`Backlog`, and what is committed later waits
+behind it. Senders need not: an answer promises what the flush policy says, not that every queue has
+its entry.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,15 +33,20 @@ if TYPE_CHECKING:
     from cometmq.store.entryjournal import EntryJournal
     from cometmq.store.index import Index
     from cometmq.store.queuefiles import QueueFiles
-    from cometmq.store.runs import Segment
 
 logger = logging.getLogger(__name__)
 
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
+#: Records that were appended one behind the other: rows of single messages, or a write batch.
+Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
 #: What a dispatch made visible: messages and their bytes by queue.
 Growth: TypeAlias = Mapping[ConsumeQueue, tuple[int, int]]
 Listener: TypeAlias = Callable[[Growth], None]
 
+#: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
+ROWS_PER_TURN = 1_024
+#: From here on they are dispatched in another turn than the one that wrote them.
+MANY_ROWS = 16_384
 _UNKNOWN_DELAY_MS = 1_000
 _QUEUE = itemgetter(0)
 _TOUCH = attrgetter("tail", "number")
@@ -45,8 +55,9 @@ _TOUCH = attrgetter("tail", "number")
 class Dispatcher:
     """Puts rows into queues and index.
 
-    ``position`` is the end of what was dispatched; ``problem`` the error that keeps entries in
-    memory since a write failed (the next write tries again).
+    ``position`` is the end of what was dispatched; ``messages`` and ``size_bytes`` count it.
+    ``problem`` is the error that keeps entries in memory since a write failed (the next write tries
+    again).
     """
 
     __slots__ = (
@@ -59,8 +70,10 @@ class Dispatcher:
         "journal",
         "last_ms",
         "listeners",
+        "messages",
         "position",
         "problem",
+        "size_bytes",
     )
 
     def __init__(self, index: Index, pool: QueueFiles, journal: EntryJournal) -> None:
@@ -76,6 +89,7 @@ class Dispatcher:
         self._is_spread = False
         self.listeners: list[Listener] = []
         self.position = 0
+        self.messages = self.size_bytes = 0
         self.last_ms = 0
         self.problem: OSError | None = None
 
@@ -86,32 +100,47 @@ class Dispatcher:
 
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
         """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
+        grown: dict[ConsumeQueue, tuple[int, int]]
         if isinstance(segment, WriteBatch):
-            grown = self._dispatch_batch(segment)
+            grown, soiled, in_order = segment.dispatch()
+            for queue in soiled:
+                self._soil(queue)
+            if not in_order:
+                self._dispatch_rows(segment.rows_from(segment.dispatched_count), grown)
+            self._index.gather_batch(segment)
+            self.last_ms = segment.last_ms
         else:
-            grown = self._dispatch_rows(segment)
+            grown = {}
+            self._dispatch_rows(segment, grown)
         self.position = end
         self._mark = (end, self.last_ms)
         if self._index.pending >= BATCH_KEYS:
             self.write_index(now_ms)
-        self._write_due(grown)
+        long_bytes = self._pool.long_bytes
+        for queue, (count, size_bytes) in grown.items():
+            self.messages += count
+            self.size_bytes += size_bytes
+            if queue.is_prompt or len(queue.tail) >= long_bytes:
+                self._write(queue)
         if 0 <= self.journal.end < end:
             self._note_entries(segment)
-        for listener in self.listeners:
+        for listener in (*self.listeners,):  # one may take itself away
             try:
                 listener(grown)
             except Exception:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
 
-    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> Growth:
+    def _dispatch_rows(
+        self, rows: Sequence[Dispatched], grown: dict[ConsumeQueue, tuple[int, int]]
+    ) -> None:
+        """Put rows into queues and index, and what queues grow by into ``grown``."""
         pack = QUEUE_ENTRY.pack
         nothing = (0, 0)
         if self._is_spread:
             # With very many queues what is asked for here is in no cache. Asked in one go, it is on
             # its way together; in the loop each would be waited for.
             deque(map(_TOUCH, map(_QUEUE, rows)), maxlen=0)
-        grown: dict[ConsumeQueue, tuple[int, int]] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
             count, size_bytes = grown.get(queue, nothing)
@@ -127,22 +156,6 @@ class Dispatcher:
         if rows:
             self._index.gather(rows)
             self.last_ms = rows[-1][5]
-        return grown
-
-    def _dispatch_batch(self, batch: WriteBatch) -> Growth:
-        grown: dict[ConsumeQueue, tuple[int, int]]
-        grown, soiled, in_order = batch.dispatch()
-        for queue in soiled:
-            self._soil(queue)
-        if not in_order:
-            for queue, (count, size) in self._dispatch_rows(
-                batch.rows_from(batch.dispatched_count)
-            ).items():
-                before, before_bytes = grown.get(queue, (0, 0))
-                grown[queue] = before + count, before_bytes + size
-        self._index.gather_batch(batch)
-        self.last_ms = batch.last_ms
-        return grown
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True
@@ -163,14 +176,11 @@ class Dispatcher:
         if not queue.is_dirty:
             self._soil(queue)
 
-    def _write_due(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Write queues that must not wait, and those with many entries in memory; all keep their
-        place among the others."""
-        long_bytes = self._pool.long_bytes
+    def _write(self, queue: ConsumeQueue) -> None:
+        """Write a queue that must not wait, or has many entries in memory; it keeps its place
+        among the others."""
         try:
-            for queue in queues:
-                if queue.is_prompt or len(queue.tail) >= long_bytes:
-                    queue.write()
+            queue.write()
         except OSError as error:
             self._failed(error)
 
@@ -253,6 +263,116 @@ class Dispatcher:
         self._marks = deque(mark for _, mark in kept)
         if self.journal.start >= 0:
             self.journal.forget(gone)
+
+
+class Backlog:
+    """Segments in front of the dispatcher. ``call_soon`` runs a function in a later turn of the
+    loop; without one everything is dispatched at once."""
+
+    __slots__ = ("_again", "_dispatcher", "_limit", "_waiting", "call_soon", "messages")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._waiting: deque[tuple[int, Segment]] = deque()
+        self._limit = 0
+        self._again = False
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        self.messages = 0
+
+    def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
+        """Take what a turn committed up to the physical offset ``end``; when it is ``ready``,
+        consumers may see it at once."""
+        if ready and len(segments) == 1 and not self._waiting and len(segments[0]) <= ROWS_PER_TURN:
+            self._dispatcher.dispatch(segments[0], end, now_ms)
+            return
+        for segment in segments:
+            for part in parts_of(segment, ROWS_PER_TURN):
+                self._waiting.append((end_of(part) if part else end, part))
+                self.messages += len(part)
+        # Behind the last record there may be the blank that closed its file.
+        _, last = self._waiting.pop()
+        self._waiting.append((end, last))
+        if not ready:
+            return
+        if self.messages < MANY_ROWS or self.call_soon is None:
+            self.release(end, now_ms)
+        else:
+            self._limit = end
+            if not self._again:
+                self._put_off(now_ms)
+
+    def release(self, limit: int, now_ms: int) -> None:
+        """Dispatch what ends at or before ``limit``, as much of it as a turn may."""
+        self._limit = max(limit, self._limit)
+        if not self._again:
+            self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
+
+    def close(self, now_ms: int) -> None:
+        """From now on there are no later turns: dispatch all that is released at once."""
+        self.call_soon = None
+        self._again = False
+        self.release(self._limit, now_ms)
+
+    def _dispatch(self, budget: int, now_ms: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= self._limit:
+            if budget <= 0:
+                self._put_off(now_ms)
+                return
+            end, segment = waiting.popleft()
+            self.messages -= len(segment)
+            budget -= len(segment)
+            self._dispatcher.dispatch(segment, end, now_ms)
+
+    def _put_off(self, now_ms: int) -> None:
+        assert self.call_soon is not None
+        self._again = True
+        self.call_soon(lambda: self._go_on(now_ms))
+
+    def _go_on(self, now_ms: int) -> None:
+        self._again = False
+        self.release(self._limit, now_ms)
+
+    def forget(self, gone: Set[ConsumeQueue]) -> None:
+        """Drop what belongs to queues that go away."""
+        kept = [(end, without_queues(segment, gone)) for end, segment in self._waiting]
+        self._waiting = deque(kept)
+        self.messages = sum(len(segment) for _, segment in kept)
+
+
+def end_of(segment: Segment) -> int:
+    """The physical offset behind the last record."""
+    if isinstance(segment, WriteBatch):
+        return segment.end
+    _, _, phys, size, _, _, _ = segment[-1]
+    return phys + size
+
+
+def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
+    """The segment in parts of at most ``rows_max`` rows; a write batch is dispatched at once."""
+    if isinstance(segment, WriteBatch) or len(segment) <= rows_max:
+        yield segment
+        return
+    for first in range(0, len(segment), rows_max):
+        yield segment[first : first + rows_max]
+
+
+def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
+    """The segment without what belongs to queues that go away; it may be left empty."""
+    if isinstance(segment, WriteBatch):
+        segment.drop(gone)
+        return segment
+    return [row for row in segment if row[0] not in gone]
+
+
+def take_back(segment: Segment) -> None:
+    """Let queue offsets be given again: nothing was stored of this segment and later ones."""
+    if isinstance(segment, WriteBatch):
+        segment.take_back()
+        return
+    for queue, queue_offset, _, _, _, _, _ in reversed(segment):
+        if queue_offset >= 0:
+            queue.next_offset = queue_offset
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

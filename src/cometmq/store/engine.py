@@ -29,10 +29,9 @@ from cometmq.message.record import (
     host_flags,
 )
 from cometmq.speedups import WriteBatch
-from cometmq.store.backlog import Backlog
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
-from cometmq.store.dispatch import Dispatcher, Listener
+from cometmq.store.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
 from cometmq.store.entryjournal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.flush import Flusher
@@ -59,7 +58,6 @@ from cometmq.store.reader import (
 from cometmq.store.resident import bytes_at_once
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
-from cometmq.store.turn import Turn, undo
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
@@ -135,7 +133,8 @@ class MessageStore:
         self.executor = files.threads(2, "cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self.turn = Turn()
+        #: What was appended and is not committed yet.
+        self.uncommitted: list[Segment] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
         log.hot_bytes = files.memory_bytes() * hot_ratio // 100
@@ -228,8 +227,8 @@ class MessageStore:
         """
         if self.refusal is not None:
             raise anew(self.refusal)
-        rows = self.turn.rows
-        if not rows and not self.turn.segments:
+        segments = self.uncommitted
+        if not segments:
             self._stamp()
         now_ms = self._now_ms
         host = store_host or self.store_host
@@ -265,7 +264,11 @@ class MessageStore:
             queue.next_offset = slot + 1
             if queue.delay_ms:
                 tag_code = now_ms + queue.delay_ms
-        rows.append((queue, slot, phys, size, tag_code, now_ms, keys))
+        row = queue, slot, phys, size, tag_code, now_ms, keys
+        if segments and isinstance(rows := segments[-1], list):
+            rows.append(row)
+        else:
+            segments.append([row])
         return phys, slot
 
     def append_batch(
@@ -301,17 +304,17 @@ class MessageStore:
             raise MessageIllegal(str(error)) from None
         log.append(packed)
         if is_new:
-            self.turn.add(batch)
+            self.uncommitted.append(batch)
         return offset, (batch, first, batch.count)
 
     def _open_batch(self) -> tuple[WriteBatch, bool]:
         """The write batch that the next rows join, and whether it is a new one, which is to be
         added to the turn once it has rows."""
-        batch = self.turn.open_batch()
-        if batch is not None:
-            return batch, False
-        if self.turn.is_empty:
+        segments = self.uncommitted
+        if not segments:
             self._stamp()
+        elif isinstance(last := segments[-1], WriteBatch):
+            return last, False
         return WriteBatch(self.store_host, self.log.segments.file_bytes), True
 
     def append_sends(
@@ -348,12 +351,12 @@ class MessageStore:
                     log.roll()
         finally:
             if is_new and batch.count:
-                self.turn.add(batch)
+                self.uncommitted.append(batch)
         return (batch, first, batch.count), at, state
 
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""
-        now_ms = self.clock.wall_ms()
+        now_ms = self.clock.wall_ns() // 1_000_000
         if now_ms < self.last_ms:
             if self.last_ms - now_ms > _CLOCK_AHEAD_MS:
                 logger.warning("store_time_ahead ahead_ms=%d", self.last_ms - now_ms)
@@ -375,18 +378,21 @@ class MessageStore:
         Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
         and its queue offsets are given again.
         """
-        segments = self.turn.end()
+        segments = self.uncommitted
         if not segments:
             return
+        self.uncommitted = []
         try:
             self.log.commit()
         except StoreError as error:
-            self.put_failures += undo(segments)
+            self.put_failures += sum(map(len, segments))
+            for segment in reversed(segments):
+                take_back(segment)
             # A full disk is tried again by the next upkeep round, not by every send.
             self.refusal = anew(error)
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
-        for call in self.on_progress:
+        for call in (*self.on_progress,):
             call()
 
     def sync(self) -> None:
@@ -400,7 +406,7 @@ class MessageStore:
         tokens = self.durable.advance(offset)
         if tokens:
             self.on_durable(tokens)
-        for call in self.on_progress:
+        for call in (*self.on_progress,):
             call()
 
     def _sync_failed(self, error: OSError) -> None:

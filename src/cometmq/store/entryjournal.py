@@ -35,8 +35,8 @@ from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.dispatch import Segment
     from cometmq.store.files import Files
-    from cometmq.store.runs import Segment
 
 logger = logging.getLogger(__name__)
 

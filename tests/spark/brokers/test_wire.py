@@ -167,7 +167,7 @@ def test_requests_are_signed() -> None:
         opened, _ = listener.accept()
         framer = Framer()
         with opened:
-            framer.feed(opened.recv(65_536))
+            framer.receive_data(opened.recv(65_536))
         heads.extend(decode_head(codec, header) for codec, header, _ in framer.take(9))
 
     thread = threading.Thread(target=serve)
