@@ -3,7 +3,7 @@
 #   make test    every check and every test         make lint    ruff, mypy, import contracts
 #   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
 #   make core    only the compiled core             make docs    the documentation, strictly
-#   make bench   comparison with the Java broker    make deep    the long searches
+#   make bench   beside other brokers (BENCH=...)   make deep    the long searches
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
 #   make data-sync  PostgreSQL to PostgreSQL and Delta, by Spark
@@ -69,7 +69,7 @@ lock: $(STAMP)
 	@scripts/lock.sh
 
 bench: $(CORE)
-	$(BIN)/python -m benchmarks.compare
+	@$(BIN)/python -m benchmarks.compare $(BENCH)
 
 # What is published, into dist.
 wheels: $(STAMP)

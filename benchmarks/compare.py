@@ -272,6 +272,11 @@ async def measure(words: Words, document: Document, programs: Path) -> None:
         await tasks.close()
 
 
+def stamp() -> str:
+    """Return the time as it stands in a file's name."""
+    return time.strftime("%Y-%m-%dT%H%M%S", time.gmtime())
+
+
 def new_document(options: dict[str, str]) -> Document:
     """Return a document without rows."""
     at = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
@@ -281,7 +286,7 @@ def new_document(options: dict[str, str]) -> Document:
 def write(document: Document, stem: str, chart: str) -> Path:
     """Write a run's JSON and SVG under build/bench; returns the path of the JSON."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    path = BUILD / f"{stem}-{document.at.replace(' ', 'T').replace(':', '')}.json"
+    path = BUILD / f"{stem}-{stamp()}.json"
     path.write_bytes(figures.encode(document))
     path.with_suffix(".svg").write_text(chart, encoding="utf-8")
     said(f"{path} and {path.with_suffix('.svg').name}")

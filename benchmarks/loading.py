@@ -71,7 +71,10 @@ async def run_program(
             await process.wait()
     if process.returncode != 0:
         raise BenchmarkFailed(f"{what}: {command[0]} ended with {process.returncode}")
-    found: dict[str, float] = json.loads(output)
+    try:
+        found: dict[str, float] = json.loads(output)
+    except ValueError:
+        raise BenchmarkFailed(f"{what}: {command[0]} printed {output[:200]!r}") from None
     return found
 
 

@@ -155,14 +155,20 @@ class KafkaNode(_Process):
     def create(self, topic: str) -> None:
         """Make a topic of PARTITIONS partitions and wait until each has its leader."""
         wait_until(lambda: self._partitions(topic) == PARTITIONS, f"Kafka's {topic}", WAIT_S)
+        # A partition has its leader a moment before that serves it.
+        wait_until(lambda: self._ends(topic)[1] == 0, f"leaders of Kafka's {topic}", WAIT_S)
 
     def _partitions(self, topic: str) -> int:
         # Metadata, version 4: the topic's name, and that it may be created.
         answer = self._request(3, 4, _I32.pack(1) + _string(topic) + b"\x01")
         answer.i32()  # throttled, ms
         for _ in range(answer.i32()):
-            answer.i32(), answer.text(), answer.i32(), answer.text()
-        answer.text(), answer.i32()  # cluster, controller
+            answer.i32()
+            answer.text()
+            answer.i32()
+            answer.text()
+        answer.text()  # the cluster
+        answer.i32()  # its controller
         answer.i32()  # one topic
         if answer.i16():
             return 0
@@ -178,26 +184,35 @@ class KafkaNode(_Process):
 
     def stored(self, topic: str) -> int:
         """Messages of a topic that consumers can see, from its first on."""
+        total, error = self._ends(topic)
+        if error:
+            raise BenchmarkFailed(f"Kafka: error {error} for the offsets of {topic}")
+        return total
+
+    def _ends(self, topic: str) -> tuple[int, int]:
+        """The sum of a topic's latest offsets, and an error of any partition or 0."""
         # ListOffsets, version 1, the latest of each partition.
         rows = b"".join(_I32.pack(number) + _I64.pack(-1) for number in range(PARTITIONS))
         body = _I32.pack(-1) + _I32.pack(1) + _string(topic) + _I32.pack(PARTITIONS) + rows
         answer = self._request(2, 1, body)
-        answer.i32(), answer.text()
-        total = 0
+        answer.i32()
+        answer.text()
+        total, errors = 0, 0
         for _ in range(answer.i32()):
             answer.i32()
-            if error := answer.i16():
-                raise BenchmarkFailed(f"Kafka: error {error} for the offsets of {topic}")
+            errors = answer.i16() or errors
             answer.skip(8)
             total += answer.i64()
-        return total
+        return total, errors
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
         # DeleteTopics, version 1.
         body = _I32.pack(1) + _string(topic) + _I32.pack(int(_REQUEST_S * 1000))
         answer = self._request(20, 1, body)
-        answer.i32(), answer.i32(), answer.text()
+        answer.i32()  # throttled, ms
+        answer.i32()
+        answer.text()
         if error := answer.i16():
             raise BenchmarkFailed(f"Kafka: error {error} when {topic} was deleted")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,8 @@ SETTINGS: Final = {
     "nats": f"nats-server {NATS_VERSION}, JetStream, file storage, one stream, one replica, "
     "acknowledged once written; in SYNC_FLUSH rows sync_interval=always",
 }
+#: Those that speak RocketMQ's protocol.
+ROCKETS: Final = tuple(name for name in SETTINGS if name not in {"kafka", "nats"})
 #: Those that are slow before they are warm.
 JVMS: Final = frozenset({f"rocketmq-{anchor.VERSION}", f"rocketmq-{anchor.LATEST}", "kafka"})
 _PAIR_S: Final = 60.0
@@ -69,8 +71,16 @@ def _pair(name: str, home: Path, remoting: Remoting) -> Target:
     return PairTarget(name, home, makers[name](home, "SYNC_MASTER"), remoting)
 
 
-def make(name: str, setup: Setup, home: Path, remoting: Remoting) -> Target:
+def make(
+    name: str,
+    setup: Setup,
+    home: Path,
+    remoting: Remoting,
+    more: Mapping[str, str] | None = None,
+) -> Target:
     """Return a target that does not run yet; its files come under ``home``, which is made.
+
+    ``more`` are further settings of a broker that speaks RocketMQ's protocol.
 
     Raises ToolMissing, CalledProcessError, BenchmarkFailed, AnchorFailed.
     """
@@ -80,7 +90,7 @@ def make(name: str, setup: Setup, home: Path, remoting: Remoting) -> Target:
         return KafkaTarget(name, home, KafkaNode(home, is_synced=setup == "SYNC_FLUSH"))
     if name == "nats":
         return NatsTarget(name, home, NatsNode(home, is_synced=setup == "SYNC_FLUSH"))
-    settings: dict[str, str] = {"flushDiskType": setup}
+    settings: dict[str, str] = {"flushDiskType": setup, **(more or {})}
     if name.startswith("cometmq"):
         server = OurServer(home, settings, is_plain=name == "cometmq-plain")
         return RocketTarget(name, home, server, remoting)

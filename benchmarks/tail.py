@@ -1,0 +1,236 @@
+"""The longest waits under half load, beside all that a broker does in the background at once.
+
+    .venv/bin/python -m benchmarks.tail [--peer NAME ...] [--seconds 20] [--rounds 1] [--warm 20]
+        [--brokers 50] [--topics 1000] [--flush ASYNC_FLUSH]
+
+Half of the rate that a broker reached at full load is sent by the clock, so a stall counts with
+every message that it held up. The calm round has only that. The busy one has flushes, log files of
+64 MiB that fill and are deleted, four consumers that replay from the first message on, and a
+cluster that registers itself again every ten seconds at the node's name server, once with changes.
+Prints Markdown: what the sender waited, and the longest turns that CometMQ's watchdog reported (it
+reports those over 20 ms). One JSON lands under build/bench.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.compare import FAILURES, machine, said, stamp, versions
+from benchmarks.figures import number_text
+from benchmarks.loading import BUILD, BenchmarkFailed, build_program
+from benchmarks.name_server import Client, registration
+from benchmarks.rounds import Bench, Load, RocketTarget
+from benchmarks.servers import OurServer
+from benchmarks.targets import JVMS, ROCKETS, make
+from cometmq.core.clock import SystemClock
+from cometmq.net.client import Remoting
+from cometmq.net.runtime import run
+from cometmq.net.tasks import Tasks
+
+#: Files that fill in seconds, and may go as soon as they are full.
+SETTINGS: Final = {
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 50_000),
+    "fileReservedTime": "0",
+    "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
+}
+REGISTER_S: Final = 10.0
+_STALL: Final = re.compile(r"loop stalled handler=(.+?) took_ms=(\d+)")
+_WORST: Final = 5
+
+
+class Stall(msgspec.Struct, frozen=True, order=True):
+    """A turn of the loop over 20 ms."""
+
+    took_ms: int
+    handler: str
+
+
+class Waits(msgspec.Struct):
+    """What the sender of one round saw, ms, and the broker's stalls meanwhile."""
+
+    sent_per_s: float
+    p50_ms: float
+    p99_ms: float
+    p999_ms: float
+    longest_ms: float
+    stalls: list[Stall]
+
+
+class Found(msgspec.Struct):
+    """Both kinds of rounds of one target."""
+
+    half_load_per_s: float
+    calm: list[Waits] = []
+    busy: list[Waits] = []
+
+
+def stalls(log: str) -> list[Stall]:
+    """Return the stalls of a broker's log, the longest first."""
+    found = [Stall(int(match[2]), match[1]) for match in _STALL.finditer(log)]
+    return sorted(found, reverse=True)
+
+
+@dataclass(slots=True)
+class Tail:
+    """The measurements of one running target."""
+
+    bench: Bench
+    target: RocketTarget
+    brokers: int
+    topics: int
+
+    async def measure(self, rounds: int, warm_s: float) -> Found:
+        """Return all rounds. Raises BenchmarkFailed."""
+        if self.target.name in JVMS and warm_s > 0:
+            await self.bench.load(self.target, Load("send", "warm", 8, 64, 128, warm_s))
+        full = await self.bench.load(self.target, Load("send", "full", 8, 64, 128, 2.0))
+        found = Found(full["messages_per_s"] / 2)
+        for number in range(rounds):
+            said(f"{self.target.name}, round {number + 1}")
+            found.calm.append(await self._paced(found.half_load_per_s, number))
+            async with self._busy(number):
+                found.busy.append(await self._paced(found.half_load_per_s, number))
+        return found
+
+    async def _paced(self, rate: float, number: int) -> Waits:
+        log = self._log()
+        before = log.stat().st_size if log is not None else 0
+        more = (f"rate={rate:.0f}",)
+        load = Load("send", f"paced-{number}", 8, 1, 128, self.bench.seconds, more=more)
+        found = await self.bench.load(self.target, load)
+        text = log.read_bytes()[before:].decode(errors="replace") if log is not None else ""
+        waits = (found[key] / 1000 for key in ("p50_us", "p99_us", "p999_us", "max_us"))
+        return Waits(found["messages_per_s"], *waits, stalls(text))
+
+    def _log(self) -> Path | None:
+        server = self.target.server
+        return server.log_path if isinstance(server, OurServer) else None
+
+    @contextlib.asynccontextmanager
+    async def _busy(self, number: int) -> AsyncIterator[None]:
+        """A replay of the paced messages, and registrations, for as long as the block."""
+        load = Load("pull", f"paced-{number}", 4, 1, 0, self.bench.seconds, messages=32)
+        replay = asyncio.create_task(self.bench.run(self.target, load))
+        registering = asyncio.create_task(self._register())
+        try:
+            yield
+        finally:
+            registering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await registering
+            await replay
+
+    async def _register(self) -> None:
+        host, _, port = self.target.namesrv.partition(":")
+        loop = asyncio.get_running_loop()
+        clients = [
+            (await loop.create_connection(Client, host, int(port)))[1] for _ in range(self.brokers)
+        ]
+        version = 0
+        try:
+            while True:
+                version += 1
+                requests = await asyncio.to_thread(self._registrations, 1 + version // 2)
+                await asyncio.gather(*map(Client.ask, clients, requests))
+                await asyncio.sleep(REGISTER_S)
+        finally:
+            for client in clients:
+                client.transport.close()
+
+    def _registrations(self, version: int) -> list[bytes]:
+        return [
+            registration(number, self.topics, version=version, compressed=False)
+            for number in range(self.brokers)
+        ]
+
+
+def table(found: dict[str, Found]) -> str:
+    """Return the rounds as Markdown, with the longest stalls below it."""
+    head = "| broker | round | sent/s | p50 ms | p99 ms | p99.9 ms | longest ms |"
+    lines = [head, "|---" * 7 + "|"]
+    notes = []
+    for name, each in found.items():
+        for kind, rounds in (("calm", each.calm), ("busy", each.busy)):
+            for waits in rounds:
+                figures = (waits.sent_per_s, waits.p50_ms, waits.p99_ms, waits.p999_ms)
+                cells = [number_text(value) for value in (*figures, waits.longest_ms)]
+                lines.append("| " + " | ".join([name, kind, *cells]) + " |")
+                notes += [
+                    f"- {name}, {kind}: a turn of {stall.took_ms} ms in {stall.handler}"
+                    for stall in waits.stalls[:_WORST]
+                ]
+    return "\n".join([*lines, "", *notes]) + "\n"
+
+
+async def measure(asked: argparse.Namespace, programs: Path) -> dict[str, Found]:
+    """Measure one target after the other."""
+    tasks = Tasks()
+    remoting = Remoting(clock=SystemClock(), tasks=tasks)
+    settings = SETTINGS | {"flushDiskType": asked.flush}
+    found = {}
+    names: Sequence[str] = asked.peer or ("cometmq", "rocketmq-4.9.7")
+    try:
+        for name in names:
+            with tempfile.TemporaryDirectory(prefix="stores-", dir=BUILD) as home:
+                target = None
+                try:
+                    target = await asyncio.to_thread(
+                        make, name, asked.flush, Path(home, name), remoting, settings
+                    )
+                    await asyncio.to_thread(target.start)
+                    bench = Bench(programs, asked.seconds, [target])
+                    assert isinstance(target, RocketTarget)
+                    tail = Tail(bench, target, asked.brokers, asked.topics)
+                    found[name] = await tail.measure(asked.rounds, asked.warm)
+                except FAILURES as error:
+                    print(f"- left out: {name}: {error}", flush=True)
+                finally:
+                    if target is not None:
+                        await asyncio.to_thread(target.remove)
+    finally:
+        await remoting.close()
+        await tasks.close()
+    return found
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--peer", action="append", choices=ROCKETS)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of load a round")
+    parser.add_argument("--warm", type=float, default=20.0, help="seconds of load on a JVM first")
+    parser.add_argument("--brokers", type=int, default=50, help="brokers that register")
+    parser.add_argument("--topics", type=int, default=1_000, help="topics of each of them")
+    parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
+    asked = parser.parse_args()
+    programs = BUILD / "programs"
+    programs.mkdir(parents=True, exist_ok=True)
+    try:
+        build_program("load", programs)
+    except BenchmarkFailed as error:
+        print(error, file=sys.stderr)
+        return 2
+    found = run(measure(asked, programs))
+    print(table(found))
+    fields = {"at": stamp(), "machine": machine(), "versions": versions(), "tail": found}
+    path = BUILD / f"tail-{stamp()}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(fields), indent=1) + b"\n")
+    said(str(path))
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
