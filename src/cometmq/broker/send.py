@@ -204,7 +204,8 @@ class SendHandler:
         return None
 
     def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Take the plain sends of a connection, many at a time.
+        """Take the plain sends of a connection, and what begins and ends its transactions, many at
+        a time.
 
         Gives where in ``data`` the first frame begins that was not taken, and how many from there
         on have to be served one by one.
@@ -229,6 +230,7 @@ class SendHandler:
             peer.host_bytes,
             self._cluster_property,
             self._config.max_message_size,
+            self._transactions.taking(),
         )
         if rows[2] > rows[1]:
             self._appender.add_rows(peer, rows)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, real_place
+from cometmq.broker.halfmessages import HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import TimerRules, wants_timer
 from cometmq.broker.turns import OutgoingRecord
@@ -32,6 +32,7 @@ from cometmq.net.router import Reply
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.route import PERM_READ, PERM_WRITE
+from cometmq.speedups import Half
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.durability import Appender
     from cometmq.broker.topics import TopicTable
-    from cometmq.broker.turns import WaitingTransaction
+    from cometmq.broker.turns import WaitingRows, WaitingTransaction
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import EndTransaction, SendMessage
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class Transactions:
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
         appender.end_transactions = self._ended
+        topics.on_change.append(self._forget_queues)
+        store.queues.on_gone.append(self._forget_queue)
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -98,6 +102,30 @@ class Transactions:
         """Create a topic for what waits when it is missing: one queue."""
         if self._topics.get(topic) is None:
             self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
+
+    def taking(self) -> HalfIndex | None:
+        """The open transactions, for the compiled core to take half messages and ends many at a
+        time (speedups/plain/transactions.py); None while each has to be served by itself."""
+        index, config = self.index, self._config
+        if config.reject_transaction_message or self._appender.on_append is not None:
+            return None
+        if index.half_queue is None:
+            index.half_queue = self._known_queue(HALF_TOPIC)
+        if index.op_queue is None:
+            index.op_queue = self._known_queue(OP_HALF_TOPIC)
+        index.immunity_ms = config.transaction_time_out
+        index.due_ms = self._clock.monotonic_ms() + index.immunity_ms
+        return index
+
+    def _known_queue(self, topic: str) -> ConsumeQueue | None:
+        return None if self._topics.get(topic) is None else self._store.find_queue(topic, 0)
+
+    def _forget_queues(self) -> None:
+        self.index.half_queue = self.index.op_queue = None
+
+    def _forget_queue(self, queue: ConsumeQueue) -> None:
+        if queue is self.index.half_queue or queue is self.index.op_queue:
+            self._forget_queues()
 
     def prepared(
         self,
@@ -243,29 +271,45 @@ class Transactions:
             raise
         self._appender.add_transaction((half_offset, half, op_offset, peer, request))
 
-    def _ended(self, waiting: list[WaitingTransaction], error: CometError | None) -> None:
-        """The turn that these transactions ended in is over."""
+    def _ended(
+        self,
+        waiting: list[WaitingTransaction],
+        rows: list[WaitingRows],
+        error: CometError | None,
+    ) -> None:
+        """The turn that these transactions ended in is over; those in ``rows`` are answered with
+        the others there."""
         # All of them first: an answer that cannot be written must not keep another one open.
-        index, trail = self.index, self.trail
-        for half_offset, half, op_offset, _, _ in waiting:
-            if error is None:
-                index.remove(half_offset)
-                trail.stored(op_offset, half_offset)
-            else:
+        runs = [batch.settle(at, stop, stored=error is None) for _, batch, at, stop in rows]
+        runs += [(op_offset, [half_offset]) for half_offset, _, op_offset, _, _ in waiting]
+        if error is not None:
+            for _, half, _, _, _ in waiting:
                 half.ending = False
-                log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+            for _, half_offsets in runs:
+                for half_offset in half_offsets:
+                    log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+        else:
+            for half_offset, _, _, _, _ in waiting:
+                self.index.remove(half_offset)
+            if waiting:
+                runs.sort()  # those in rows and those by themselves went by turns
+            for op_offset, half_offsets in runs:
+                self.trail.stored_run(op_offset, half_offsets)
         for half_offset, _, _, peer, request in waiting:
-            if peer is None or request is None:
-                continue
-            try:
-                if error is None:
-                    peer.router.acknowledge(peer, request)
-                else:
-                    peer.reply(request, Reply(error.code, remark=error.remark))
-            except Exception:
-                log.exception(
-                    "transaction not answered half_offset=%d peer=%s", half_offset, peer.address
-                )
+            if peer is not None and request is not None:
+                _answer(half_offset, peer, request, error)
+
+
+def _answer(
+    half_offset: int, peer: Peer, request: Request[EndTransaction], error: CometError | None
+) -> None:
+    try:
+        if error is None:
+            peer.router.acknowledge(peer, request)
+        else:
+            peer.reply(request, Reply(error.code, remark=error.remark))
+    except Exception:
+        log.exception("transaction not answered half_offset=%d peer=%s", half_offset, peer.address)
 
 
 def is_half(record: Record, half_offset: int) -> bool:

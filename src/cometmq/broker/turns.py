@@ -17,10 +17,9 @@ from cometmq.message.ids import encode_offset_id
 if TYPE_CHECKING:
     import asyncio
 
-    from cometmq.broker.halfmessages import Half
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
-    from cometmq.speedups import WriteBatch
+    from cometmq.speedups import Half, TransactionBatch
     from cometmq.store.engine import SentRows
 
 
@@ -79,8 +78,8 @@ WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | SentRows | Scattere
 #: A transaction whose end waits: half offset, half message, queue offset of the op message, and who
 #: asked for it, if anybody did.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]
-#: Ends transactions whose turn is over, or is told the error of that turn.
-Ender = Callable[[list[WaitingTransaction], CometError | None], None]
+#: Ends transactions whose turn is over, also those in rows, or is told the error of that turn.
+Ender = Callable[[list[WaitingTransaction], "list[WaitingRows]", CometError | None], None]
 #: Hears of records that the broker itself appended: topic, properties, queue id, physical offset,
 #: queue offset.
 Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
@@ -88,8 +87,9 @@ Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
 WaitingPut = tuple[Told, PutResult]
 
 
-#: Plain sends of one connection that wait for their answers: its peer, and their rows.
-WaitingRows = tuple["Peer", "WriteBatch", int, int]
+#: Plain sends and transactions of one connection that wait for their answers: its peer, and their
+#: rows.
+WaitingRows = tuple["Peer", "TransactionBatch", int, int]
 
 
 @dataclass(slots=True)
@@ -104,6 +104,7 @@ class Turn:
     puts: list[WaitingPut] = field(default_factory=list)
     transactions: list[WaitingTransaction] = field(default_factory=list)
     watchers: list[asyncio.Future[None]] = field(default_factory=list)
+    rows_with_ends: list[WaitingRows] = field(default_factory=list)
 
     @property
     def is_awaited(self) -> bool:
