@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from cometmq.broker.halfmessages import Half
 from cometmq.broker.turns import PutResult, Turn
 from cometmq.core.errors import StoreError
+from cometmq.speedups import Half
 from tests.broker.world import connect
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))

@@ -197,7 +197,7 @@ def test_messages_of_a_batch_have_no_answers_of_their_own(core: SimpleNamespace)
     assert world.append(framed(header_of()))[0] == 1
     append(world, batch.pack([(0, b"x", b"")] * 3), shared())
     assert world.append(framed(header_of()))[0] == 1
-    pieces: Any = (b'{"msgId":"', b",", b",", b",", b"}")
+    pieces: Any = (b'{"msgId":"', b",", b",", b",", b"}", b"")
     assert world.batch.answers(0, 5, pieces).count(b"msgId") == 2
     places = world.batch.places(1, 4)
     assert places == [row[2] for row in world.batch.rows_from(1)[:3]]

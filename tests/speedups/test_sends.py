@@ -24,7 +24,7 @@ BORN = bytes((10, 0, 0, 7, 0, 0, 1, 2))
 SUFFIX = b"CLUSTER\x01c"
 BODY_MAX_BYTES = 4_096
 FILE_BYTES = 1 << 20
-PIECES = (b'{"msgId":"A', b'","q":"', b'","o":"', b'","id":', b"}")
+PIECES = (b'{"msgId":"A', b'","q":"', b'","o":"', b'","id":', b"}", b'{"id":')
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
     "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes",

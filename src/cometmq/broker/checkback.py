@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.broker.config import BrokerConfig
-    from cometmq.broker.halfmessages import Half
     from cometmq.broker.members import Members
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.transactions import Transactions
     from cometmq.core.clock import Clock
     from cometmq.message.record import Record
     from cometmq.net.tasks import Tasks
+    from cometmq.speedups import Half
     from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
 

@@ -125,7 +125,10 @@ class Appender:
             self._due = True
             self._loop.call_soon(self._end_of_turn)
         batch, first, stop = rows
-        self._turn.rows.append((peer, batch, first, stop))
+        waiting = (peer, batch, first, stop)
+        self._turn.rows.append(waiting)
+        if batch.end_count:
+            self._turn.rows_with_ends.append(waiting)
         self._turn.row_count += stop - first
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
@@ -350,8 +353,8 @@ class Appender:
             if code != ResponseCode.SUCCESS:
                 result = msgspec.structs.replace(result, code=code)
             _tell(told, result)
-        if turn.transactions:
-            self.end_transactions(turn.transactions, None)
+        if turn.transactions or turn.rows_with_ends:
+            self.end_transactions(turn.transactions, turn.rows_with_ends, None)
         if turn.rows:
             self.answer_rows(turn.rows, code, remark)
         if turn.sends:
@@ -362,8 +365,8 @@ class Appender:
     def _fail(self, turn: Turn, error: CometError) -> None:
         for told, _ in turn.puts:
             _tell(told, error)
-        if turn.transactions:
-            self.end_transactions(turn.transactions, error)
+        if turn.transactions or turn.rows_with_ends:
+            self.end_transactions(turn.transactions, turn.rows_with_ends, error)
         if turn.rows:
             self.answer_rows(turn.rows, error.code, error.remark)
         if turn.sends:
@@ -392,8 +395,11 @@ def _nothing() -> None:
     """Nobody wants to hear of it."""
 
 
-def _unended(transactions: list[WaitingTransaction], error: CometError | None) -> None:
-    raise AssertionError(f"{len(transactions)} transactions have nobody to end them: {error}")
+def _unended(
+    transactions: list[WaitingTransaction], rows: list[WaitingRows], error: CometError | None
+) -> None:
+    count = len(transactions) + len(rows)
+    raise AssertionError(f"{count} transactions have nobody to end them: {error}")
 
 
 def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:

@@ -8,66 +8,52 @@ time comes as an argument, monotonic, in ms.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC
+from cometmq.speedups import OpenTransactions
 
-#: Half messages that wait for a timer; most of them end before a round of checks gives them one.
-_MAX_FRESH: Final = 1 << 16
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cometmq.speedups import Half
+
 #: Op messages that are remembered; those beyond are read from their queue again when it is time.
 MAX_TRAIL: Final = 1 << 18
 _SPARE_TIMERS: Final = 1_024
 
 
-class Half(msgspec.Struct, gc=False):
-    """One open transaction. ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic.
-
-    ``ending`` while its end is being stored.
-    """
-
-    physical_offset: int
-    group: str
-    stored_ms: int
-    immunity_ms: int
-    checks: int = 0
-    due_ms: int = 0
-    ending: bool = False
-
-
-class HalfIndex:
+class HalfIndex(OpenTransactions):
     """All open transactions by half offset. Offsets are added in ascending order. ``checks`` counts
     those that were made since the start; ``get`` gives the one of a half offset, if it is open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.checks = 0
-        self._halves: dict[int, Half] = {}
-        self.get = self._halves.get
+        self.get = self.halves.get
+        #: Those below ``planned_end`` that have a time without a timer.
         self._fresh: dict[int, None] = {}
         self._timers: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
-        return len(self._halves)
+        return len(self.halves)
 
     def add(self, half_offset: int, half: Half, due_ms: int) -> None:
         """A half message was stored; it may be checked from ``due_ms`` on."""
         half.due_ms = due_ms
-        self._halves[half_offset] = half
-        self._fresh[half_offset] = None
-        if len(self._fresh) > _MAX_FRESH:
-            self._plan()
+        self.halves[half_offset] = half
+        if half_offset < self.planned_end:
+            self._fresh[half_offset] = None
 
     def remove(self, half_offset: int) -> None:
         """A transaction has ended."""
-        self._halves.pop(half_offset, None)
+        self.halves.pop(half_offset, None)
 
     def low(self, end: int) -> int:
         """The first half offset that is open; ``end``, where the half topic ends, when none is."""
-        return min(next(iter(self._halves), end), end)
+        return min(next(iter(self.halves), end), end)
 
     def due(self, now_ms: int, limit: int) -> list[tuple[int, Half]]:
         """At most ``limit`` open transactions whose check is due; each is to be put off."""
@@ -76,7 +62,7 @@ class HalfIndex:
         timers = self._timers
         while timers and timers[0][0] <= now_ms and len(found) < limit:
             due_ms, half_offset = heappop(timers)
-            half = self._halves.get(half_offset)
+            half = self.halves.get(half_offset)
             if half is not None and half.due_ms == due_ms:
                 found.append((half_offset, half))
         return found
@@ -88,16 +74,23 @@ class HalfIndex:
 
     def oldest_ms(self) -> int:
         """When the oldest open half message was stored (wall clock); 0 when there is none."""
-        return next(iter(self._halves.values())).stored_ms if self._halves else 0
+        return next(iter(self.halves.values())).stored_ms if self.halves else 0
 
     def below(self, end: int) -> list[tuple[int, Half]]:
         """The open transactions with half offsets under ``end``."""
-        return [(at, half) for at, half in self._halves.items() if at < end]
+        return [(at, half) for at, half in self.halves.items() if at < end]
 
     def _plan(self) -> None:
-        """Give timers to those that got a time since this was done last, and are open still."""
+        """Give timers to those that came or got a time since this was done last, and are open
+        still. Most transactions end before that, and never have one."""
         fresh, self._fresh = self._fresh, {}
-        halves, timers = self._halves, self._timers
+        halves, timers = self.halves, self._timers
+        for half_offset in reversed(halves):
+            if half_offset < self.planned_end:
+                break
+            fresh[half_offset] = None
+        if halves:
+            self.planned_end = max(next(reversed(halves)) + 1, self.planned_end)
         for half_offset in fresh:
             half = halves.get(half_offset)
             if half is not None:
@@ -136,6 +129,17 @@ class OpTrail:
         while self.applied in self._early:
             self._early.discard(self.applied)
             self.applied += 1
+
+    def stored_run(self, op_offset: int, half_offsets: list[int]) -> None:
+        """:meth:`stored` for op messages that follow each other."""
+        count = len(half_offsets)
+        is_next = op_offset == self.applied and not self._early
+        if is_next and op_offset == self.known_end and len(self._halves) + count <= MAX_TRAIL:
+            self._halves.extend(half_offsets)
+            self.applied += count
+            return
+        for number, half_offset in enumerate(half_offsets):
+            self.stored(op_offset + number, half_offset)
 
     def remember(self, op_offset: int, half_offsets: Iterable[int]) -> None:
         """What an op message names; left out unless it follows the last one and there is room."""

@@ -141,7 +141,12 @@ class SendHandler:
     def takers(self) -> dict[int, TakeFrames[Peer]]:
         """What takes frames before they are requests, by request code."""
         return dict.fromkeys(
-            (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2), self.take_sends
+            (
+                RequestCode.SEND_MESSAGE,
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.END_TRANSACTION,
+            ),
+            self.take_sends,
         )
 
     def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
@@ -209,12 +214,13 @@ class SendHandler:
         return None
 
     def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
-        """Take the plain sends of a connection, many at a time.
+        """Take the plain sends of a connection, and what begins and ends its transactions, many at
+        a time.
 
         Gives where in ``data`` the first frame begins that was not taken, and how many from there
         on have to be served one by one.
         """
-        store = self._store
+        store, config = self._store, self._config
         if (
             store.refusal is not None
             or peer.congested
@@ -222,18 +228,24 @@ class SendHandler:
             or self._hooks_added
             or len(peer.host_bytes) != 8
             or len(store.store_host) != 8
-            or self._config.start_accept_send_request_time_stamp
+            or config.start_accept_send_request_time_stamp
             or (self._appender.waiting_sends and not self._has_room(peer))
             or peer.memory.budget.is_exhausted
         ):
             return at, MANY
+        index = None
+        if not config.reject_transaction_message and self._appender.on_append is None:
+            index = self._transactions.index
+            index.immunity_ms = config.transaction_time_out
+            index.due_ms = peer.last_read_ms + index.immunity_ms
         rows, at, odd = store.append_sends(
             data,
             at,
             self._destinations.plain,
             peer.host_bytes,
             self._cluster_property,
-            self._config.max_message_size,
+            config.max_message_size,
+            index,
         )
         if rows[2] > rows[1]:
             self._appender.add_rows(peer, rows)

@@ -15,6 +15,7 @@ from msgspec.json import encode
 from cometmq.broker.turns import Scattered
 from cometmq.net.router import Reply
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.connection import DONE_HEAD, encode_done
 from cometmq.protocol.frame import JSON, Request, lengths
 from cometmq.protocol.headers import NoFields, SendMessageResponse
 
@@ -51,7 +52,7 @@ class SendAnswers:
         self._id_prefix = store_host.hex().upper().encode()
         head, *rest = _answer_pieces(config.region_id, config.trace_on)
         self._head = head
-        self._pieces = (head + self._id_prefix, *rest)
+        self._pieces = (head + self._id_prefix, *rest, DONE_HEAD)
         self.recall_handles: dict[int, str] = {}
         self.unannounced: set[str] = set()
 
@@ -73,7 +74,7 @@ class SendAnswers:
     def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         pieces: dict[Peer, list[bytes]] = {}
         head = self._head
-        _, between, before_offset, before_opaque, tail = self._pieces
+        _, between, before_offset, before_opaque, tail, _ = self._pieces
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
         for peer, request, queue_id, queue_offset, physical in sends:
@@ -110,7 +111,7 @@ class SendAnswers:
             peer.flush(answers)
 
     def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
-        """:meth:`answer` for plain sends."""
+        """:meth:`answer` for plain sends and transactions."""
         if code or remark is not None:
             for peer, batch, first, stop in rows:
                 self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
@@ -124,14 +125,18 @@ class SendAnswers:
     def _answer_rows_slowly(
         self,
         peer: Peer,
-        rows: list[tuple[int, bool, int, int, int]],
+        rows: list[tuple[int, bool, int, int, int, bool]],
         code: int,
         remark: str | None,
     ) -> None:
-        for opaque, oneway, queue_id, queue_offset, physical in rows:
+        for opaque, oneway, queue_id, queue_offset, physical, is_end in rows:
             if oneway:
                 continue
             header = None
+            if is_end and code in _STORED:
+                # It is over; how safe that is it does not say.
+                peer.write(encode_done(opaque))
+                continue
             if code in _STORED:
                 header = SendMessageResponse(
                     msg_id=self._ids([physical]),

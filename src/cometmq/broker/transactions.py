@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cometmq.broker.halfmessages import Half, HalfIndex, OpTrail, immunity_ms, real_place
+from cometmq.broker.halfmessages import HalfIndex, OpTrail, immunity_ms, real_place
 from cometmq.broker.lookup import find_record
 from cometmq.broker.timers.rules import TimerRules, wants_timer
 from cometmq.broker.turns import OutgoingRecord
@@ -32,6 +32,7 @@ from cometmq.net.router import Reply
 from cometmq.protocol.bodies import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.route import PERM_READ, PERM_WRITE
+from cometmq.speedups import Half
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.broker.durability import Appender
     from cometmq.broker.topics import TopicTable
-    from cometmq.broker.turns import WaitingTransaction
+    from cometmq.broker.turns import WaitingRows, WaitingTransaction
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import EndTransaction, SendMessage
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
 
 log = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class Transactions:
         self.index = HalfIndex()
         self.trail = OpTrail(0, 0)
         appender.end_transactions = self._ended
+        topics.on_change.append(self._forget_lost_topics)
+        store.queues.on_gone.append(self._forget_queue)
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -99,6 +103,19 @@ class Transactions:
         if self._topics.get(topic) is None:
             self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
 
+    def _forget_lost_topics(self) -> None:
+        # The next half message, or end, is served by itself and makes the topic again.
+        if HALF_TOPIC not in self._topics:
+            self.index.half_queue = None
+        if OP_HALF_TOPIC not in self._topics:
+            self.index.op_queue = None
+
+    def _forget_queue(self, queue: ConsumeQueue) -> None:
+        if queue is self.index.half_queue:
+            self.index.half_queue = None
+        if queue is self.index.op_queue:
+            self.index.op_queue = None
+
     def prepared(
         self,
         half_offset: int,
@@ -106,12 +123,14 @@ class Transactions:
         properties: Mapping[str, str],
         copy: OutgoingRecord | None = None,
     ) -> None:
-        """A half message was appended in this turn; ``copy`` is what :func:`committed_send` made
-        of it."""
+        """A half message was appended in this turn, and the next ones may be taken together;
+        ``copy`` is what :func:`committed_send` made of it."""
         immunity = immunity_ms(properties, self._config.transaction_time_out)
         group = properties.get(props.PRODUCER_GROUP, "")
         half = Half(physical_offset, group, self._store.last_ms, immunity)
         self.index.add(half_offset, half, self._clock.monotonic_ms() + immunity)
+        if self.index.half_queue is None:
+            self.index.half_queue = self._store.queue(HALF_TOPIC, 0)
         if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
             lately = self._lately
             if len(lately) >= MAX_REMEMBERED:
@@ -231,7 +250,7 @@ class Transactions:
         try:
             self.ensure_topic(OP_HALF_TOPIC)
             # Before the copy: without its op message that would be delivered again.
-            ops = store.queue(OP_HALF_TOPIC, 0)
+            ops = self.index.op_queue = store.queue(OP_HALF_TOPIC, 0)
             if copy is not None:
                 self._appender.store(copy)
             _, op_offset = store.append(
@@ -243,29 +262,45 @@ class Transactions:
             raise
         self._appender.add_transaction((half_offset, half, op_offset, peer, request))
 
-    def _ended(self, waiting: list[WaitingTransaction], error: CometError | None) -> None:
-        """The turn that these transactions ended in is over."""
+    def _ended(
+        self,
+        waiting: list[WaitingTransaction],
+        rows: list[WaitingRows],
+        error: CometError | None,
+    ) -> None:
+        """The turn that these transactions ended in is over; those in ``rows`` are answered with
+        the others there."""
         # All of them first: an answer that cannot be written must not keep another one open.
-        index, trail = self.index, self.trail
-        for half_offset, half, op_offset, _, _ in waiting:
-            if error is None:
-                index.remove(half_offset)
-                trail.stored(op_offset, half_offset)
-            else:
+        runs = [batch.settle(at, stop, stored=error is None) for _, batch, at, stop in rows]
+        runs += [(op_offset, [half_offset]) for half_offset, _, op_offset, _, _ in waiting]
+        if error is not None:
+            for _, half, _, _, _ in waiting:
                 half.ending = False
-                log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+            for _, half_offsets in runs:
+                for half_offset in half_offsets:
+                    log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+        else:
+            for half_offset, _, _, _, _ in waiting:
+                self.index.remove(half_offset)
+            if waiting:
+                runs.sort()  # those in rows and those by themselves went by turns
+            for op_offset, half_offsets in runs:
+                self.trail.stored_run(op_offset, half_offsets)
         for half_offset, _, _, peer, request in waiting:
-            if peer is None or request is None:
-                continue
-            try:
-                if error is None:
-                    peer.router.acknowledge(peer, request)
-                else:
-                    peer.reply(request, Reply(error.code, remark=error.remark))
-            except Exception:
-                log.exception(
-                    "transaction not answered half_offset=%d peer=%s", half_offset, peer.address
-                )
+            if peer is not None and request is not None:
+                _answer(half_offset, peer, request, error)
+
+
+def _answer(
+    half_offset: int, peer: Peer, request: Request[EndTransaction], error: CometError | None
+) -> None:
+    try:
+        if error is None:
+            peer.router.acknowledge(peer, request)
+        else:
+            peer.reply(request, Reply(error.code, remark=error.remark))
+    except Exception:
+        log.exception("transaction not answered half_offset=%d peer=%s", half_offset, peer.address)
 
 
 def is_half(record: Record, half_offset: int) -> bool:

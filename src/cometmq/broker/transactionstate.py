@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.broker.halfmessages import (
-    Half,
     OpTrail,
     checks_so_far,
     half_offsets_of,
@@ -35,6 +34,7 @@ from cometmq.broker.tables import TableFile
 from cometmq.core.errors import StoreError
 from cometmq.message import properties as props
 from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC
+from cometmq.speedups import Half
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

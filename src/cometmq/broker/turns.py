@@ -15,10 +15,9 @@ from cometmq.core.errors import CometError
 from cometmq.message.ids import encode_offset_id
 
 if TYPE_CHECKING:
-    from cometmq.broker.halfmessages import Half
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
-    from cometmq.speedups import WriteBatch
+    from cometmq.speedups import Half, TransactionBatch
     from cometmq.store.engine import SentRows
 
 
@@ -77,8 +76,8 @@ WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | SentRows | Scattere
 #: A transaction whose end waits: half offset, half message, queue offset of the op message, and who
 #: asked for it, if anybody did.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]
-#: Ends transactions whose turn is over, or is told the error of that turn.
-Ender = Callable[[list[WaitingTransaction], CometError | None], None]
+#: Ends transactions whose turn is over, also those in rows, or is told the error of that turn.
+Ender = Callable[[list[WaitingTransaction], "list[WaitingRows]", CometError | None], None]
 #: Hears of records that the broker itself appended: topic, properties, queue id, physical offset,
 #: queue offset.
 Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
@@ -86,8 +85,9 @@ Hearer = Callable[[str, Mapping[str, str], int, int, int], None]
 WaitingPut = tuple[Told, PutResult]
 
 
-#: Plain sends of one connection that wait for their answers: its peer, and their rows.
-WaitingRows = tuple["Peer", "WriteBatch", int, int]
+#: Plain sends and transactions of one connection that wait for their answers: its peer, and their
+#: rows.
+WaitingRows = tuple["Peer", "TransactionBatch", int, int]
 
 
 class Turn(msgspec.Struct, eq=False):
@@ -101,6 +101,7 @@ class Turn(msgspec.Struct, eq=False):
     puts: list[WaitingPut] = msgspec.field(default_factory=list)
     transactions: list[WaitingTransaction] = msgspec.field(default_factory=list)
     watchers: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
+    rows_with_ends: list[WaitingRows] = msgspec.field(default_factory=list)
 
     @property
     def is_awaited(self) -> bool:

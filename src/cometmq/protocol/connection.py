@@ -46,9 +46,9 @@ _TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 #: The commonest header of all: done, and nothing to tell.
+DONE_HEAD: Final = b'{"code":0,"extFields":{},"flag":1,"language":"PYTHON","opaque":'
 _DONE: Final = (
-    b'{"code":0,"extFields":{},"flag":1,"language":"PYTHON","opaque":%d,'
-    b'"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
+    DONE_HEAD + b'%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
 )
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 

@@ -15,13 +15,17 @@ from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
+from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 
 __all__ = [
     "CORE",
     "DESCRIPTION",
     "NAMES",
     "WHY_PLAIN",
+    "Half",
+    "OpenTransactions",
     "QueueState",
+    "TransactionBatch",
     "WriteBatch",
     "answer_frame",
     "index_hashes",
@@ -38,6 +42,7 @@ NAMES = {
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
+    "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
 }
 
 

@@ -28,7 +28,7 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.speedups import WriteBatch
+from cometmq.speedups import TransactionBatch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
@@ -55,13 +55,14 @@ from cometmq.store.reader import (
     load,
     read,
 )
-from cometmq.store.resident import bytes_at_once
+from cometmq.store.resident import bytes_at_once, recent_from
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
+    from cometmq.speedups import OpenTransactions
     from cometmq.store.batching import Shared
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
@@ -81,9 +82,9 @@ BYTES_AT_ONCE = 1 << 18
 #: Records of one batch. A body of 4 MiB may have 190 000 messages, and properties come to each.
 BATCH_BYTES_MAX = 64 << 20
 
-#: Plain sends of one connection, or the messages of a batch: their write batch, the first row and
-#: the one behind the last.
-SentRows: TypeAlias = tuple[WriteBatch, int, int]
+#: Plain sends and transactions of one connection, or the messages of a batch: their write batch,
+#: the first row and the one behind the last.
+SentRows: TypeAlias = tuple[TransactionBatch, int, int]
 
 
 class MessageStore:
@@ -307,15 +308,15 @@ class MessageStore:
             self.uncommitted.append(batch)
         return offset, (batch, first, batch.count)
 
-    def _open_batch(self) -> tuple[WriteBatch, bool]:
+    def _open_batch(self) -> tuple[TransactionBatch, bool]:
         """The write batch that the next rows join, and whether it is a new one, which is to be
         added to the turn once it has rows."""
         segments = self.uncommitted
         if not segments:
             self._stamp()
-        elif isinstance(last := segments[-1], WriteBatch):
+        elif isinstance(last := segments[-1], TransactionBatch):
             return last, False
-        return WriteBatch(self.store_host, self.log.segments.file_bytes), True
+        return TransactionBatch(self.store_host, self.log.segments.file_bytes), True
 
     def append_sends(
         self,
@@ -325,8 +326,10 @@ class MessageStore:
         born_host: bytes,
         suffix: bytes,
         body_max_bytes: int,
+        transactions: OpenTransactions | None = None,
     ) -> tuple[SentRows, int, int]:
-        """Take the plain sends of a connection, from ``data[at]`` on, into the turn's buffer.
+        """Take the plain sends of a connection, from ``data[at]`` on, into the turn's buffer, and
+        what begins and ends ``transactions``.
 
         ``known`` has the queues that may be sent to, ``suffix`` the property that every message
         gets. Gives what was taken, where the first frame begins that was not, and how many frames
@@ -336,12 +339,13 @@ class MessageStore:
         log = self.log
         batch, is_new = self._open_batch()
         first, rows, bytes_left = batch.count, ROWS_AT_ONCE, BYTES_AT_ONCE
+        recent = self._recent() if transactions is not None and transactions.halves else None
         state = -1
         try:
             while state < 0:
-                taken, at, state, packed = batch.append(
+                taken, at, state, packed = batch.append_all(
                     data, at, known, born_host, suffix, body_max_bytes, log.position, log.limit,
-                    self._now_ms, rows, bytes_left,
+                    self._now_ms, rows, bytes_left, transactions, recent,
                 )  # fmt: skip
                 if taken:
                     log.parts.append(packed)
@@ -353,6 +357,15 @@ class MessageStore:
             if is_new and batch.count:
                 self.uncommitted.append(batch)
         return (batch, first, batch.count), at, state
+
+    def _recent(self) -> tuple[memoryview, int, int, int] | None:
+        """What this run wrote last and dispatched, in one file: its bytes, the physical offset of
+        the first, and from where up to where they are records that are in memory for certain."""
+        end = self.dispatcher.position
+        file = self.log.segments.find(end - 1)
+        if file is None:
+            return None
+        return file.view, file.base, max(file.base, recent_from(self.log)), end
 
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""

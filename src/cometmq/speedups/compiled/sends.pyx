@@ -2,7 +2,7 @@
 """Plain single sends and batches, from bytes of clients to records, queue entries and answers.
 
 Compiled; plain/sends.py is the definition. Bytes of strangers are read here by few functions alone:
-`_parse_header`, `_scan_properties`, `_batch_entry` and `_scan_values`; each reads within the two
+`_parse_header`, `_scan_properties`, `_batch_entry` and `scan_values`; each reads within the two
 pointers that it was given.
 """
 
@@ -149,12 +149,7 @@ make_crc_tables()
 look_at_processor()
 make_kinds()
 
-ctypedef const unsigned char *Bytes
-
 cdef enum:
-    RECORD_FIXED_BYTES = 91
-    BLANK_BYTES = 8
-    HEAD_BYTES = 88
     #: Of the record of a batch, before what all records of the batch have in common.
     FRONT_BYTES = 36
     ENTRY_BYTES = 20
@@ -162,36 +157,21 @@ cdef enum:
     #: Of a message in the body of a batch: before its body, and with the length of its properties.
     BATCH_HEAD_BYTES = 20
     BATCH_FIXED_BYTES = 22
-    MAGIC_V1 = 0xDAA320A7
-    PROPERTIES_MAX_BYTES = 32767
     #: Longer header texts are no plain ones.
     TEXT_MAX_BYTES = 65536
     KEYS_MAX = 64
     ODD_MAX = 32
     SEND_V1 = 10
     SEND_V2 = 310
+    END_TRANSACTION = 37
+    COMMIT = 8
+    ROLLBACK = 12
 
 # What a string of the header is: plain ASCII; anything but an escape; with escapes.
 cdef enum:
     ASCII = 0
     WIDE = 1
     ESCAPED = 2
-
-# The numbers of the fields, in the order of both tables of names.
-cdef enum:
-    TOPIC = 1
-    QUEUE_ID = 4
-    SYS_FLAG = 5
-    BORN_MS = 6
-    FLAG = 7
-    PROPERTIES = 8
-    RECONSUME_TIMES = 9
-    UNIT_MODE = 10
-    BATCH = 12
-    FIELDS = 14
-    REQUIRED = 0xFF
-
-
 
 cdef const char *LONG_NAMES[14]
 LONG_NAMES[:] = [
@@ -201,60 +181,16 @@ LONG_NAMES[:] = [
 ]
 cdef int LONG_BYTES[14]
 LONG_BYTES[:] = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5, 5]
-
-
-cdef struct Span:
-    Bytes at
-    Py_ssize_t size
-    int kind
-
-
-cdef struct Send:
-    long long code
-    long long frame_flag
-    long long opaque
-    Span topic
-    Span text
-    long long numbers[14]
-    Bytes body
-    Py_ssize_t body_bytes
-    # Of the properties:
-    Py_ssize_t kept_bytes
-    Span unique
-    Span keys
-    Span tag
-
-
-cdef struct Row:
-    long long place
-    long long queue_offset
-    long long tag_code
-    long long store_ms
-    unsigned int size
-    int queue_id
-    unsigned int opaque
-    unsigned int first_hash
-    unsigned int hash_count
-    bint oneway
-    # Borrowed from the list of queues; none where the queue went away.
-    void *queue
+cdef const char *END_NAMES[4]
+END_NAMES[:] = [b"producerGroup", b"tranStateTableOffset", b"commitLogOffset", b"commitOrRollback"]
+cdef int END_BYTES[4]
+END_BYTES[:] = [13, 20, 15, 16]
 
 
 cdef class QueueState:
     """What every send touches of a consume queue; see plain/sends.py."""
 
-    cdef public long long next_offset
-    cdef public long long max_offset
-    cdef public long long queue_id
-    cdef public long long delay_ms
-    cdef public long long number
-    cdef public bytearray tail
-    cdef public bytes topic_tail
-    cdef public unsigned int topic_hash
-    cdef public bint is_dirty
-    cdef public bint is_prompt
-    cdef long long grown_count
-    cdef long long grown_bytes
+    pass
 
 
 # ---------------------------------------------------------------------------------- bytes of clients
@@ -362,8 +298,7 @@ cdef int _fields(Bytes *cursor, Bytes end, Send *send) noexcept nogil:
                 if value.size != 5 or memcmp(value.at, b"false", 5) != 0:
                     return 0
             elif number == UNIT_MODE:
-                if not (value.size == 5 and memcmp(value.at, b"false", 5) == 0
-                        or value.size == 4 and memcmp(value.at, b"true", 4) == 0):
+                if not _is_truth(&value):
                     return 0
             elif 3 <= number <= 7 or number == RECONSUME_TIMES or number == 11:
                 limit = 0x7FFFFFFFFFFFFFFF if number == BORN_MS else 0x7FFFFFFF
@@ -387,12 +322,67 @@ cdef int _fields(Bytes *cursor, Bytes end, Send *send) noexcept nogil:
     return 1
 
 
+cdef int _end_fields(Bytes *cursor, Bytes end, Send *send) noexcept nogil:
+    """The fields of the end of a transaction, with the cursor behind the brace; 0 when they are not
+    plain."""
+    cdef Bytes p = cursor[0]
+    cdef Bytes at
+    cdef Span name, value
+    cdef int number, seen = 0
+    cdef long long limit
+    while True:
+        if not _string(&p, end, &name) or name.kind != ASCII or p >= end or p[0] != c':':
+            return 0
+        p += 1
+        if not _string(&p, end, &value) or value.kind != ASCII:
+            return 0
+        for number in range(END_FIELDS):
+            if _is(&name, END_NAMES[number], END_BYTES[number]):
+                break
+        else:
+            number = END_FIELDS
+            if _is(&name, b"msgId", 5) and not value.size:
+                return 0
+            if _is(&name, b"msgId", 5):
+                number = END_FIELDS + 1
+            elif _is(&name, b"fromTransactionCheck", 20) and not _is_truth(&value):
+                return 0
+        if number != END_FIELDS:
+            if seen & (1 << number):
+                return 0
+            seen |= 1 << number
+        if number == END_GROUP:
+            send.group = value
+        elif number < END_FIELDS:
+            limit = 0x7FFFFFFF if number == END_KIND else 0x7FFFFFFFFFFFFFFF
+            at = value.at
+            if not _digits(&at, value.at + value.size, limit, &send.numbers[number]):
+                return 0
+            if at != value.at + value.size:
+                return 0
+        if p >= end:
+            return 0
+        p += 1
+        if (p - 1)[0] == c'}':
+            break
+        if (p - 1)[0] != c',':
+            return 0
+    if seen != END_REQUIRED | 1 << END_FIELDS + 1 or not send.group.size:
+        return 0
+    cursor[0] = p
+    return send.numbers[END_KIND] == COMMIT or send.numbers[END_KIND] == ROLLBACK
+
+
+cdef inline bint _is_truth(Span *value) noexcept nogil:
+    return _is(value, b"false", 5) or _is(value, b"true", 4)
+
+
 cdef inline bint _is(Span *name, const char *text, Py_ssize_t size) noexcept nogil:
     return name.size == size and memcmp(name.at, text, size) == 0
 
 
 cdef int _parse_header(Bytes p, Bytes end, Send *send) noexcept nogil:
-    """The header of a plain send; 0 when it is none."""
+    """The header of a send or of the end of a transaction; 0 when it is not plain."""
     cdef Span name, text
     cdef long long number = 0
     cdef int seen = 0, bit
@@ -413,14 +403,17 @@ cdef int _parse_header(Bytes p, Bytes end, Send *send) noexcept nogil:
             bit = 1
             if not _digits(&p, end, 0x7FFFFFFF, &send.code):
                 return 0
-            if send.code != SEND_V1 and send.code != SEND_V2:
+            if send.code != SEND_V1 and send.code != SEND_V2 and send.code != END_TRANSACTION:
                 return 0
         elif _is(&name, b"extFields", 9):
             bit = 2
             if send.code < 0 or p >= end or p[0] != c'{':
                 return 0
             p += 1
-            if not _fields(&p, end, send):
+            if send.code == END_TRANSACTION:
+                if not _end_fields(&p, end, send):
+                    return 0
+            elif not _fields(&p, end, send):
                 return 0
         elif _is(&name, b"flag", 4):
             bit = 4
@@ -626,7 +619,7 @@ cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept n
     return value
 
 
-cdef bint _mentions_timer(Bytes p, Bytes end) noexcept nogil:
+cdef bint mentions_timer(Bytes p, Bytes end) noexcept nogil:
     """Whether TIMER_DE stands anywhere in a text."""
     while end - p >= 8:
         p = <Bytes>memchr(p, c'T', end - p - 7)
@@ -647,12 +640,13 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
     cdef unsigned char *out = text
     cdef Span name, value
     cdef bint waits = False
-    send.unique.size = send.keys.size = send.tag.size = 0
+    send.unique.size = send.keys.size = send.tag.size = send.group.size = 0
+    send.is_prepared = send.is_bound = False
     if p < end and (end - 1)[0] == 2:
         end -= 1
     if size and p == end:
         return 0
-    if _mentions_timer(p, end):
+    if mentions_timer(p, end):
         return 0
     while p < end:
         stop = <Bytes>memchr(p, 2, end - p)
@@ -691,10 +685,21 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
                 send.keys = value
             elif name.size == 5 and memcmp(out, b"DELAY", 5) == 0:
                 return 0
+            elif name.size == 6 and memcmp(out, b"PGROUP", 6) == 0:
+                send.is_bound |= send.group.size > 0
+                send.group = value
+            elif name.size == 10 and memcmp(out, b"REAL_TOPIC", 10) == 0:
+                send.is_bound = True
+            elif name.size == 30 and memcmp(out, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30) == 0:
+                send.is_bound = True
             elif name.size == 8:
                 if memcmp(out, b"TRAN_MSG", 8) == 0:
-                    return 0
-                if memcmp(out, b"UNIQ_KEY", 8) == 0:
+                    if send.is_prepared or not _is(&value, b"true", 4):
+                        return 0
+                    send.is_prepared = True
+                elif memcmp(out, b"REAL_QID", 8) == 0:
+                    send.is_bound = True
+                elif memcmp(out, b"UNIQ_KEY", 8) == 0:
                     if send.unique.size:
                         return 0
                     send.unique = value
@@ -713,49 +718,35 @@ cdef inline void _move(unsigned char *out, Bytes p, Py_ssize_t size) noexcept no
 cdef int _read(
     Bytes header, Bytes stop, Send *send, unsigned char *scratch, Py_ssize_t suffix_bytes
 ) noexcept nogil:
-    """A plain send but for its topic; its properties are in `scratch`. 0 when it is none."""
+    """What a frame is, but for its topic; the properties of a send are in `scratch`."""
     cdef Py_ssize_t text_bytes
+    cdef long long flags
     if not _parse_header(header, stop, send):
-        return 0
-    if send.numbers[SYS_FLAG] & 0x3C or not send.topic.size or send.text.size > TEXT_MAX_BYTES:
-        return 0
+        return ODD
+    if send.code == END_TRANSACTION:
+        return ENDING
+    flags = send.numbers[SYS_FLAG]
+    if flags & 0x38 or not send.topic.size or send.text.size > TEXT_MAX_BYTES:
+        return ODD
     if send.text.kind == ESCAPED:
         text_bytes = _unescape(&send.text, scratch)
         if text_bytes < 0:
-            return 0
+            return ODD
     else:
         text_bytes = send.text.size
         if text_bytes:
             memcpy(scratch, send.text.at, text_bytes)
     if send.text.kind != ASCII and not _is_utf8(scratch, scratch + text_bytes):
-        return 0
+        return ODD
     if not _scan_properties(scratch, text_bytes, send):
-        return 0
+        return ODD
     if send.kept_bytes + suffix_bytes + (send.kept_bytes > 0) > PROPERTIES_MAX_BYTES:
-        return 0
-    return _count_keys(send) <= KEYS_MAX
-
-
-cdef int _odd_frames(
-    Bytes p, Bytes end, unsigned char *scratch, Py_ssize_t suffix_bytes
-) noexcept nogil:
-    """How many of the next frames are surely no plain sends; the first counts as one."""
-    cdef int count = 0
-    cdef unsigned long long total, header_bytes
-    cdef unsigned int word
-    cdef Send send
-    while count < ODD_MAX and end - p >= 8:
-        total = be32(p)
-        word = be32(p + 4)
-        header_bytes = word & 0xFFFFFF
-        if total < 4 + header_bytes or <unsigned long long>(end - p) < total + 4:
-            break
-        if count and word >> 24 == 0:
-            if _read(p + 8, p + 8 + header_bytes, &send, scratch, suffix_bytes):
-                break
-        count += 1
-        p += total + 4
-    return count if count else 1
+        return ODD
+    if count_keys(send) > KEYS_MAX:
+        return ODD
+    if send.is_prepared:
+        return ODD if send.is_bound else PREPARED
+    return ODD if flags & 4 else PLAIN
 
 
 cdef struct Message:
@@ -794,7 +785,7 @@ cdef object _batch_problem(int what, Bytes begin, Bytes p, Bytes end):
     return f"batch body: entry at {at} of size {size} is not the sum of its parts"
 
 
-cdef void _scan_values(Bytes p, Bytes end, Send *send) noexcept nogil:
+cdef void scan_values(Bytes p, Bytes end, Send *send) noexcept nogil:
     """Find the unique key, the keys and the tag in properties: of each the last that is not empty.
     What was found before stays where there is none."""
     cdef Bytes stop
@@ -826,21 +817,6 @@ cdef void _scan_values(Bytes p, Bytes end, Send *send) noexcept nogil:
 
 cdef class WriteBatch:
     """Plain sends and batches of one turn; see plain/sends.py."""
-
-    cdef Row *rows
-    cdef Py_ssize_t capacity
-    cdef unsigned int *hashes
-    cdef Py_ssize_t hash_capacity
-    cdef Py_ssize_t hashed
-    cdef unsigned char *out
-    cdef Py_ssize_t out_capacity
-    cdef unsigned char *scratch
-    cdef list queues
-    cdef bytes store_host
-    cdef Py_ssize_t file_bytes
-    cdef readonly Py_ssize_t count
-    cdef Py_ssize_t dispatched
-    cdef readonly Py_ssize_t size_bytes
 
     def __cinit__(self):
         self.rows = NULL
@@ -927,6 +903,8 @@ cdef class WriteBatch:
             self.count -= 1
             row = &self.rows[self.count]
             (<QueueState>row.queue).next_offset = row.queue_offset
+            if row.role != NO_ROLE:
+                self._let_go(row)
         self.hashed = hashed
         del self.queues[owned:]
 
@@ -939,22 +917,25 @@ cdef class WriteBatch:
         cdef Bytes end = begin + PyBytes_Size(data)
         cdef Bytes p
         cdef Bytes stop
-        cdef Bytes last_topic = NULL
-        cdef Py_ssize_t last_topic_bytes = -1
-        cdef list queues = None
-        cdef QueueState queue
         cdef Send send
-        cdef Row *row
+        cdef Taking taking
         cdef unsigned long long total, header_bytes
-        cdef Py_ssize_t used = 0, taken = 0, keys, properties_bytes, tail_bytes
-        cdef long long size
-        cdef int state = 0
-        cdef void *found
-        cdef unsigned char *host = <unsigned char *>PyBytes_AsString(born_host)
-        cdef Py_ssize_t suffix_bytes = PyBytes_Size(suffix)
+        cdef Py_ssize_t taken = 0, size
+        cdef int state = 0, reading
         if (at < 0 or at > end - begin or PyBytes_Size(born_host) != 8
                 or PyBytes_Size(self.store_host) != 8):
             raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        taking.known = <void *>known
+        taking.last_topic = NULL
+        taking.last_topic_bytes = -1
+        taking.last_queues = NULL
+        taking.born_host = <Bytes>PyBytes_AsString(born_host)
+        taking.suffix = <Bytes>PyBytes_AsString(suffix)
+        taking.suffix_bytes = PyBytes_Size(suffix)
+        taking.position = position
+        taking.limit = limit
+        taking.store_ms = store_ms
+        taking.used = 0
         p = begin + at
         while end - p >= 8:
             total = be32(p)
@@ -964,74 +945,123 @@ cdef class WriteBatch:
                 break
             if <unsigned long long>(end - p) < total + 4:
                 break
-            if taken == rows_max or used >= bytes_max:
+            if taken == rows_max or taking.used >= bytes_max:
                 break
             stop = p + 4 + total
             send.body = p + 8 + header_bytes
             send.body_bytes = stop - send.body
-            if send.body_bytes > body_max_bytes or not _read(
-                p + 8, send.body, &send, self.scratch, suffix_bytes
-            ):
-                state = 1
+            reading = ODD
+            if send.body_bytes <= body_max_bytes:
+                reading = _read(p + 8, send.body, &send, self.scratch, taking.suffix_bytes)
+            if reading == PLAIN:
+                size = self._take_plain(&send, &taking)
+            elif reading == ODD:
+                size = 0
+            else:
+                size = self._take_other(reading, &send, &taking)
+            if size <= 0:
+                state = -1 if size < 0 else 1
                 break
-            properties_bytes = send.kept_bytes + suffix_bytes + (send.kept_bytes > 0)
-            if (send.topic.size != last_topic_bytes
-                    or memcmp(send.topic.at, last_topic, last_topic_bytes) != 0):
-                last_topic = send.topic.at
-                last_topic_bytes = send.topic.size
-                found = PyDict_GetItemWithError(
-                    known, PyBytes_FromStringAndSize(<const char *>last_topic, last_topic_bytes)
-                )
-                queues = None if found == NULL else <list>found
-            if queues is None or send.numbers[QUEUE_ID] >= PyList_Size(queues):
-                state = 1
-                break
-            found = PyList_GetItem(queues, send.numbers[QUEUE_ID])
-            if found == <void *>None:
-                state = 1
-                break
-            queue = <QueueState?>found
-            keys = _count_keys(&send)
-            tail_bytes = PyBytes_Size(queue.topic_tail)
-            size = HEAD_BYTES + send.body_bytes + tail_bytes + 2 + properties_bytes
-            if position + size + BLANK_BYTES > limit:
-                state = 1 if size + BLANK_BYTES > self.file_bytes else -1
-                break
-            self._make_room(keys, size, used)
-            self.queues.append(queue)
-            row = &self.rows[self.count]
-            row.place = position
-            row.queue_offset = queue.next_offset
-            row.store_ms = store_ms
-            row.size = size
-            row.queue_id = send.numbers[QUEUE_ID]
-            row.opaque = send.opaque
-            row.oneway = send.frame_flag & 2
-            row.queue = <void *>queue
-            row.tag_code = 0
-            if send.tag.size:
-                row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
-            row.first_hash = self.hashed
-            row.hash_count = keys
-            self._hash_keys(&send, queue.topic_hash)
-            _pack(
-                self.out + used, row, &send, host,
-                <Bytes>PyBytes_AsString(self.store_host),
-                <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
-                self.scratch, <Bytes>PyBytes_AsString(suffix), suffix_bytes,
-            )
-            queue.next_offset += 1
-            self.count += 1
             taken += 1
-            used += size
-            position += size
+            taking.used += size
+            taking.position += size
             p = stop
         if state == 1:
-            state = _odd_frames(p, end, self.scratch, suffix_bytes)
-        self.size_bytes += used
+            state = self._odd_frames(p, end, taking.suffix_bytes)
+        self.size_bytes += taking.used
         return (
-            taken, p - begin, state, PyBytes_FromStringAndSize(<const char *>self.out, used)
+            taken, p - begin, state,
+            PyBytes_FromStringAndSize(<const char *>self.out, taking.used),
         )
+
+    cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2:
+        """Take a send; the bytes of its record, 0 when it is odd, -1 when the file is full."""
+        cdef void *found
+        cdef QueueState queue
+        cdef Row *row
+        cdef Py_ssize_t tail_bytes
+        cdef long long size
+        if not find_queue(
+            taking, send.topic.at, send.topic.size, send.numbers[QUEUE_ID], &found
+        ):
+            return 0
+        queue = <QueueState?><object>found
+        tail_bytes = PyBytes_Size(queue.topic_tail)
+        size = (
+            HEAD_BYTES + send.body_bytes + tail_bytes + 2
+            + send.kept_bytes + taking.suffix_bytes + (send.kept_bytes > 0)
+        )
+        if taking.position + size + BLANK_BYTES > taking.limit:
+            return 0 if size + BLANK_BYTES > self.file_bytes else -1
+        row = self._add_row(queue, taking, send, size, count_keys(send))
+        pack_send(
+            self.out + taking.used, row, send, taking.born_host,
+            <Bytes>PyBytes_AsString(self.store_host),
+            <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
+            self.scratch, taking.suffix, taking.suffix_bytes,
+        )
+        return size
+
+    cdef Row *_add_row(
+        self, QueueState queue, Taking *taking, Send *send, Py_ssize_t size, Py_ssize_t keys
+    ) except NULL:
+        """Add the row of a record of a size, which begins behind what was packed already, and make
+        room for it there."""
+        cdef Row *row
+        self._make_room(keys, size, taking.used)
+        self.queues.append(queue)
+        row = &self.rows[self.count]
+        row.place = taking.position
+        row.queue_offset = queue.next_offset
+        row.store_ms = taking.store_ms
+        row.half_offset = 0
+        row.size = <unsigned int>size
+        row.queue_id = <int>queue.queue_id
+        row.opaque = <unsigned int>send.opaque
+        row.role = NO_ROLE
+        row.oneway = send.frame_flag & 2
+        row.queue = <void *>queue
+        row.tag_code = 0
+        if send.tag.size:
+            row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
+        row.first_hash = self.hashed
+        row.hash_count = keys
+        self._hash_keys(send, queue.topic_hash)
+        queue.next_offset += 1
+        self.count += 1
+        return row
+
+    cdef Py_ssize_t _take_other(self, int reading, Send *send, Taking *taking) except -2:
+        """Take what is no plain send, as _take_plain does; for modules that know how."""
+        return 0
+
+    cdef bint _is_for_others(self, int reading) noexcept:
+        """Whether _take_other may take such a frame."""
+        return False
+
+    cdef int _let_go(self, Row *row) except -1:
+        """A row that has a role is taken back; for modules that give one."""
+        return 0
+
+    cdef int _odd_frames(self, Bytes p, Bytes end, Py_ssize_t suffix_bytes) noexcept:
+        """How many of the next frames are surely not taken; the first counts as one."""
+        cdef int count = 0, reading
+        cdef unsigned long long total, header_bytes
+        cdef unsigned int word
+        cdef Send send
+        while count < ODD_MAX and end - p >= 8:
+            total = be32(p)
+            word = be32(p + 4)
+            header_bytes = word & 0xFFFFFF
+            if total < 4 + header_bytes or <unsigned long long>(end - p) < total + 4:
+                break
+            if count and word >> 24 == 0:
+                reading = _read(p + 8, p + 8 + header_bytes, &send, self.scratch, suffix_bytes)
+                if reading == PLAIN or self._is_for_others(reading):
+                    break
+            count += 1
+            p += total + 4
+        return count if count else 1
 
     def append_batch(
         self, bytes body not None, QueueState queue not None, bytes middle not None,
@@ -1080,21 +1110,21 @@ cdef class WriteBatch:
         self._make_room_for_rows(count)
         self.queues.append(queue)
         of_all.unique.size = of_all.keys.size = of_all.tag.size = 0
-        _scan_values(more, more + more_bytes, &of_all)
+        scan_values(more, more + more_bytes, &of_all)
         # Only room for keys may fail from here on; until the end nothing counts as taken.
         p = begin
         for n in range(count):
             _batch_entry(p, end, &message)
             p = message.own + message.own_bytes
             send.unique.size = send.keys.size = send.tag.size = 0
-            _scan_values(message.own, p, &send)
+            scan_values(message.own, p, &send)
             if of_all.unique.size:
                 send.unique = of_all.unique
             if of_all.keys.size:
                 send.keys = of_all.keys
             if of_all.tag.size:
                 send.tag = of_all.tag
-            keys = _count_keys(&send)
+            keys = count_keys(&send)
             try:
                 self._make_room_for_keys(keys)
             except MemoryError:
@@ -1105,7 +1135,9 @@ cdef class WriteBatch:
             row.queue_offset = offset + n
             row.store_ms = store_ms
             row.queue_id = <int>queue.queue_id
+            row.half_offset = 0
             row.opaque = 0
+            row.role = NO_ROLE
             row.oneway = True
             row.queue = <void *>queue
             row.tag_code = 0
@@ -1314,15 +1346,17 @@ cdef class WriteBatch:
         for n in range(self.count - 1, -1, -1):
             if self.rows[n].queue != NULL:
                 (<QueueState>self.rows[n].queue).next_offset = self.rows[n].queue_offset
+                if self.rows[n].role != NO_ROLE:
+                    self._let_go(&self.rows[n])
                 self.rows[n].queue = NULL
 
     def answers(self, Py_ssize_t first, Py_ssize_t stop, tuple pieces):
         """The answers of rows that were stored; see plain/sends.py."""
         cdef bytes head = pieces[0], queue_id = pieces[1], offset = pieces[2]
-        cdef bytes opaque = pieces[3], tail = pieces[4]
+        cdef bytes opaque = pieces[3], tail = pieces[4], done = pieces[5]
         cdef Py_ssize_t fixed = (
             PyBytes_Size(head) + PyBytes_Size(queue_id) + PyBytes_Size(offset)
-            + PyBytes_Size(opaque) + PyBytes_Size(tail)
+            + PyBytes_Size(opaque) + PyBytes_Size(tail) + PyBytes_Size(done)
         )
         cdef unsigned char *out
         cdef unsigned char *p
@@ -1343,13 +1377,16 @@ cdef class WriteBatch:
                     continue
                 begin = p
                 p += 8
-                p = _copy(p, head)
-                p = _upper_hex(p, row.place)
-                p = _copy(p, queue_id)
-                p = _decimal(p, row.queue_id)
-                p = _copy(p, offset)
-                p = _decimal(p, row.queue_offset)
-                p = _copy(p, opaque)
+                if row.role == OP:
+                    p = _copy(p, done)
+                else:
+                    p = _copy(p, head)
+                    p = _upper_hex(p, row.place)
+                    p = _copy(p, queue_id)
+                    p = _decimal(p, row.queue_id)
+                    p = _copy(p, offset)
+                    p = _decimal(p, row.queue_offset)
+                    p = _copy(p, opaque)
                 p = _decimal(p, row.opaque)
                 p = _copy(p, tail)
                 put32(begin, <unsigned int>(p - begin - 4))
@@ -1364,7 +1401,7 @@ cdef class WriteBatch:
             raise IndexError("no such rows")
         return [
             (self.rows[n].opaque, bool(self.rows[n].oneway), self.rows[n].queue_id,
-             self.rows[n].queue_offset, self.rows[n].place)
+             self.rows[n].queue_offset, self.rows[n].place, self.rows[n].role == OP)
             for n in range(first, stop)
         ]
 
@@ -1401,7 +1438,33 @@ cdef inline bint _is_parted(Message *message, Py_ssize_t more_bytes) noexcept no
     )
 
 
-cdef inline Py_ssize_t _count_keys(Send *send) noexcept nogil:
+cdef int find_queue(
+    Taking *taking, Bytes topic, Py_ssize_t topic_bytes, long long queue_id, void **found
+) except -1:
+    """Find a known queue; 0 when there is none. `topic` stays what it is until the call ends."""
+    cdef void *queues
+    if (topic_bytes != taking.last_topic_bytes
+            or memcmp(topic, taking.last_topic, topic_bytes) != 0):
+        queues = PyDict_GetItemWithError(
+            <object>taking.known, PyBytes_FromStringAndSize(<const char *>topic, topic_bytes)
+        )
+        if queues != NULL:
+            <list?><object>queues
+        taking.last_queues = queues
+        taking.last_topic = topic
+        taking.last_topic_bytes = topic_bytes
+    if taking.last_queues == NULL or queue_id >= PyList_Size(<object>taking.last_queues):
+        return 0
+    found[0] = PyList_GetItem(<object>taking.last_queues, queue_id)
+    return found[0] != <void *>None
+
+
+cdef unsigned int crc_of(Bytes p, Py_ssize_t size) noexcept nogil:
+    """The checksum of bytes as a record has it."""
+    return crc32_of(p, size) & 0x7FFFFFFF
+
+
+cdef Py_ssize_t count_keys(Send *send) noexcept nogil:
     cdef Py_ssize_t count = 1 if send.unique.size else 0
     cdef Py_ssize_t n
     cdef bint inside = False
@@ -1414,7 +1477,7 @@ cdef inline Py_ssize_t _count_keys(Send *send) noexcept nogil:
     return count
 
 
-cdef void _pack(
+cdef void pack_send(
     unsigned char *out, Row *row, Send *send, Bytes born_host, Bytes store_host, Bytes topic_tail,
     Py_ssize_t tail_bytes, Bytes properties, Bytes suffix, Py_ssize_t suffix_bytes,
 ) noexcept nogil:

@@ -10,6 +10,8 @@ this holds; every other frame is odd, and is served one by one:
   most, and none asks for a delay, a timer, a transaction or an answer before the sync;
 - its topic and queue are known, and its body and its properties fit.
 
+Prepared sends and ends of transactions are read here, too; plain/transactions.py takes them.
+
 A record is laid out in message/record.py, a batch body in message/batch.py, a queue entry in
 store/layout.py, an index entry in store/indexfile.py, a journal's row in store/entryjournal.py.
 """
@@ -26,36 +28,41 @@ from zlib import crc32
 from cometmq.speedups.plain.hashing import extended_hash
 
 _LENGTHS: Final = Struct(">II")
-_HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
+HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
 _FRONT: Final = Struct(">IIIIiqq")
 _BATCH_ENTRY: Final = Struct(">i8xii")
 _ENTRY: Final = Struct(">qiq")
 _JOURNAL_ROW: Final = Struct(">Qqqiq")
 _INDEX_ENTRY: Final = Struct(">iqii")
-_MAGIC_V1: Final = 0xDAA320A7
-_CRC_MASK: Final = 0x7FFFFFFF
+MAGIC_V1: Final = 0xDAA320A7
+CRC_MASK: Final = 0x7FFFFFFF
 _BLANK_BYTES: Final = 8
 _BATCH_FIXED_BYTES: Final = 22
-_PROPERTIES_MAX_BYTES: Final = 32_767
+PROPERTIES_MAX_BYTES: Final = 32_767
 _TEXT_MAX_BYTES: Final = 65_536
 _KEYS_MAX: Final = 64
 _ODD_MAX: Final = 32
 _INT_MAX: Final = 0x7FFFFFFF
 _LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
-#: Bits of sysFlag that say more of a message than its record: transactions, IPv6 hosts.
-_ODD_FLAGS: Final = 0x3C
+#: Bits of sysFlag that no send that is taken has: of ended transactions, of IPv6 hosts.
+_ODD_FLAGS: Final = 0x38
+_PREPARED_FLAG: Final = 0x4
 
 _STRING: Final = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\[\x20-\x7f])*+)"')
 _NUMBER: Final = re.compile(rb"(?:0|[1-9][0-9]{0,18})(?![0-9])")
 _ESCAPE: Final = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
-_TOPIC, _QUEUE_ID, _SYS_FLAG, _BORN_MS, _FLAG, _PROPERTIES, _RECONSUME_TIMES = (
+TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, RECONSUME_TIMES = (
     1, 4, 5, 6, 7, 8, 9,
 )  # fmt: skip
 _UNIT_MODE, _BATCH = 10, 12
-_NUMBERS: Final = {3, _QUEUE_ID, _SYS_FLAG, _BORN_MS, _FLAG, _RECONSUME_TIMES, 11}
+_NUMBERS: Final = {3, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, RECONSUME_TIMES, 11}
 _REQUIRED: Final = set(range(8))
+_END_TRANSACTION: Final = 37
+_COMMIT, _ROLLBACK = 8, 12
+END_GROUP, END_HALF_OFFSET, END_PLACE, END_KIND, _END_MESSAGE_ID, _END_IS_CHECK = range(6)
+_END_REQUIRED: Final = set(range(5))
 _FIELDS: Final = {
     10: {
         name: number
@@ -68,6 +75,14 @@ _FIELDS: Final = {
         )
     },
     310: {bytes((97 + number,)): number for number in range(14)},
+    _END_TRANSACTION: {
+        b"producerGroup": END_GROUP,
+        b"tranStateTableOffset": END_HALF_OFFSET,
+        b"commitLogOffset": END_PLACE,
+        b"commitOrRollback": END_KIND,
+        b"msgId": _END_MESSAGE_ID,
+        b"fromTransactionCheck": _END_IS_CHECK,
+    },
 }  # fmt: skip
 
 
@@ -105,22 +120,51 @@ class QueueState:
         self.is_prompt = False
 
 
-class _Odd(Exception):
-    """A frame is no plain send."""
+class Odd(Exception):
+    """A frame has to be served by itself."""
 
 
-class _Send:
-    """One plain send, taken apart."""
+class Send:
+    """One send or end of a transaction, taken apart. ``group`` is that of a prepared send, None for
+    others; ``fields`` are by the numbers of their names."""
 
-    __slots__ = ("body", "fields", "frame_flag", "keys", "opaque", "properties", "tag")
+    __slots__ = (
+        "body",
+        "fields",
+        "frame_flag",
+        "group",
+        "is_end",
+        "keys",
+        "opaque",
+        "properties",
+        "tag",
+    )
 
     def __init__(self, header: bytes, body: bytes) -> None:
         self.body = body
         self.fields: dict[int, Any] = {}
         self.frame_flag = 0
         self.opaque = 0
+        self.is_end = False
+        self.properties, self.tag = b"", b""
+        self.keys: list[bytes] = []
+        self.group: bytes | None = None
         self._read_header(header)
-        self.properties, self.tag, self.keys = _scan_properties(self.fields.get(_PROPERTIES, b""))
+        if not self.is_end:
+            self._read_properties(self.fields.get(PROPERTIES, b""))
+
+    def _read_properties(self, text: bytes) -> None:
+        self.properties, special = _scan_properties(text)
+        self.tag = special.get(b"TAGS", b"")
+        self.keys = keys_of(special.get(b"UNIQ_KEY", b""), special.get(b"KEYS", b""))
+        if len(self.keys) > _KEYS_MAX:
+            raise Odd
+        if b"TRAN_MSG" in special:
+            if special.keys() & _BOUND_NAMES:
+                raise Odd
+            self.group = special.get(b"PGROUP", b"")
+        elif self.fields[SYS_FLAG] & _PREPARED_FLAG:
+            raise Odd
 
     def _read_header(self, header: bytes) -> None:  # noqa: C901
         code = None
@@ -130,33 +174,35 @@ class _Send:
             name, at = _string(header, at, escapes=False)
             at = _expect(header, at, b":")
             if name in seen:
-                raise _Odd
+                raise Odd
             seen.add(name)
             if name in (b"code", b"flag", b"opaque", b"version"):
                 number, at = _number(header, at, _INT_MAX)
                 if name == b"code":
                     code = number
                     if code not in _FIELDS:
-                        raise _Odd
+                        raise Odd
                 elif name == b"flag":
                     self.frame_flag = number
                     if number & 1:
-                        raise _Odd
+                        raise Odd
                 elif name == b"opaque":
                     self.opaque = number
             elif name == b"extFields":
                 if code is None:
-                    raise _Odd
-                at = self._read_fields(header, at, _FIELDS[code])
+                    raise Odd
+                self.is_end = code == _END_TRANSACTION
+                read = self._read_end if self.is_end else self._read_fields
+                at = read(header, at, _FIELDS[code])
             elif name in (b"language", b"serializeTypeCurrentRPC", b"remark"):
                 _, at = _string(header, at, escapes=False)
             else:
-                raise _Odd
+                raise Odd
             if header[at : at + 1] == b"}":
                 break
             at = _expect(header, at, b",")
         if at + 1 != len(header) or not {b"code", b"extFields", b"opaque"} <= seen:
-            raise _Odd
+            raise Odd
 
     def _read_fields(self, header: bytes, at: int, numbers: dict[bytes, int]) -> int:
         fields = self.fields
@@ -166,11 +212,11 @@ class _Send:
             at = _expect(header, at, b":")
             number = numbers.get(name, -1)
             if number in fields:
-                raise _Odd
-            if number == _PROPERTIES:
+                raise Odd
+            if number == PROPERTIES:
                 value, at = _string(header, at, escapes=True)
                 fields[number] = _unescaped(value)
-            elif number == _TOPIC:
+            elif number == TOPIC:
                 value, at = _string(header, at, escapes=False, wide=True)
                 fields[number] = value
             else:
@@ -180,102 +226,143 @@ class _Send:
             if header[at : at + 1] == b"}":
                 break
             at = _expect(header, at, b",")
-        if not fields.keys() >= _REQUIRED or not fields[_TOPIC]:
-            raise _Odd
+        if not fields.keys() >= _REQUIRED or not fields[TOPIC] or fields[SYS_FLAG] & _ODD_FLAGS:
+            raise Odd
+        return at + 1
+
+    def _read_end(  # noqa: C901
+        self, header: bytes, at: int, numbers: dict[bytes, int]
+    ) -> int:
+        fields = self.fields
+        at = _expect(header, at, b"{")
+        while True:
+            name, at = _string(header, at, escapes=False)
+            at = _expect(header, at, b":")
+            value, at = _string(header, at, escapes=False)
+            number = numbers.get(name, -1)
+            if number in fields:
+                raise Odd
+            if number in (END_HALF_OFFSET, END_PLACE, END_KIND):
+                limit = _INT_MAX if number == END_KIND else _LONG_MAX
+                fields[number], end = _number(value, 0, limit)
+                if end != len(value):
+                    raise Odd
+            elif number == _END_IS_CHECK:
+                if value not in (b"false", b"true"):
+                    raise Odd
+            elif number >= 0:
+                fields[number] = value
+            if header[at : at + 1] == b"}":
+                break
+            at = _expect(header, at, b",")
+        if not fields.keys() >= _END_REQUIRED or fields[END_KIND] not in (_COMMIT, _ROLLBACK):
+            raise Odd
+        if not fields[END_GROUP] or not fields[_END_MESSAGE_ID]:
+            raise Odd
         return at + 1
 
 
 def _expect(header: bytes, at: int, mark: bytes) -> int:
     if header[at : at + 1] != mark:
-        raise _Odd
+        raise Odd
     return at + 1
 
 
 def _string(header: bytes, at: int, *, escapes: bool, wide: bool = False) -> tuple[bytes, int]:
     found = _STRING.match(header, at)
     if found is None:
-        raise _Odd
+        raise Odd
     value = found[1]
     if not escapes and (b"\\" in value or not (wide or value.isascii())):
-        raise _Odd
+        raise Odd
     return value, found.end()
 
 
 def _number(header: bytes, at: int, limit: int) -> tuple[int, int]:
     found = _NUMBER.match(header, at)
     if found is None or int(found[0]) > limit:
-        raise _Odd
+        raise Odd
     return int(found[0]), found.end()
 
 
 def _field(number: int, value: bytes) -> int | bytes:
     if number in _NUMBERS:
-        found, end = _number(value, 0, _LONG_MAX if number == _BORN_MS else _INT_MAX)
+        found, end = _number(value, 0, _LONG_MAX if number == BORN_MS else _INT_MAX)
         if end != len(value):
-            raise _Odd
+            raise Odd
         return found
     if number == _BATCH and value != b"false":
-        raise _Odd
+        raise Odd
     if number == _UNIT_MODE and value not in (b"false", b"true"):
-        raise _Odd
+        raise Odd
     return value
 
 
 def _unescaped(value: bytes) -> bytes:
     """A property text without the escapes of JSON."""
     if len(value) > _TEXT_MAX_BYTES:
-        raise _Odd
+        raise Odd
     pieces: list[bytes] = []
     at = 0
     while (mark := value.find(b"\\", at)) >= 0:
         found = _ESCAPE.match(value, mark)
         if found is None:
-            raise _Odd
+            raise Odd
         pieces.append(value[at:mark])
         if found[1] is None:
             pieces.append(_ESCAPED.get(found[2], found[2]))
         else:
             unit = int(found[1], 16)
             if 0xD800 <= unit < 0xE000:
-                raise _Odd
+                raise Odd
             pieces.append(chr(unit).encode())
         at = found.end()
     text = b"".join(pieces) + value[at:]
     try:
         text.decode()
     except UnicodeDecodeError:
-        raise _Odd from None
+        raise Odd from None
     return text
 
 
-def _scan_properties(text: bytes) -> tuple[bytes, bytes, list[bytes]]:  # noqa: C901
-    """The pairs that are kept, the tag, and the keys that a message is found by."""
+#: Names of which the value decides how a message is stored, or found.
+_SPECIAL_NAMES: Final = frozenset((b"WAIT", b"TAGS", b"KEYS", b"UNIQ_KEY", b"TRAN_MSG"))
+#: Names that say of a prepared send what a plain one does not say; the last
+#: stands for a second group.
+_BOUND_NAMES: Final = frozenset(
+    (b"REAL_TOPIC", b"REAL_QID", b"CHECK_IMMUNITY_TIME_IN_SECONDS", b"")
+)
+
+
+def _scan_properties(text: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """The pairs that are kept, and those that say how a message is stored or found."""
     if not text:
-        return b"", b"", []
+        return b"", {}
     if text.endswith(b"\x02"):
         text = text[:-1]
     if b"TIMER_DE" in text:
-        raise _Odd
+        raise Odd
     kept: list[bytes] = []
     special: dict[bytes, bytes] = {}
     for pair in text.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
-        if not name or not value or b"\x01" in value:
-            raise _Odd
-        if name in (b"DELAY", b"TRAN_MSG") or (name == b"WAIT" and value != b"true"):
-            raise _Odd
-        if name in (b"WAIT", b"TAGS", b"KEYS", b"UNIQ_KEY"):
-            if name in special:
-                raise _Odd
-            special[name] = value
+        if not name or not value or b"\x01" in value or name == b"DELAY":
+            raise Odd
+        if name in (b"WAIT", b"TRAN_MSG") and value != b"true":
+            raise Odd
+        if name == b"PGROUP" and name in special:
+            special[b""] = value
+        elif name in _SPECIAL_NAMES and name in special:
+            raise Odd
+        special[name] = value
         if name != b"WAIT":
             kept.append(pair)
-    keys = [key for key in special.get(b"KEYS", b"").split(b" ") if key]
-    if b"UNIQ_KEY" in special:
-        keys.insert(0, special[b"UNIQ_KEY"])
-    if len(keys) > _KEYS_MAX:
-        raise _Odd
-    return b"\x02".join(kept), special.get(b"TAGS", b""), keys
+    return b"\x02".join(kept), special
+
+
+def keys_of(unique: bytes, keys: bytes) -> list[bytes]:
+    """What a message is found by: its unique key and its keys."""
+    return [unique] * bool(unique) + [key for key in keys.split(b" ") if key]
 
 
 def _check_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
@@ -305,7 +392,7 @@ def _check_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
     return found
 
 
-def _values(properties: bytes) -> tuple[bytes, bytes, bytes]:
+def values_of(properties: bytes) -> tuple[bytes, bytes, bytes]:
     """The unique key, the keys and the tag in properties: of each the last that is not empty."""
     values = {b"UNIQ_KEY": b"", b"KEYS": b"", b"TAGS": b""}
     for pair in properties.split(b"\x02"):
@@ -330,10 +417,16 @@ def _absolute(value: int) -> int:
     return -value & _INT_MAX if value & 0x8000_0000 else value
 
 
-class _Row:
-    """A record. That of a batch has no answer of its own: it counts as one-way."""
+#: What a row is in a transaction, if anything: a half message, or what says that one is done with.
+HALF, OP = 1, 2
+
+
+class Row:
+    """A record. That of a batch has no answer of its own: it counts as one-way. ``half_offset`` is
+    what the op message of a transaction names."""
 
     __slots__ = (
+        "half_offset",
         "hashes",
         "oneway",
         "opaque",
@@ -341,6 +434,7 @@ class _Row:
         "queue",
         "queue_id",
         "queue_offset",
+        "role",
         "size",
         "store_ms",
         "tag_code",
@@ -363,8 +457,36 @@ class _Row:
         self.place, self.size, self.store_ms = place
         self.opaque = opaque
         self.oneway = oneway
+        self.role = 0
+        self.half_offset = 0
         self.tag_code = _signed(_hash(0, tag))
         self.hashes = [_absolute(_hash(queue.topic_hash, key)) for key in keys]
+
+
+def record_bytes(queue: QueueState, body: bytes, properties: bytes) -> int:
+    """The size of a record."""
+    return HEAD.size + len(body) + len(queue.topic_tail) + 2 + len(properties)
+
+
+class Taking:
+    """One call of :meth:`WriteBatch.append`: what holds for all of its frames, and where its next
+    record goes."""
+
+    __slots__ = ("born_host", "known", "limit", "position", "store_ms")
+
+    def __init__(
+        self,
+        known: dict[bytes, list[Any]],
+        born_host: bytes,
+        position: int,
+        limit: int,
+        store_ms: int,
+    ) -> None:
+        self.known = known
+        self.born_host = born_host
+        self.position = position
+        self.limit = limit
+        self.store_ms = store_ms
 
 
 class WriteBatch:
@@ -379,7 +501,7 @@ class WriteBatch:
         self._file_bytes = file_bytes
         self._suffix = b""
         self._body_max_bytes = 0
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         self.dispatched_count = 0
         self.size_bytes = 0
 
@@ -432,27 +554,24 @@ class WriteBatch:
         self._body_max_bytes = body_max_bytes
         count = len(self._rows)
         try:
-            return self._append(
-                data, at, known, born_host, position, limit, store_ms, rows_max, bytes_max
-            )
+            taking = Taking(known, born_host, position, limit, store_ms)
+            return self._append(data, at, taking, rows_max, bytes_max)
         except BaseException:
-            for row in reversed(self._rows[count:]):
-                if row.queue is not None:
-                    row.queue.next_offset = row.queue_offset
+            self._release(count)
             del self._rows[count:]
             raise
 
+    def _release(self, first: int) -> None:
+        """Let the queue offsets of rows be given again."""
+        for row in reversed(self._rows[first:]):
+            if row.queue is not None:
+                row.queue.next_offset = row.queue_offset
+                if row.role:
+                    self._let_go(row)
+                row.queue = None
+
     def _append(
-        self,
-        data: bytes,
-        at: int,
-        known: dict[bytes, list[Any]],
-        born_host: bytes,
-        position: int,
-        limit: int,
-        store_ms: int,
-        rows_max: int,
-        bytes_max: int,
+        self, data: bytes, at: int, taking: Taking, rows_max: int, bytes_max: int
     ) -> tuple[int, int, int, bytes]:
         packed: list[bytes] = []
         used = taken = state = 0
@@ -466,41 +585,52 @@ class WriteBatch:
                 break
             body_at = at + 8 + word
             try:
-                queue, record = self._take(
-                    self._read(data[at + 8 : body_at], data[body_at:stop]),
-                    known, born_host, position, limit, store_ms,
-                )  # fmt: skip
-            except _Odd:
+                if stop - body_at > self._body_max_bytes:
+                    raise Odd
+                send = self._read(data[at + 8 : body_at], data[body_at:stop])
+                if send.is_end or send.group is not None:
+                    records = self._take_other(send, taking)
+                else:
+                    records = self._take(send, taking)
+            except Odd:
                 state = 1
                 break
-            if queue is None:
+            if records is None:
                 state = -1
                 break
-            packed.append(record)
+            packed.append(records)
             taken += 1
-            used += len(record)
-            position += len(record)
+            used += len(records)
+            taking.position += len(records)
             at = stop
         if state == 1:
             state = self._odd_frames(data, at)
         self.size_bytes += used
         return taken, at, state, b"".join(packed)
 
+    def _take_other(self, send: Send, taking: Taking) -> bytes | None:
+        """Take what is no plain send, as :meth:`_take` does; for who knows how."""
+        raise Odd
+
+    def _is_for_others(self) -> bool:
+        """Whether :meth:`_take_other` may take something."""
+        return False
+
+    def _let_go(self, row: Row) -> None:
+        """A row that has a role is taken back; for who gives one."""
+
     def _with_suffix(self, properties: bytes) -> bytes:
         return properties + b"\x02" + self._suffix if properties else self._suffix
 
-    def _read(self, header: bytes, body: bytes) -> _Send:
-        """A plain send but for its topic."""
-        send = _Send(header, body)
-        if send.fields[_SYS_FLAG] & _ODD_FLAGS:
-            raise _Odd
-        if len(self._with_suffix(send.properties)) > _PROPERTIES_MAX_BYTES:
-            raise _Odd
+    def _read(self, header: bytes, body: bytes) -> Send:
+        """What a frame is, but for its topic."""
+        send = Send(header, body)
+        if not send.is_end and len(self._with_suffix(send.properties)) > PROPERTIES_MAX_BYTES:
+            raise Odd
         return send
 
     def _odd_frames(self, data: bytes, at: int) -> int:
-        """How many frames from ``data[at]`` on are surely no plain sends; the first counts as
-        one."""
+        """How many frames from ``data[at]`` on are surely not taken; the first counts as one."""
         count = 0
         while count < _ODD_MAX and len(data) - at >= 8:
             total, word = _LENGTHS.unpack_from(data, at)
@@ -509,52 +639,65 @@ class WriteBatch:
                 break
             if count and not word >> 24:
                 try:
-                    self._read(data[at + 8 : body_at], b"")
-                except _Odd:
+                    send = self._read(data[at + 8 : body_at], b"")
+                except Odd:
                     pass
                 else:
-                    break
+                    is_other = send.is_end or send.group is not None
+                    if not is_other or self._is_for_others():
+                        break
             count += 1
             at = stop
         return max(count, 1)
 
-    def _take(
-        self,
-        send: _Send,
-        known: dict[bytes, list[Any]],
-        born_host: bytes,
-        place: int,
-        limit: int,
-        store_ms: int,
-    ) -> tuple[QueueState | None, bytes]:
-        """Give a send its place; without a queue when its file is full."""
-        fields, body = send.fields, send.body
-        if len(body) > self._body_max_bytes:
-            raise _Odd
+    def _take(self, send: Send, taking: Taking) -> bytes | None:
+        """Take a send; gives its record, None when its file is full."""
+        queue = self._queue_for(taking, send.fields[TOPIC], send.fields[QUEUE_ID])
         properties = self._with_suffix(send.properties)
-        queues = known.get(fields[_TOPIC], [])
-        queue = queues[fields[_QUEUE_ID]] if fields[_QUEUE_ID] < len(queues) else None
-        if queue is None:
-            raise _Odd
-        tail = queue.topic_tail
-        size = _HEAD.size + len(body) + len(tail) + 2 + len(properties)
-        if place + size + _BLANK_BYTES > limit:
-            if size + _BLANK_BYTES > self._file_bytes:
-                raise _Odd
-            return None, b""
-        head = _HEAD.pack(
-            size, _MAGIC_V1, crc32(body) & _CRC_MASK, fields[_QUEUE_ID], fields[_FLAG],
-            queue.next_offset, place, fields[_SYS_FLAG], fields[_BORN_MS], born_host, store_ms,
-            self._store_host, fields.get(_RECONSUME_TIMES, 0), 0, len(body),
-        )  # fmt: skip
-        row = _Row(
-            queue, fields[_QUEUE_ID], (place, size, store_ms), send.tag, send.keys, send.opaque,
-            oneway=bool(send.frame_flag & 2),
-        )  # fmt: skip
-        self._rows.append(row)
+        if not self._fits(taking, record_bytes(queue, send.body, properties)):
+            return None
+        record = self._pack(send, queue, properties, taking)
+        self._rows.append(
+            Row(
+                queue,
+                send.fields[QUEUE_ID],
+                (taking.position, len(record), taking.store_ms),
+                send.tag,
+                send.keys,
+                send.opaque,
+                oneway=bool(send.frame_flag & 2),
+            )
+        )
         queue.next_offset += 1
-        record = b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
-        return queue, record
+        return record
+
+    def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
+        """A known queue. Raises Odd when there is none."""
+        queues = taking.known.get(topic, [])
+        queue: QueueState | None = queues[queue_id] if queue_id < len(queues) else None
+        if queue is None:
+            raise Odd
+        return queue
+
+    def _fits(self, taking: Taking, size: int) -> bool:
+        """Whether a record ends before its file does. Raises Odd when no file holds it."""
+        if taking.position + size + _BLANK_BYTES <= taking.limit:
+            return True
+        if size + _BLANK_BYTES > self._file_bytes:
+            raise Odd
+        return False
+
+    def _pack(self, send: Send, queue: QueueState, properties: bytes, taking: Taking) -> bytes:
+        """The record of a send."""
+        fields, body = send.fields, send.body
+        tail = queue.topic_tail
+        head = HEAD.pack(
+            record_bytes(queue, body, properties), MAGIC_V1, crc32(body) & CRC_MASK,
+            queue.queue_id, fields[FLAG], queue.next_offset, taking.position, fields[SYS_FLAG],
+            fields[BORN_MS], taking.born_host, taking.store_ms, self._store_host,
+            fields.get(RECONSUME_TIMES, 0), 0, len(body),
+        )  # fmt: skip
+        return b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
 
     def append_batch(
         self,
@@ -582,10 +725,10 @@ class WriteBatch:
             for flag, text, own in _check_batch(body)
         ]
         longest = max(len(text) for _, _, text in messages)
-        if longest > _PROPERTIES_MAX_BYTES:
+        if longest > PROPERTIES_MAX_BYTES:
             raise ValueError(
                 f"properties of a message with those of its batch are {longest} bytes long, the "
-                f"limit is {_PROPERTIES_MAX_BYTES}"
+                f"limit is {PROPERTIES_MAX_BYTES}"
             )
         tail = queue.topic_tail
         fixed_bytes = _FRONT.size + len(middle) + 4 + len(tail) + 2
@@ -597,14 +740,13 @@ class WriteBatch:
             size = fixed_bytes + len(text) + len(own)
             packed += (
                 _FRONT.pack(
-                    size, _MAGIC_V1, crc32(text) & _CRC_MASK, queue.queue_id, flag,
+                    size, MAGIC_V1, crc32(text) & CRC_MASK, queue.queue_id, flag,
                     queue.next_offset, position,
                 ),
                 middle, len(text).to_bytes(4, "big"), text, tail, len(own).to_bytes(2, "big"), own,
             )  # fmt: skip
-            unique, keys, tag = _values(own)
-            names = [unique] * bool(unique) + [key for key in keys.split(b" ") if key]
-            row = _Row(queue, queue.queue_id, (position, size, store_ms), tag, names)
+            unique, keys, tag = values_of(own)
+            row = Row(queue, queue.queue_id, (position, size, store_ms), tag, keys_of(unique, keys))
             if queue.delay_ms:
                 row.tag_code = store_ms + queue.delay_ms
             self._rows.append(row)
@@ -677,37 +819,45 @@ class WriteBatch:
 
     def take_back(self) -> None:
         """Nothing of this was stored: its queue offsets are given again."""
-        for row in reversed(self._rows):
-            if row.queue is not None:
-                row.queue.next_offset = row.queue_offset
-                row.queue = None
+        self._release(0)
 
     def answers(self, first: int, stop: int, pieces: tuple[bytes, ...]) -> bytes:
         """The answers of rows that were stored, in order, with the lengths of their frames.
 
         ``pieces`` stand before the physical offset in hex, the queue, the queue offset and the
-        opaque, and behind that.
+        opaque, and behind that; the last one before the opaque of the end of a transaction.
         """
         if not 0 <= first <= stop <= len(self._rows):
             raise IndexError("no such rows")
-        head, queue_id, offset, opaque, tail = pieces
+        head, queue_id, offset, opaque, tail, done = pieces
         found: list[bytes] = []
         for row in self._rows[first:stop]:
-            if not row.oneway:
+            if row.oneway:
+                continue
+            if row.role == OP:
+                answer = b"%b%d%b" % (done, row.opaque, tail)
+            else:
                 answer = b"%b%016X%b%d%b%d%b%d%b" % (
                     head, row.place, queue_id, row.queue_id, offset, row.queue_offset, opaque,
                     row.opaque, tail,
                 )  # fmt: skip
-                found.append(_LENGTHS.pack(len(answer) + 4, len(answer)) + answer)
+            found.append(_LENGTHS.pack(len(answer) + 4, len(answer)) + answer)
         return b"".join(found)
 
-    def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, int]]:
+    def opaques(self, first: int, stop: int) -> list[tuple[int, bool, int, int, int, bool]]:
         """For each row the opaque of its request, whether that wants no answer, its queue, its
-        queue offset and its physical offset."""
+        queue offset, its physical offset, and whether it is of the end of a transaction."""
         if not 0 <= first <= stop <= len(self._rows):
             raise IndexError("no such rows")
         return [
-            (row.opaque, row.oneway, row.queue_id, row.queue_offset, row.place)
+            (
+                row.opaque,
+                row.oneway,
+                row.queue_id,
+                row.queue_offset,
+                row.place,
+                row.role == OP,
+            )
             for row in self._rows[first:stop]
         ]
 

@@ -1,0 +1,498 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Prepared sends and ends of transactions, taken into the write batch of plain sends.
+
+Compiled; plain/transactions.py is the definition. Records in the log may hold any bytes: `_find_half`
+keeps all of one between two pointers, and proves its parts before anything of it is used.
+"""
+
+from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from cometmq.speedups.compiled.sends cimport (
+    BLANK_BYTES, ENDING, END_HALF_OFFSET, END_KIND, END_PLACE, HALF, HEAD_BYTES, MAGIC_V1, OP,
+    PREPARED, PROPERTIES_MAX_BYTES, QUEUE_ID, SYS_FLAG, Bytes, QueueState, Row, Send, Span, Taking,
+    WriteBatch, count_keys, crc_of, find_queue, mentions_timer, pack_send, scan_values,
+)
+
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)
+    const char *PyUnicode_AsUTF8AndSize(object, Py_ssize_t *) except NULL
+    char *PyBytes_AsString(object) except NULL
+    Py_ssize_t PyBytes_Size(object) except -1
+    void *PyDict_GetItemWithError(object, object) except? NULL
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    static inline uint32_t be32(const unsigned char *p) {
+        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+    }
+    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
+    static inline int64_t be64(const unsigned char *p) {
+        return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
+    }
+    static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
+    static inline void put32(unsigned char *p, uint32_t v) {
+        p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
+    }
+    static inline void put64(unsigned char *p, uint64_t v) {
+        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
+    }
+    """
+    unsigned int be32(const unsigned char *) nogil
+    unsigned int be16(const unsigned char *) nogil
+    long long be64(const unsigned char *) nogil
+    void put16(unsigned char *, unsigned int) nogil
+    void put32(unsigned char *, unsigned int) nogil
+    void put64(unsigned char *, unsigned long long) nogil
+
+cdef enum:
+    COMMIT = 8
+    TRANSACTION_MASK = 0xC
+    HOST_BITS = 0x30
+    DIGITS_MAX = 20
+    #: Of a queue id that a half message names.
+    QUEUE_DIGITS_MAX = 9
+    OP_PROPERTIES_BYTES = 6
+
+
+cdef class Half:
+    """One open transaction; see plain/transactions.py."""
+
+    cdef public long long physical_offset
+    cdef public str group
+    cdef public long long stored_ms
+    cdef public long long immunity_ms
+    cdef public long long checks
+    cdef public long long due_ms
+    cdef public bint ending
+
+    def __init__(
+        self, long long physical_offset, str group not None, long long stored_ms,
+        long long immunity_ms, long long checks=0,
+    ):
+        self.physical_offset = physical_offset
+        self.group = group
+        self.stored_ms = stored_ms
+        self.immunity_ms = immunity_ms
+        self.checks = checks
+        self.due_ms = 0
+        self.ending = False
+
+
+cdef class OpenTransactions:
+    """The open transactions; see plain/transactions.py."""
+
+    cdef readonly dict halves
+    cdef public QueueState half_queue
+    cdef public QueueState op_queue
+    cdef public long long immunity_ms
+    cdef public long long due_ms
+    cdef public long long planned_end
+
+    def __init__(self):
+        self.halves = {}
+        self.half_queue = self.op_queue = None
+        self.immunity_ms = self.due_ms = self.planned_end = 0
+
+
+cdef struct Found:
+    # A half message in the log, and what its properties say.
+    Bytes at
+    Py_ssize_t body_bytes
+    Bytes properties
+    Py_ssize_t properties_bytes
+    Span topic
+    long long queue_id
+
+
+cdef class TransactionBatch(WriteBatch):
+    """A write batch that takes transactions, too; see plain/transactions.py."""
+
+    cdef OpenTransactions open
+    cdef bint admits
+    cdef str last_group
+    cdef Py_buffer log
+    cdef long long log_base
+    cdef long long log_begin
+    cdef long long log_end
+    cdef unsigned char *more
+    cdef Py_ssize_t more_capacity
+    cdef readonly Py_ssize_t end_count
+
+    def __cinit__(self):
+        self.more = NULL
+        self.more_capacity = 0
+        self.end_count = 0
+        self.log_begin = self.log_end = 0
+        self.admits = False
+
+    def __dealloc__(self):
+        free(self.more)
+
+    def append_all(
+        self, bytes data not None, Py_ssize_t at, dict known not None, bytes born_host not None,
+        bytes suffix not None, Py_ssize_t body_max_bytes, long long position, long long limit,
+        long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
+        OpenTransactions transactions, tuple log,
+    ):
+        """Take plain sends and transactions; see plain/transactions.py."""
+        cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
+        cdef bint is_seen = transactions is not None and log is not None
+        if transactions is not None:
+            if self.open is not None and self.open is not transactions:
+                raise ValueError("the transactions of another broker")
+            self.open = transactions
+        self.log_begin = self.log_end = 0
+        if is_seen:
+            view, base, begin, end = log
+            PyObject_GetBuffer(view, &self.log, PyBUF_SIMPLE)
+            self.log_base = base
+            self.log_begin = max(<long long>begin, self.log_base)
+            self.log_end = min(<long long>end, self.log_base + self.log.len)
+        self.admits = transactions is not None
+        try:
+            return self._append(
+                data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
+                rows_max, bytes_max,
+            )
+        except BaseException:
+            self._undo(count, hashed, owned)
+            raise
+        finally:
+            self.admits = False
+            self.log_begin = self.log_end = 0
+            if is_seen:
+                PyBuffer_Release(&self.log)
+
+    cdef bint _is_for_others(self, int reading) noexcept:
+        return self.admits and (reading == PREPARED or reading == ENDING)
+
+    cdef Py_ssize_t _take_other(self, int reading, Send *send, Taking *taking) except -2:
+        if not self.admits:
+            return 0
+        if reading == PREPARED:
+            return self._prepare(send, taking)
+        return self._end(send, taking)
+
+    cdef Py_ssize_t _prepare(self, Send *send, Taking *taking) except -2:
+        """Take a prepared send: its record waits in the half topic."""
+        cdef void *found
+        cdef QueueState target, queue = self.open.half_queue
+        cdef Half half
+        cdef Row *row
+        cdef Py_ssize_t more_bytes, tail_bytes
+        cdef long long size
+        if queue is None or not find_queue(
+            taking, send.topic.at, send.topic.size, send.numbers[QUEUE_ID], &found
+        ):
+            return 0
+        target = <QueueState?><object>found
+        more_bytes = self._place_of(send, taking)
+        if send.kept_bytes + 1 + more_bytes > PROPERTIES_MAX_BYTES:
+            return 0
+        tail_bytes = PyBytes_Size(queue.topic_tail)
+        size = (
+            HEAD_BYTES + send.body_bytes + tail_bytes + 2 + send.kept_bytes + 1 + more_bytes
+        )
+        if taking.position + size + BLANK_BYTES > taking.limit:
+            return 0 if size + BLANK_BYTES > self.file_bytes else -1
+        half = Half.__new__(Half)
+        half.physical_offset = taking.position
+        half.group = self._group_of(send)
+        half.stored_ms = taking.store_ms
+        half.immunity_ms = self.open.immunity_ms
+        half.checks = 0
+        half.due_ms = self.open.due_ms
+        half.ending = False
+        row = self._add_row(queue, taking, send, size, count_keys(send))
+        send.numbers[SYS_FLAG] &= ~TRANSACTION_MASK
+        pack_send(
+            self.out + taking.used, row, send, taking.born_host,
+            <Bytes>PyBytes_AsString(self.store_host),
+            <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
+            self.scratch, self.more, more_bytes,
+        )
+        row.queue_id = <int>target.queue_id
+        self.open.halves[row.queue_offset] = half
+        row.role = HALF
+        if row.queue_offset < self.open.planned_end:
+            self.open.planned_end = row.queue_offset
+        return size
+
+    cdef str _group_of(self, Send *send):
+        """The group of a prepared send; those that follow each other share one text."""
+        if not send.group.size:
+            return ""
+        if self.last_group is None or not _is_group(self.last_group, &send.group):
+            self.last_group = PyUnicode_DecodeUTF8(
+                <const char *>send.group.at, send.group.size, NULL
+            )
+        return self.last_group
+
+    cdef Py_ssize_t _place_of(self, Send *send, Taking *taking) except -1:
+        """Put the properties that follow those of a prepared send into `more`."""
+        cdef Py_ssize_t wanted = 11 + send.topic.size + 10 + DIGITS_MAX + 1 + taking.suffix_bytes
+        cdef unsigned char *p
+        cdef void *found
+        if wanted > self.more_capacity:
+            found = realloc(self.more, wanted)
+            if found == NULL:
+                raise MemoryError
+            self.more = <unsigned char *>found
+            self.more_capacity = wanted
+        p = self.more
+        memcpy(p, b"REAL_TOPIC\x01", 11)
+        memcpy(p + 11, send.topic.at, send.topic.size)
+        p += 11 + send.topic.size
+        memcpy(p, b"\x02REAL_QID\x01", 10)
+        p += 10
+        p += _decimal(p, send.numbers[QUEUE_ID])
+        if taking.suffix_bytes:
+            p[0] = 2
+            memcpy(p + 1, taking.suffix, taking.suffix_bytes)
+            p += 1 + taking.suffix_bytes
+        return p - self.more
+
+    cdef Py_ssize_t _end(self, Send *send, Taking *taking) except -2:
+        """Take the end of a transaction: the copy of its half message, if it is a commit, and the
+        op message."""
+        cdef void *entry
+        cdef void *found = NULL
+        cdef Half half
+        cdef Found record
+        cdef QueueState ops = self.open.op_queue
+        cdef QueueState target = None
+        cdef Row *row
+        cdef unsigned char digits[DIGITS_MAX]
+        cdef Py_ssize_t digit_count, op_bytes, copy_bytes = 0
+        cdef long long half_offset = send.numbers[END_HALF_OFFSET]
+        if ops is None or self.open.half_queue is None or send.body_bytes:
+            return 0
+        entry = PyDict_GetItemWithError(self.open.halves, half_offset)
+        if entry == NULL:
+            return 0
+        half = <Half?><object>entry
+        if (half.ending or half.physical_offset != send.numbers[END_PLACE]
+                or not _is_group(half.group, &send.group)
+                or not self._find_half(half, half_offset, &record)):
+            return 0
+        digit_count = _decimal(digits, half_offset)
+        op_bytes = (
+            HEAD_BYTES + digit_count + PyBytes_Size(ops.topic_tail) + 2 + OP_PROPERTIES_BYTES
+        )
+        if send.numbers[END_KIND] == COMMIT:
+            if not _read_half(&record, send):
+                return 0
+            if not find_queue(taking, record.topic.at, record.topic.size, record.queue_id, &found):
+                return 0
+            target = <QueueState?><object>found
+            if target.delay_ms:
+                return 0
+            copy_bytes = (
+                HEAD_BYTES + record.body_bytes + PyBytes_Size(target.topic_tail) + 2
+                + record.properties_bytes
+            )
+            if taking.position + copy_bytes + BLANK_BYTES > taking.limit:
+                return 0 if copy_bytes + BLANK_BYTES > self.file_bytes else -1
+        if taking.position + copy_bytes + op_bytes + BLANK_BYTES > taking.limit:
+            # A copy stays before the end of its file, its op message begins the next one.
+            return 0 if copy_bytes or op_bytes + BLANK_BYTES > self.file_bytes else -1
+        # Only room may be missing from here on; what was taken until then is undone.
+        self._make_room_for_rows(2)
+        if target is not None:
+            self._copy(&record, target, send, taking, copy_bytes)
+        self._op(ops, digits, digit_count, send, taking, copy_bytes, op_bytes)
+        row = &self.rows[self.count - 1]
+        row.role = OP
+        row.half_offset = half_offset
+        half.ending = True
+        self.end_count += 1
+        return copy_bytes + op_bytes
+
+    cdef bint _find_half(self, Half half, long long half_offset, Found *found):
+        """Find the record of a half message where the log is in memory, and prove it."""
+        cdef long long place = half.physical_offset
+        cdef Bytes p
+        cdef Bytes tail = <Bytes>PyBytes_AsString(self.open.half_queue.topic_tail)
+        cdef Py_ssize_t tail_bytes = PyBytes_Size(self.open.half_queue.topic_tail)
+        cdef long long left, size, body_bytes, rest
+        if place < self.log_begin or self.log_end - place < HEAD_BYTES:
+            return False
+        p = <Bytes>self.log.buf + (place - self.log_base)
+        left = self.log_end - place
+        size = be32(p)
+        body_bytes = <int>be32(p + 84)
+        if (be32(p + 4) != MAGIC_V1 or size > left or be64(p + 20) != half_offset
+                or be64(p + 28) != place or be32(p + 36) & HOST_BITS or body_bytes < 0):
+            return False
+        rest = size - HEAD_BYTES - body_bytes - tail_bytes - 2
+        if rest < 0 or memcmp(p + HEAD_BYTES + body_bytes, tail, tail_bytes) != 0:
+            return False
+        found.at = p
+        found.body_bytes = body_bytes
+        found.properties = p + HEAD_BYTES + body_bytes + tail_bytes + 2
+        found.properties_bytes = rest
+        if be16(found.properties - 2) != rest or rest > PROPERTIES_MAX_BYTES:
+            return False
+        return be32(p + 8) == crc_of(p + HEAD_BYTES, body_bytes)
+
+    cdef int _copy(
+        self, Found *found, QueueState target, Send *send, Taking *taking, Py_ssize_t size
+    ) except -1:
+        """Append a half message as consumers get it."""
+        cdef Row *row
+        cdef unsigned char *out
+        cdef Py_ssize_t tail_bytes = PyBytes_Size(target.topic_tail)
+        cdef unsigned int flags = be32(found.at + 36)
+        row = self._add_row(target, taking, send, size, count_keys(send))
+        row.opaque = 0
+        row.oneway = True
+        out = self.out + taking.used
+        memcpy(out, found.at, HEAD_BYTES + found.body_bytes)
+        put32(out, row.size)
+        put32(out + 12, row.queue_id)
+        put64(out + 20, row.queue_offset)
+        put64(out + 28, row.place)
+        put32(out + 36, flags & ~<unsigned int>TRANSACTION_MASK | COMMIT)
+        put64(out + 56, row.store_ms)
+        memcpy(out + 64, PyBytes_AsString(self.store_host), 8)
+        put64(out + 76, be64(found.at + 28))
+        out += HEAD_BYTES + found.body_bytes
+        memcpy(out, PyBytes_AsString(target.topic_tail), tail_bytes)
+        out += tail_bytes
+        put16(out, <unsigned int>found.properties_bytes)
+        memcpy(out + 2, found.properties, found.properties_bytes)
+        return 0
+
+    cdef int _op(
+        self, QueueState ops, Bytes digits, Py_ssize_t digit_count, Send *send, Taking *taking,
+        Py_ssize_t before, Py_ssize_t size,
+    ) except -1:
+        """Append the op message of an end, behind `before` bytes of the same one."""
+        cdef Row *row
+        cdef unsigned char *out
+        cdef Py_ssize_t tail_bytes = PyBytes_Size(ops.topic_tail)
+        cdef Taking here = taking[0]
+        here.position += before
+        here.used += before
+        send.unique.size = send.keys.size = 0
+        send.tag.at = <Bytes>b"d"
+        send.tag.size = 1
+        row = self._add_row(ops, &here, send, size, 0)
+        out = self.out + here.used
+        memset(out, 0, HEAD_BYTES)
+        put32(out, row.size)
+        put32(out + 4, MAGIC_V1)
+        put32(out + 8, crc_of(digits, digit_count))
+        put32(out + 12, row.queue_id)
+        put64(out + 20, row.queue_offset)
+        put64(out + 28, row.place)
+        put64(out + 40, row.store_ms)
+        memcpy(out + 48, PyBytes_AsString(self.store_host), 8)
+        put64(out + 56, row.store_ms)
+        memcpy(out + 64, PyBytes_AsString(self.store_host), 8)
+        put32(out + 84, <unsigned int>digit_count)
+        out += HEAD_BYTES
+        memcpy(out, digits, digit_count)
+        out += digit_count
+        memcpy(out, PyBytes_AsString(ops.topic_tail), tail_bytes)
+        out += tail_bytes
+        put16(out, OP_PROPERTIES_BYTES)
+        memcpy(out + 2, b"TAGS\x01d", OP_PROPERTIES_BYTES)
+        return 0
+
+    cdef int _let_go(self, Row *row) except -1:
+        """A half message or an op message is taken back."""
+        cdef void *entry
+        cdef Half half
+        cdef long long half_offset = row.queue_offset if row.role == HALF else row.half_offset
+        entry = PyDict_GetItemWithError(self.open.halves, half_offset)
+        if entry == NULL:
+            return 0
+        half = <Half?><object>entry
+        if row.role == OP:
+            half.ending = False
+        elif half.physical_offset == row.place:
+            del self.open.halves[half_offset]
+        return 0
+
+    def settle(self, Py_ssize_t first, Py_ssize_t stop, bint stored):
+        """The turn of rows has ended; see plain/transactions.py."""
+        cdef Py_ssize_t n
+        cdef Row *row
+        cdef void *entry
+        cdef list found = []
+        cdef long long op_offset = -1
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        for n in range(first, stop):
+            row = &self.rows[n]
+            if row.role != OP:
+                continue
+            half_offset = row.half_offset
+            if op_offset < 0:
+                op_offset = row.queue_offset
+            found.append(half_offset)
+            entry = PyDict_GetItemWithError(self.open.halves, half_offset)
+            if entry == NULL:
+                continue
+            if stored:
+                del self.open.halves[half_offset]
+            else:
+                (<Half?><object>entry).ending = False
+        return op_offset, found
+
+
+cdef bint _is_group(str name, Span *group):
+    cdef Py_ssize_t size
+    cdef const char *text = PyUnicode_AsUTF8AndSize(name, &size)
+    return size == group.size and memcmp(text, group.at, size) == 0
+
+
+cdef bint _read_half(Found *found, Send *send) noexcept nogil:
+    """Read where a half message is for, its keys and its tag; False when it goes the slow way."""
+    cdef Bytes p = found.properties
+    cdef Bytes end = p + found.properties_bytes
+    cdef Bytes stop
+    cdef Bytes digit
+    cdef Py_ssize_t n
+    if mentions_timer(p, end):
+        return False
+    found.topic.size = found.queue_id = 0
+    send.unique.size = send.keys.size = send.tag.size = 0
+    scan_values(p, end, send)
+    while p < end:
+        stop = <Bytes>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        if stop - p > 11 and memcmp(p, b"REAL_TOPIC\x01", 11) == 0:
+            found.topic.at = p + 11
+            found.topic.size = stop - p - 11
+        elif stop - p > 9 and memcmp(p, b"REAL_QID\x01", 9) == 0:
+            digit = p + 9
+            if stop - digit > QUEUE_DIGITS_MAX:
+                return False
+            found.queue_id = 0
+            for n in range(stop - digit):
+                if not c'0' <= digit[n] <= c'9':
+                    return False
+                found.queue_id = found.queue_id * 10 + (digit[n] - c'0')
+        p = stop + 1
+    return found.topic.size > 0
+
+
+cdef Py_ssize_t _decimal(unsigned char *p, unsigned long long value) noexcept nogil:
+    """Write a number; gives its length."""
+    cdef unsigned char digits[DIGITS_MAX]
+    cdef Py_ssize_t count = 0, n
+    while True:
+        digits[count] = c'0' + value % 10
+        value //= 10
+        count += 1
+        if not value:
+            break
+    for n in range(count):
+        p[n] = digits[count - 1 - n]
+    return count

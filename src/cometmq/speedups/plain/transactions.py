@@ -1,0 +1,334 @@
+"""Prepared sends and ends of transactions, taken into the write batch of plain sends.
+
+This is the definition; compiled/transactions.pyx does the same, byte for byte. plain/sends.py reads
+the frames. A prepared send is plain when it says nothing but TRAN_MSG=true and its group beyond
+what a plain send says; it is stored as broker/halfmessages.py says. The end of a transaction is
+plain when it commits or rolls back what is open and not ending, with the right group and physical
+offset, and when the record of the half message is in the part of the log that the caller shows and
+is whole. Then a copy goes to its real topic, for a commit, and an op message behind it. Every other
+end is served one by one, also one whose op message would begin another file than its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from zlib import crc32
+
+from cometmq.speedups.plain.sends import (
+    CRC_MASK,
+    END_GROUP,
+    END_HALF_OFFSET,
+    END_KIND,
+    END_PLACE,
+    HALF,
+    HEAD,
+    MAGIC_V1,
+    OP,
+    PROPERTIES_MAX_BYTES,
+    QUEUE_ID,
+    SYS_FLAG,
+    TOPIC,
+    Odd,
+    QueueState,
+    Row,
+    Send,
+    Taking,
+    WriteBatch,
+    keys_of,
+    record_bytes,
+    values_of,
+)
+
+_COMMIT: Final = 8
+_TRANSACTION_MASK: Final = 0xC
+_HOST_BITS: Final = 0x30
+_QUEUE_DIGITS_MAX: Final = 9
+_DONE: Final = b"TAGS\x01d"
+#: Where in HEAD the fields stand that a copy has of its own.
+_SIZE, _CRC, _QUEUE_ID, _QUEUE_OFFSET, _PLACE, _SYS_FLAG = 0, 2, 3, 5, 6, 7
+_STORE_MS, _STORE_HOST, _PREPARED_OFFSET, _BODY_BYTES = 10, 11, 13, 14
+
+
+class Half:
+    """One open transaction.
+
+    ``stored_ms`` is wall clock, ``due_ms`` (of the next check) monotonic. ``ending`` while its end
+    is being stored.
+    """
+
+    __slots__ = (
+        "checks",
+        "due_ms",
+        "ending",
+        "group",
+        "immunity_ms",
+        "physical_offset",
+        "stored_ms",
+    )
+
+    def __init__(
+        self, physical_offset: int, group: str, stored_ms: int, immunity_ms: int, checks: int = 0
+    ) -> None:
+        self.physical_offset = physical_offset
+        self.group = group
+        self.stored_ms = stored_ms
+        self.immunity_ms = immunity_ms
+        self.checks = checks
+        self.due_ms = 0
+        self.ending = False
+
+
+class OpenTransactions:
+    """All open transactions by half offset, in ascending order, and where they are stored.
+
+    ``half_queue`` and ``op_queue`` are None while they are not known; nothing is taken then.
+    ``immunity_ms`` and ``due_ms`` are given to the half messages that are taken; those from
+    ``planned_end`` on have no timer yet.
+    """
+
+    def __init__(self) -> None:
+        self.halves: dict[int, Half] = {}
+        self.half_queue: QueueState | None = None
+        self.op_queue: QueueState | None = None
+        self.immunity_ms = 0
+        self.due_ms = 0
+        self.planned_end = 0
+
+
+class _HalfRecord:
+    """A half message in the log: its head, its body and its properties."""
+
+    __slots__ = ("body", "head", "properties")
+
+    def __init__(self, head: tuple[Any, ...], body: bytes, properties: bytes) -> None:
+        self.head = head
+        self.body = body
+        self.properties = properties
+
+
+class TransactionBatch(WriteBatch):
+    """A write batch that takes transactions, too. ``end_count`` are the ends in it."""
+
+    def __init__(self, store_host: bytes, file_bytes: int) -> None:
+        super().__init__(store_host, file_bytes)
+        self._open: OpenTransactions | None = None
+        self._admits = False
+        self._log: tuple[Any, int, int, int] | None = None
+        self.end_count = 0
+
+    def append_all(
+        self,
+        data: bytes,
+        at: int,
+        known: dict[bytes, list[Any]],
+        born_host: bytes,
+        suffix: bytes,
+        body_max_bytes: int,
+        position: int,
+        limit: int,
+        store_ms: int,
+        rows_max: int,
+        bytes_max: int,
+        transactions: OpenTransactions | None,
+        log: tuple[Any, int, int, int] | None,
+    ) -> tuple[int, int, int, bytes]:
+        """:meth:`append`, with prepared sends and ends of ``transactions``, if there are any.
+
+        ``log`` is what is in memory of the log: a buffer, the physical offset of its first byte,
+        and the offsets between which records may be read. Raises ValueError when the batch has
+        transactions of others.
+        """
+        if transactions is not None:
+            if self._open is not None and self._open is not transactions:
+                raise ValueError("the transactions of another broker")
+            self._open, self._log, self._admits = transactions, log, True
+        try:
+            return self.append(
+                data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
+                rows_max, bytes_max,
+            )  # fmt: skip
+        finally:
+            self._log, self._admits = None, False
+
+    def settle(self, first: int, stop: int, *, stored: bool) -> tuple[int, list[int]]:
+        """The turn of these rows has ended: what they ended is over, or with ``stored`` false open
+        still.
+
+        Gives the half offsets, and the queue offset of the first op message; the others follow it.
+        """
+        if not 0 <= first <= stop <= len(self._rows):
+            raise IndexError("no such rows")
+        rows = [row for row in self._rows[first:stop] if row.role == OP]
+        for row in rows:
+            half = self._halves.get(row.half_offset)
+            if half is not None and stored:
+                del self._halves[row.half_offset]
+            elif half is not None:
+                half.ending = False
+        return rows[0].queue_offset if rows else -1, [row.half_offset for row in rows]
+
+    @property
+    def _halves(self) -> dict[int, Half]:
+        return self._open.halves if self._open is not None else {}
+
+    def _is_for_others(self) -> bool:
+        return self._admits
+
+    def _take_other(self, send: Send, taking: Taking) -> bytes | None:
+        if not self._admits or self._open is None:
+            raise Odd
+        if send.is_end:
+            return self._end(send, taking, self._open)
+        return self._prepare(send, taking, self._open)
+
+    def _prepare(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
+        """Take a prepared send: its record waits in the half topic."""
+        topic, queue_id, queue = send.fields[TOPIC], send.fields[QUEUE_ID], known.half_queue
+        if queue is None:
+            raise Odd
+        self._queue_for(taking, topic, queue_id)
+        place = b"\x02REAL_TOPIC\x01%b\x02REAL_QID\x01%d" % (topic, queue_id)
+        properties = send.properties + place
+        if self._suffix:
+            properties += b"\x02" + self._suffix
+        if len(properties) > PROPERTIES_MAX_BYTES:
+            raise Odd
+        if not self._fits(taking, record_bytes(queue, send.body, properties)):
+            return None
+        send.fields[SYS_FLAG] &= ~_TRANSACTION_MASK
+        record = self._pack(send, queue, properties, taking)
+        row = Row(
+            queue, queue_id, (taking.position, len(record), taking.store_ms), send.tag, send.keys,
+            send.opaque, oneway=bool(send.frame_flag & 2),
+        )  # fmt: skip
+        row.role = HALF
+        self._rows.append(row)
+        group = (send.group or b"").decode()
+        half = Half(taking.position, group, taking.store_ms, known.immunity_ms)
+        half.due_ms = known.due_ms
+        known.halves[queue.next_offset] = half
+        known.planned_end = min(known.planned_end, queue.next_offset)
+        queue.next_offset += 1
+        return record
+
+    def _end(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
+        """Take the end of a transaction: the copy of its half message, if it is a commit, and the
+        op message."""
+        fields, ops, waiting = send.fields, known.op_queue, known.half_queue
+        half_offset: int = fields[END_HALF_OFFSET]
+        half = known.halves.get(half_offset)
+        if ops is None or waiting is None or send.body or half is None or half.ending:
+            raise Odd
+        if half.physical_offset != fields[END_PLACE] or half.group.encode() != fields[END_GROUP]:
+            raise Odd
+        found = self._find_half(half, half_offset, waiting)
+        body = b"%d" % half_offset
+        op_bytes = record_bytes(ops, body, _DONE)
+        copy = b""
+        if fields[END_KIND] == _COMMIT:
+            topic, queue_id = _place_in(found.properties)
+            queue = self._queue_for(taking, topic, queue_id)
+            if queue.delay_ms:
+                raise Odd
+            copy_bytes = record_bytes(queue, found.body, found.properties)
+            if not self._fits(taking, copy_bytes):
+                return None
+            after = Taking({}, b"", taking.position + copy_bytes, taking.limit, 0)
+            if not self._fits(after, op_bytes):
+                # A copy stays before the end of its file, its op message begins the next one.
+                raise Odd
+            copy = self._copy(found, queue, taking)
+        elif not self._fits(taking, op_bytes):
+            return None
+        place = taking.position + len(copy)
+        head = HEAD.pack(
+            op_bytes, MAGIC_V1, crc32(body) & CRC_MASK, ops.queue_id, 0, ops.next_offset, place, 0,
+            taking.store_ms, self._store_host, taking.store_ms, self._store_host, 0, 0, len(body),
+        )  # fmt: skip
+        row = Row(
+            ops, ops.queue_id, (place, op_bytes, taking.store_ms), b"d", (), send.opaque,
+            oneway=bool(send.frame_flag & 2),
+        )  # fmt: skip
+        row.role, row.half_offset = OP, half_offset
+        self._rows.append(row)
+        ops.next_offset += 1
+        half.ending = True
+        self.end_count += 1
+        size = len(_DONE).to_bytes(2, "big")
+        return b"".join((copy, head, body, ops.topic_tail, size, _DONE))
+
+    def _find_half(self, half: Half, half_offset: int, waiting: QueueState) -> _HalfRecord:
+        """The record of a half message, where the log is in memory. Raises Odd for what is not
+        surely that."""
+        if self._log is None:
+            raise Odd
+        view, base, begin, end = self._log
+        place, end = half.physical_offset, min(end, base + len(view))
+        if place < max(begin, base) or end - place < HEAD.size:
+            raise Odd
+        at = place - base
+        head = HEAD.unpack_from(view, at)
+        size, body_bytes = head[_SIZE], head[_BODY_BYTES]
+        tail = waiting.topic_tail
+        rest = size - HEAD.size - body_bytes - len(tail) - 2
+        if (
+            head[1] != MAGIC_V1
+            or size > end - place
+            or (head[_QUEUE_OFFSET], head[_PLACE]) != (half_offset, place)
+            or head[_SYS_FLAG] & _HOST_BITS
+            or body_bytes > 0x7FFFFFFF
+            or not 0 <= rest <= PROPERTIES_MAX_BYTES
+        ):
+            raise Odd
+        topic_at = at + HEAD.size + body_bytes
+        stop = at + size
+        record = bytes(view[topic_at:stop])
+        body = bytes(view[at + HEAD.size : topic_at])
+        if record[: len(tail) + 2] != tail + rest.to_bytes(2, "big"):
+            raise Odd
+        if crc32(body) & CRC_MASK != head[_CRC]:
+            raise Odd
+        return _HalfRecord(head, body, record[len(tail) + 2 :])
+
+    def _copy(self, found: _HalfRecord, queue: QueueState, taking: Taking) -> bytes:
+        """A half message as consumers get it."""
+        body, properties = found.body, found.properties
+        fields = [*found.head]
+        fields[_SIZE] = size = record_bytes(queue, body, properties)
+        fields[_QUEUE_ID], fields[_QUEUE_OFFSET] = queue.queue_id, queue.next_offset
+        fields[_PREPARED_OFFSET], fields[_PLACE] = fields[_PLACE], taking.position
+        fields[_SYS_FLAG] = fields[_SYS_FLAG] & ~_TRANSACTION_MASK | _COMMIT
+        fields[_STORE_MS], fields[_STORE_HOST] = taking.store_ms, self._store_host
+        unique, keys, tag = values_of(properties)
+        place = taking.position, size, taking.store_ms
+        self._rows.append(Row(queue, queue.queue_id, place, tag, keys_of(unique, keys)))
+        queue.next_offset += 1
+        length = len(properties).to_bytes(2, "big")
+        return b"".join((HEAD.pack(*fields), body, queue.topic_tail, length, properties))
+
+    def _let_go(self, row: Row) -> None:
+        """A half message or an op message is taken back."""
+        if row.role == OP:
+            half = self._halves.get(row.half_offset)
+            if half is not None:
+                half.ending = False
+            return
+        half = self._halves.get(row.queue_offset)
+        if half is not None and half.physical_offset == row.place:
+            del self._halves[row.queue_offset]
+
+
+def _place_in(properties: bytes) -> tuple[bytes, int]:
+    """The topic and the queue that a half message is for. Raises Odd for what goes another way."""
+    if b"TIMER_DE" in properties:
+        raise Odd
+    values: Mapping[bytes, bytes] = {
+        name: value
+        for name, _, value in (pair.partition(b"\x01") for pair in properties.split(b"\x02"))
+        if value
+    }
+    topic, queue_id = values.get(b"REAL_TOPIC", b""), values.get(b"REAL_QID", b"0")
+    if not topic or not queue_id.isdigit() or len(queue_id) > _QUEUE_DIGITS_MAX:
+        raise Odd
+    return topic, int(queue_id)
