@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.speedups import WriteBatch
+from cometmq.speedups import TransactionBatch
 from cometmq.store.runs import take_back
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ class Turn:
         """Whether nothing was appended yet."""
         return not self.rows and not self.segments
 
-    def add(self, batch: WriteBatch) -> None:
+    def add(self, batch: TransactionBatch) -> None:
         """Take a write batch behind what was appended so far."""
         if self.rows:
             self.segments.append(self.rows)
             self.rows = []
         self.segments.append(batch)
 
-    def open_batch(self) -> WriteBatch | None:
+    def open_batch(self) -> TransactionBatch | None:
         """The write batch that the next rows may join: nothing was appended behind it."""
         if self.rows or not self.segments:
             return None
         last = self.segments[-1]
-        return last if isinstance(last, WriteBatch) else None
+        return last if isinstance(last, TransactionBatch) else None
 
     def end(self) -> list[Segment]:
         """Everything that was appended, to be committed now; the next turn begins."""
