@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,16 +84,16 @@ class Side:
             code: counting if each == take else each for code, each in router.takers.items()
         }
 
-    async def burst(self, asked: list[tuple[int, dict[str, Any], bytes]]) -> list[Head]:
+    async def burst(self, asked: Sequence[tuple[int, dict[str, Any], bytes]]) -> list[Head]:
         """Send requests in one write; gives their answers in the order of the requests."""
         frames, first = [], self.opaque
         for code, fields, body in asked:
             self.opaque += 1
-            head = encode_head(
+            begin = encode_head(
                 code=code, opaque=self.opaque, flag=0, ext=fields, codec=JSON,
                 body_bytes=len(body),
             )  # fmt: skip
-            frames.append(head + body)
+            frames.append(begin + body)
         self.client.writer.write(b"".join(frames))
         heads = [(await self.client.frame())[0] for _ in asked]
         heads.sort(key=lambda head: head.opaque)
@@ -135,9 +136,10 @@ class Side:
                 assert len(found[topic, number]) == queue.max_offset * QUEUE_ENTRY_BYTES
         return found
 
-    async def keys(self, count: int) -> list[object]:
+    async def keys(self, count: int) -> list[list[int]]:
         """Where the messages of some keys lie, by the index."""
-        store, found = self.running.broker.store, []
+        store = self.running.broker.store
+        found: list[list[int]] = []
         for topic in ("t", HALF, OP):
             for key in [f"k{number}" for number in range(count)] + ["U3", "d"]:
                 query = await store.query_index(topic, key, 32, 0, 1 << 60)

@@ -74,10 +74,12 @@ class World:
         assert self.append(framed(header, body))[0] == 1
         return offset, place
 
-    def end(self, half: tuple[int, int], kind: str = COMMIT, **changed: str) -> int:
+    def end(
+        self, half: tuple[int, int], kind: str = COMMIT, *, flag: int = 0, **changed: str
+    ) -> int:
         """The rows that an end of it adds."""
         count = self.batch.count
-        self.append(framed(end_header(half, kind, **changed), b""))
+        self.append(framed(end_header(half, kind, flag, **changed), b""))
         return int(self.batch.count - count)
 
     @property
@@ -179,14 +181,13 @@ def test_a_transaction_ends_once(core: SimpleNamespace) -> None:
         {"producerGroup": "G"}, {"producerGroup": "gg"}, {"producerGroup": ""}, {"msgId": ""},
         {"commitOrRollback": "0"}, {"commitOrRollback": "4"}, {"commitOrRollback": "-8"},
         {"fromTransactionCheck": "1"}, {"fromTransactionCheck": "é"}, {"msgId": "\\"},
-        {"commitLogOffset": "9223372036854775808"}, {"flag": "1"},
+        {"commitLogOffset": "9223372036854775808"}, {"flag": 1},
     ],
 )  # fmt: skip
 def test_odd_ends_are_left(core: SimpleNamespace, changed: dict[str, Any]) -> None:
     world = World(core)
     half = world.prepare()
-    changed = {name: int(value) if name == "flag" else value for name, value in changed.items()}
-    assert world.end(half, **{"kind": COMMIT} | changed) == 0
+    assert world.end(half, **changed) == 0
     assert not world.open.halves[5].ending
     assert world.end(half) == 2
 
@@ -282,9 +283,8 @@ def test_a_half_message_that_goes_another_way(
 
 def test_ends_at_the_end_of_a_file(core: SimpleNamespace) -> None:
     sizes = World(core)
-    copy_bytes, op_bytes = sizes.end(sizes.prepare()) and [
-        record.size_bytes for record in sizes.records[1:]
-    ]
+    assert sizes.end(sizes.prepare()) == 2
+    copy_bytes, op_bytes = [record.size_bytes for record in sizes.records[1:]]
     for room, expected in (
         (copy_bytes + op_bytes + 8, (1, 0)), (copy_bytes + op_bytes + 7, (0, 1)),
         (copy_bytes + 8, (0, 1)), (copy_bytes + 7, (0, -1)),
@@ -346,7 +346,7 @@ def test_an_empty_batch_settles_nothing(core: SimpleNamespace) -> None:
 def test_one_way_ends_are_not_answered(core: SimpleNamespace) -> None:
     world = World(core)
     half = world.prepare()
-    assert world.end(half, COMMIT, flag=2) == 2  # type: ignore[arg-type]
+    assert world.end(half, COMMIT, flag=2) == 2
     assert world.batch.answers(1, 3, PIECES) == b""
 
 
