@@ -11,7 +11,9 @@ from benchmarks import clients
 from benchmarks.loading import BenchmarkFailed
 from benchmarks.rounds import QUEUES, Bench, Load, Target
 
-Setup = Literal["ASYNC_FLUSH", "SYNC_FLUSH", "SYNC_MASTER"]
+#: A flush policy, a pair, or brokers of their own: one of 5.5.0 looks through its half messages for
+#: minutes after it had many.
+Setup = Literal["ASYNC_FLUSH", "SYNC_FLUSH", "SYNC_MASTER", "TRANSACTIONS"]
 Figures = Mapping[str, float]
 Measure = Callable[[Bench, Target], Awaitable[Figures]]
 
@@ -179,7 +181,7 @@ CASES: Final = (
     Case(
         (
             RowOf("single 128 B, 8 x 64", "messages/s", wanted=4.5),
-            RowOf("processor time a single send", "us", "cpu_us", "less"),
+            RowOf("processor time a single send", "us (1.4 wanted)", "cpu_us", "less"),
             RowOf("RssAnon under full load", "MiB", "memory_mib", "less", 0.1),
         ),
         sends("single", 8, 64, 128),
@@ -215,7 +217,6 @@ CASES: Final = (
         page_cache_pulls(QUEUES),
         ROCKET,
     ),
-    Case((RowOf("transactions, 8 x 64", "commits/s", wanted=3.0),), transactions, ROCKET),
     Case(
         (RowOf("SQL92 first look, 10 % match", "messages looked at/s", LOOKED_AT, wanted=3.0),),
         Filtered(0.1).measure,
@@ -238,8 +239,22 @@ CASES: Final = (
         ("cometmq", "rocketmq-4.9.7"),
         warms=False,
     ),
-    Case((RowOf("asyncio producer, 512 in flight", "messages/s"),), clients.produce, ("cometmq",)),
-    Case((RowOf("push consumer, 128 B", "messages/s"),), clients.consume, ("cometmq",)),
+    Case(
+        (RowOf("asyncio producer, 512 in flight", "messages/s (120 000 wanted)"),),
+        clients.produce,
+        ("cometmq",),
+    ),
+    Case(
+        (RowOf("push consumer, 128 B", "messages/s (500 000 wanted)"),),
+        clients.consume,
+        ("cometmq",),
+    ),
+    Case(
+        (RowOf("transactions, 8 x 64", "commits/s", wanted=3.0),),
+        transactions,
+        ROCKET,
+        "TRANSACTIONS",
+    ),
     Case(
         (RowOf("SYNC_FLUSH, 128 B, 8 x 64", "messages/s", wanted=4.0),),
         sends("synced", 8, 64, 128),

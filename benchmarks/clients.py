@@ -24,6 +24,7 @@ PACE_US: Final = 5_000
 LATENCY_WARM_S: Final = 8
 IN_FLIGHT: Final = 512
 _LINE_S: Final = 120.0
+_END_S: Final = 15.0
 
 
 async def produce(bench: Bench, target: Target) -> dict[str, float]:
@@ -94,9 +95,10 @@ class PushLatency:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    await process.wait()
+    try:
+        await asyncio.wait_for(process.communicate(), _END_S)  # its standard input ends
+    except TimeoutError:
+        process.kill()
 
 
 def _java_latency(home: Path) -> list[str]:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from typing import Final
 from benchmarks import charts, figures, limits
 from benchmarks.cases import ALL, CASES, OURS, Case, Setup
 from benchmarks.figures import Document, Row
-from benchmarks.loading import BUILD, HERE, BenchmarkFailed, awake, build_program
+from benchmarks.loading import BUILD, HERE, BenchmarkFailed, awake, build_program, end_cleanly
 from benchmarks.rounds import Bench, Load, Target
 from benchmarks.servers import anonymous_mib
 from benchmarks.targets import JVMS, SETTINGS, make
@@ -106,9 +107,8 @@ class Table:
                 for case in cases:
                     await self._case(bench, case)
             finally:
+                remove_all(targets)
                 await bench.stack.aclose()
-                for target in targets:
-                    await asyncio.to_thread(target.remove)
 
     async def _started(self, name: str, setup: Setup, home: Path, bench: Bench) -> list[Target]:
         """A target that serves; none, with the reason in the document, where it cannot."""
@@ -121,9 +121,11 @@ class Table:
             await target.ready(bench)
         except FAILURES as error:
             self._leave_out(name, str(error))
-            if target is not None:
-                await asyncio.to_thread(target.remove)
+            remove_all([target] if target is not None else [])
             return []
+        except BaseException:
+            remove_all([target] if target is not None else [])
+            raise
         self.document.peers[name] = SETTINGS[name]
         return [target]
 
@@ -162,6 +164,7 @@ class Table:
                 for row, made in zip(rows, case.rows, strict=True):
                     row.rounds[target.name].append(round(found[made.key], 3))
                 await bench.empty(target)
+        await bench.stack.aclose()
         for target in targets:
             await bench.empty(target, 1 << 30)
         self.document.rows += rows
@@ -205,7 +208,7 @@ class Table:
                     await asyncio.sleep(IDLE_S)
                 return took_s, anonymous_mib(target.pid)
             finally:
-                await asyncio.to_thread(target.remove)
+                target.remove()
 
     async def _many_topics(self) -> None:
         said(TOPICS)
@@ -219,6 +222,13 @@ class Table:
         # Wanted is 0.85 of CometMQ's own rate to one topic, which stands for the limit.
         row.wanted, row.against, row.rounds[figures.LIMIT] = 0.85, figures.LIMIT, [1.0]
         self.document.rows.append(row)
+
+
+def remove_all(targets: Sequence[Target]) -> None:
+    """End every target and remove its files, whatever happens to one of them."""
+    with ExitStack() as stack:
+        for target in targets:
+            stack.callback(target.remove)
 
 
 def said(text: str) -> None:
@@ -324,6 +334,7 @@ def main() -> int:
         )
         names = ("rounds", "seconds", "warm", "awake")
         document = new_document({name: str(getattr(asked, name)) for name in names})
+        end_cleanly()
         programs = BUILD / "programs"
         programs.mkdir(parents=True, exist_ok=True)
         try:

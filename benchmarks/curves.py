@@ -22,9 +22,9 @@ from typing import Final
 import msgspec
 
 from benchmarks import charts, figures
-from benchmarks.compare import FAILURES, machine, said, stamp, versions
+from benchmarks.compare import FAILURES, machine, remove_all, said, stamp, versions
 from benchmarks.figures import number_text
-from benchmarks.loading import BUILD, BenchmarkFailed, build_program
+from benchmarks.loading import BUILD, BenchmarkFailed, build_program, end_cleanly
 from benchmarks.many_queues import QUEUES as QUEUES_OF_MANY
 from benchmarks.many_queues import WIDE, write_topics
 from benchmarks.rounds import Bench, Load, Target
@@ -181,9 +181,8 @@ class Measuring:
                 for x in curve.xs:
                     await self._point(bench, targets, curve, x, found)
             finally:
+                remove_all(targets)
                 await bench.stack.aclose()
-                for target in targets:
-                    await asyncio.to_thread(target.remove)
         return found
 
     async def _started(self, name: str, home: Path, curve: Curve) -> list[Target]:
@@ -195,8 +194,7 @@ class Measuring:
             await asyncio.to_thread(target.start)
         except FAILURES as error:
             self.left_out.append(f"{name}: {' '.join(str(error).split())[:300]}")
-            if target is not None:
-                await asyncio.to_thread(target.remove)
+            remove_all([target] if target is not None else [])
             return []
         return [target]
 
@@ -276,6 +274,7 @@ def main() -> int:
     parser.add_argument("--warm", type=float, default=20.0, help="seconds of load on a JVM first")
     parser.add_argument("--gib", type=float, default=2.0, help="the largest backlog, each broker")
     asked = parser.parse_args()
+    end_cleanly()
     programs = BUILD / "programs"
     programs.mkdir(parents=True, exist_ok=True)
     try:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,6 +77,11 @@ async def run_program(
     except ValueError:
         raise BenchmarkFailed(f"{what}: {command[0]} printed {output[:200]!r}") from None
     return found
+
+
+def end_cleanly() -> None:
+    """Take a request to end (SIGTERM) as an interrupt, so that brokers are ended and stores go."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @contextmanager

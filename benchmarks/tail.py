@@ -26,9 +26,9 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.compare import FAILURES, machine, said, stamp, versions
+from benchmarks.compare import FAILURES, machine, remove_all, said, stamp, versions
 from benchmarks.figures import number_text
-from benchmarks.loading import BUILD, BenchmarkFailed, build_program
+from benchmarks.loading import BUILD, BenchmarkFailed, build_program, end_cleanly
 from benchmarks.name_server import Client, registration
 from benchmarks.rounds import Bench, Load, RocketTarget
 from benchmarks.servers import OurServer
@@ -111,8 +111,10 @@ class Tail:
         load = Load("send", f"paced-{number}", 8, 1, 128, self.bench.seconds, more=more)
         found = await self.bench.load(self.target, load)
         text = log.read_bytes()[before:].decode(errors="replace") if log is not None else ""
-        waits = (found[key] / 1000 for key in ("p50_us", "p99_us", "p999_us", "max_us"))
-        return Waits(found["messages_per_s"], *waits, stalls(text))
+        p50, p99, p999, longest = (
+            found[key] / 1000 for key in ("p50_us", "p99_us", "p999_us", "max_us")
+        )
+        return Waits(found["messages_per_s"], p50, p99, p999, longest, stalls(text))
 
     def _log(self) -> Path | None:
         server = self.target.server
@@ -197,8 +199,7 @@ async def measure(asked: argparse.Namespace, programs: Path) -> dict[str, Found]
                 except FAILURES as error:
                     print(f"- left out: {name}: {error}", flush=True)
                 finally:
-                    if target is not None:
-                        await asyncio.to_thread(target.remove)
+                    remove_all([target] if target is not None else [])
     finally:
         await remoting.close()
         await tasks.close()
@@ -216,6 +217,7 @@ def main() -> int:
     parser.add_argument("--topics", type=int, default=1_000, help="topics of each of them")
     parser.add_argument("--flush", choices=("ASYNC_FLUSH", "SYNC_FLUSH"), default="ASYNC_FLUSH")
     asked = parser.parse_args()
+    end_cleanly()
     programs = BUILD / "programs"
     programs.mkdir(parents=True, exist_ok=True)
     try:

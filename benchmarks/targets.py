@@ -90,7 +90,8 @@ def make(
         return KafkaTarget(name, home, KafkaNode(home, is_synced=setup == "SYNC_FLUSH"))
     if name == "nats":
         return NatsTarget(name, home, NatsNode(home, is_synced=setup == "SYNC_FLUSH"))
-    settings: dict[str, str] = {"flushDiskType": setup, **(more or {})}
+    flush = "SYNC_FLUSH" if setup == "SYNC_FLUSH" else "ASYNC_FLUSH"
+    settings: dict[str, str] = {"flushDiskType": flush, **(more or {})}
     if name.startswith("cometmq"):
         server = OurServer(home, settings, is_plain=name == "cometmq-plain")
         return RocketTarget(name, home, server, remoting)
