@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.hooks import ForbiddenHook, SendAttempt, SendHook, run_after, run_before
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cometmq.client.outgoing import Packed
     from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
+    from cometmq.net.client import Outcome
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,27 @@ RETRY_CODES: Final = frozenset(
 _SAME_BROKER_PAUSE_MS: Final = 100
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A send whose first attempt, to ``queue`` at ``address``, was made elsewhere, and what came of
+    it: a response, the loss of the connection, or None when its time was up. It began at
+    ``begun_ms`` and has ``timeout_ms`` for all its attempts."""
+
+    queue: MessageQueue
+    address: str
+    outcome: Outcome
+    begun_ms: int
+    timeout_ms: int
+
+    async def results(self, packed: Packed, timeout_ms: int) -> list[SendResult]:
+        """What the attempt gives, or raises, as one that is made here."""
+        if self.outcome is None:
+            raise RequestTimedOut(self.address, packed.code, timeout_ms)
+        if isinstance(self.outcome, NotConnected):
+            raise self.outcome
+        return read_results(self.address, packed, self.queue, self.outcome)
+
+
 class Delivery:
     """Delivers for one producer group. Hooks may be added at any time."""
 
@@ -64,7 +87,8 @@ class Delivery:
         self._config = session.config
         self._clock = session.clock
         self._group = group
-        self._round_robin = RoundRobin()
+        #: Which queue of a topic is next.
+        self.turns = RoundRobin()
         self._faults = FaultScores() if session.config.send_latency_fault else None
         self._prober = None if self._faults is None else Prober(session, self._faults)
 
@@ -76,31 +100,37 @@ class Delivery:
         timeout_ms: int,
         *,
         attempts: int = 0,
+        begun: Begun | None = None,
     ) -> list[SendResult]:
         """Send until a broker has stored the request's messages; gives a result for each.
 
-        ``attempts`` 0 is as many as are configured. Raises RouteNotFound, and the last attempt's
-        error when all failed.
+        ``attempts`` 0 is as many as are configured; ``begun`` is the first of them. Raises
+        RouteNotFound, and the last attempt's error when all failed.
         """
         self._session.add_producer(self._group)
         budget_ms = timeout_ms or self._config.send_timeout_ms
-        deadline_ms = self._clock.monotonic_ms() + budget_ms
+        begun_ms = self._clock.monotonic_ms() if begun is None else begun.begun_ms
+        deadline_ms = begun_ms + budget_ms
         attempts = attempts or self._config.send_retries + 1
         last: str | None = None
         error: ClientError | None = None
         stored: list[SendResult] | None = None
         for number in range(1, attempts + 1):
-            chosen = await self._choose(packed, order_key, queue, last)
-            if chosen.broker_name == last:
-                await self._clock.sleep_ms(_SAME_BROKER_PAUSE_MS * (number - 1))
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
-                break
-            if number < attempts and self._config.send_attempt_timeout_ms:
-                left_ms = min(left_ms, self._config.send_attempt_timeout_ms)
+            is_last = number == attempts
+            if begun is not None and number == 1:
+                chosen = begun.queue
+                attempt = begun.results(packed, self._bounded(budget_ms, is_last))
+            else:
+                chosen = await self._choose(packed, order_key, queue, last)
+                if chosen.broker_name == last:
+                    await self._clock.sleep_ms(_SAME_BROKER_PAUSE_MS * (number - 1))
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if left_ms <= 0:
+                    break
+                attempt = self._attempt(packed, chosen, number, self._bounded(left_ms, is_last))
             last = chosen.broker_name
             try:
-                stored = await self._attempt(packed, chosen, number, left_ms)
+                stored = await attempt
             except (BrokerRefused, NotConnected, RequestTimedOut) as failure:
                 if stored is None and _is_final(failure):
                     raise
@@ -114,6 +144,11 @@ class Delivery:
         if stored is not None:
             return stored
         raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
+
+    def _bounded(self, left_ms: int, is_last: bool) -> int:
+        """How much of its time a send gives to one attempt."""
+        bound_ms = self._config.send_attempt_timeout_ms
+        return min(left_ms, bound_ms) if bound_ms and not is_last else left_ms
 
     async def send_oneway(
         self, packed: Packed, order_key: str | None, queue: MessageQueue | QueueSelector | None
@@ -217,7 +252,7 @@ class Delivery:
         if order_key is not None:
             return by_key(queues, order_key)
         now_ms = 0 if self._faults is None else self._clock.monotonic_ms()
-        return self._round_robin.pick(
+        return self.turns.pick(
             queues, avoid_broker=avoid_broker, faults=self._faults, now_ms=now_ms
         )
 

@@ -14,6 +14,8 @@ from cometmq.client.batches import plan_batches
 from cometmq.client.delivery import Delivery
 from cometmq.client.limits import check_producer_group
 from cometmq.client.outgoing import INLINE_COMPRESS_BYTES, Packer
+from cometmq.client.plainsends import PlainSends
+from cometmq.client.results import SendResult
 from cometmq.core.errors import BrokerRefused, MessageIllegal
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.headers import RecallMessage
@@ -21,10 +23,11 @@ from cometmq.protocol.headers import RecallMessage
 if TYPE_CHECKING:
     from cometmq.client.hooks import ForbiddenHook, SendHook, TransactionHook
     from cometmq.client.outgoing import Packed
-    from cometmq.client.results import SendResult
+    from cometmq.client.plainsends import Posted
     from cometmq.client.selection import QueueSelector
     from cometmq.client.session import Session
     from cometmq.message.model import Message, MessageQueue, StoredMessage
+    from cometmq.net.client import Outcome
 
 OrderKey = str | Callable[["Message"], str] | None
 
@@ -42,6 +45,7 @@ class Producer:
         self._clock = session.clock
         self._packer = Packer(session.config, session.namespace)
         self._delivery = Delivery(session, known_as)
+        self._plain = PlainSends(session, self._delivery, known_as)
         #: Told of every end of a transaction; may be added to at any time.
         self.transaction_hooks: list[TransactionHook] = []
 
@@ -70,6 +74,17 @@ class Producer:
         MessageIllegal for a message over a limit, RouteNotFound, what a forbidden hook raises, and
         the last attempt's NotConnected, RequestTimedOut or BrokerRefused.
         """
+        if queue is None and order_key is None:
+            posted = self._plain.post(message, timeout_ms)
+            if posted is not None:
+                try:
+                    outcome = await posted.waiter
+                except asyncio.CancelledError:
+                    posted.link.forget(posted.opaque)
+                    raise
+                if type(outcome) is SendResult:
+                    return outcome
+                return await self._go_on(message, posted, outcome)
         packed = await self._pack_one(message)
         return (await self._delivery.send(packed, order_key, queue, timeout_ms))[0]
 
@@ -214,6 +229,13 @@ class Producer:
             delay_level=delay_level,
         )
         return (await self._delivery.send(packed, None, None, 0))[0]
+
+    async def _go_on(self, message: Message, posted: Posted, outcome: Outcome) -> SendResult:
+        """Send a message whose first attempt did not simply succeed."""
+        packed = self._packer.single(message, posted.key, posted.born_ms)
+        begun = posted.begun(outcome)
+        sent = await self._delivery.send(packed, None, None, begun.timeout_ms, begun=begun)
+        return sent[0]
 
     async def _pack_one(self, message: Message) -> Packed:
         now_ms = self._clock.wall_ms()

@@ -32,6 +32,15 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
+    def turn_of(self, topic: str, count: int) -> int:
+        """Which of the ``count`` queues of a topic is next."""
+        start = self._next.get(topic)
+        if start is None:
+            start = random.randrange(count)
+        start %= count
+        self._next[topic] = (start + 1) % count
+        return start
+
     def pick(
         self,
         queues: Sequence[MessageQueue],
@@ -46,13 +55,10 @@ class RoundRobin:
         broker that is not left alone, else on the one that is back first.
         """
         topic = queues[0].topic
-        start = self._next.get(topic)
-        if start is None:
-            start = random.randrange(len(queues))
         count = len(queues)
+        start = self.turn_of(topic, count)
         if avoid_broker is None and faults is None:
-            self._next[topic] = (start + 1) % count
-            return queues[start % count]
+            return queues[start]
         for step in range(count):
             queue = queues[(start + step) % count]
             if queue.broker_name == avoid_broker:
@@ -60,9 +66,8 @@ class RoundRobin:
             if faults is None or faults.is_available(queue.broker_name, now_ms):
                 self._next[topic] = (start + step + 1) % count
                 return queue
-        self._next[topic] = (start + 1) % count
         if faults is None:
-            return queues[start % count]
+            return queues[start]
         name = faults.least_bad(sorted({queue.broker_name for queue in queues}), now_ms)
         own = [queue for queue in queues if queue.broker_name == name]
         return own[start % len(own)]

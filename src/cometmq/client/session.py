@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cometmq.client.config import ClientConfig
+    from cometmq.client.routes import Brokers
     from cometmq.message.model import MessageQueue
     from cometmq.net.router import Reply
     from cometmq.protocol.frame import Request
@@ -147,6 +148,12 @@ class Session:
         """As :meth:`publish_queues`, from memory; empty when it must be asked for."""
         known = self._routes.get(topic, self.clock.monotonic_ms())
         return () if known is None else known.publish
+
+    def publish_route(self, topic: str, now_ms: int) -> tuple[tuple[MessageQueue, ...], Brokers]:
+        """As :meth:`known_publish_queues`, and where all known brokers are. What does not change is
+        the same object again."""
+        known = self._routes.get(topic, now_ms)
+        return () if known is None else known.publish, self._routes.brokers
 
     async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues of ``topic`` that may be read, in their common order. Raises RouteNotFound."""

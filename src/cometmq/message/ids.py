@@ -57,21 +57,27 @@ class UniqueKeys:
     apart (Java puts its class loader's hash there).
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix")
+    __slots__ = ("_counter", "_made_ms", "_month_end_ms", "_month_start_ms", "_prefix", "_stem")
 
     def __init__(self, ip: bytes, pid: int, salt: int) -> None:
         fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
         self._prefix = fixed.hex().upper()
         self._counter = 0
+        #: What all keys of one millisecond begin with, and which one that is.
+        self._stem = ""
+        self._made_ms = -1
         self._month_start_ms = 0
         self._month_end_ms = 0
 
     def next(self, now_ms: int) -> str:
         """A key that no other call gave; ``now_ms`` is wall time."""
-        if not self._month_start_ms <= now_ms < self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+        if now_ms != self._made_ms:
+            if not self._month_start_ms <= now_ms < self._month_end_ms:
+                self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+            self._stem = f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}"
+            self._made_ms = now_ms
         self._counter = counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{now_ms - self._month_start_ms & 0xFFFFFFFF:08X}{counter:04X}"
+        return f"{self._stem}{counter:04X}"
 
 
 def lasting_key(number: int, made_ms: int, check: int) -> str:

@@ -31,12 +31,14 @@ from cometmq.protocol.codes import Language, ResponseCode
 from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
 from cometmq.protocol.frame import JSON, Request, Response
 from cometmq.protocol.framer import MAX_FRAME_BYTES
+from cometmq.speedups import send_frame
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.router import Reply
     from cometmq.net.tasks import Tasks
     from cometmq.protocol.headers import Header
+    from cometmq.speedups.plain.requests import Place
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +48,11 @@ InboundHandler = Callable[[str, Request[Any]], Coroutine[Any, Any, "Reply | None
 
 #: What a waiting request is woken with: its response, the loss of its connection, or None when its
 #: time is up.
-_Outcome = Response | NotConnected | None
+Outcome = Response | NotConnected | None
 
 _MAX_IN_FLIGHT: Final = 16_384
 _MAX_INBOUND: Final = 256
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
-_EVENTS_A_TURN: Final = 512
 #: What encoding raises for fields of wrong types, text that UTF-8 has not, numbers too large.
 _ENCODE_ERRORS: Final = (
     CometError,
@@ -138,8 +139,8 @@ class Remoting:
         self.on_close: list[Callable[[str], None]] = []
         #: How many connections are gone, whoever closed them.
         self.losses = 0
-        self._links: dict[str, _Link] = {}
-        self._opening: dict[str, asyncio.Task[_Link | NotConnected]] = {}
+        self._links: dict[str, Link] = {}
+        self._opening: dict[str, asyncio.Task[Link | NotConnected]] = {}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -149,6 +150,11 @@ class Remoting:
     def is_connected(self, address: str) -> bool:
         """Whether a connection to ``address`` is open now."""
         return address in self._links
+
+    def open_link(self, address: str) -> Link | None:
+        """The connection to ``address``, if there is one that takes a request now."""
+        link = self._links.get(address)
+        return None if link is None or link.blocked or link.lost is not None else link
 
     async def request(
         self,
@@ -227,7 +233,7 @@ class Remoting:
         for link in links:
             await link.wait_closed()
 
-    async def _ready(self, address: str, code: int, deadline_ms: int, timeout_ms: int) -> _Link:
+    async def _ready(self, address: str, code: int, deadline_ms: int, timeout_ms: int) -> Link:
         """An open connection that takes another request; waits for one until the deadline."""
         try:
             async with asyncio.timeout(max(0, deadline_ms - self.clock.monotonic_ms()) / 1000):
@@ -239,7 +245,7 @@ class Remoting:
         except TimeoutError:
             raise RequestTimedOut(address, code, timeout_ms) from None
 
-    async def _open(self, address: str) -> _Link:
+    async def _open(self, address: str) -> Link:
         if self._closed:
             raise NotConnected(address, "this client is closed")
         task = self._opening.get(address)
@@ -256,12 +262,12 @@ class Remoting:
             raise NotConnected(address, result.problem)
         return result
 
-    async def _connect(self, address: str) -> _Link | NotConnected:
+    async def _connect(self, address: str) -> Link | NotConnected:
         loop = asyncio.get_running_loop()
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self.connect_timeout_ms / 1000):
-                _, link = await loop.create_connection(lambda: _Link(self, address), host, port)
+                _, link = await loop.create_connection(lambda: Link(self, address), host, port)
         except TimeoutError:
             return NotConnected(address, f"no connection within {self.connect_timeout_ms} ms")
         except (OSError, UnicodeError) as error:  # a host name may be no name at all
@@ -273,7 +279,7 @@ class Remoting:
         self._links[address] = link
         return link
 
-    def _gone(self, link: _Link) -> None:
+    def _gone(self, link: Link) -> None:
         if self._links.get(link.address) is link:
             del self._links[link.address]
         self.losses += 1
@@ -281,12 +287,12 @@ class Remoting:
             callback(link.address)
 
 
-class _Link(asyncio.Protocol):
+class Link(asyncio.Protocol):
     """One open connection: bytes from and to the transport, waiting requests, their timer."""
 
     def __init__(self, owner: Remoting, address: str) -> None:
         self.address = address
-        self.connection: Connection[asyncio.Future[_Outcome]] = Connection(owner.language)
+        self.connection: Connection[asyncio.Future[Outcome]] = Connection(owner.language)
         self.lost: NotConnected | None = None
         #: True while no further request may be handed over.
         self.blocked = False
@@ -310,11 +316,11 @@ class _Link(asyncio.Protocol):
 
     async def request(
         self, code: int, header: Header | None, body: bytes, deadline_ms: int, codec: int
-    ) -> _Outcome:
+    ) -> Outcome:
         """Send a request; gives its outcome."""
         if self.lost is not None:
             return self.lost
-        waiter: asyncio.Future[_Outcome] = self._loop.create_future()
+        waiter: asyncio.Future[Outcome] = self._loop.create_future()
         connection = self.connection
         opaque = -1
         try:
@@ -337,6 +343,42 @@ class _Link(asyncio.Protocol):
                 connection.forget(opaque)
             if self.blocked or self._unblocked:
                 self._review()
+
+    def post(
+        self,
+        pieces: tuple[bytes, ...],
+        place: Place,
+        born_ms: int,
+        properties: str,
+        body: bytes,
+        key: str,
+        deadline_ms: int,
+    ) -> tuple[int, asyncio.Future[Any]]:
+        """Send a plain send (speedups: requests); gives its opaque, and what gets its result, made
+        of ``key`` and ``place``, or another outcome."""
+        connection = self.connection
+        opaque = connection.new_opaque()
+        frame = send_frame(pieces, place[3], born_ms, properties, opaque, body)
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        waiting = connection.expect(opaque, (deadline_ms, waiter, key, place))
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        elif self._out_bytes > _WRITE_HIGH_BYTES:
+            self._flush()
+        if deadline_ms < self._timer_ms:
+            self._arm(deadline_ms)
+        if waiting >= self._owner.max_in_flight:
+            self.blocked = True
+        return opaque, waiter
+
+    def forget(self, opaque: int) -> None:
+        """Nobody waits for an answer any more."""
+        self.connection.forget(opaque)
+        if self.blocked or self._unblocked:
+            self._review()
 
     def send_oneway(self, code: int, header: Header | None, body: bytes, codec: int) -> None:
         """Send a request without response."""
@@ -390,12 +432,17 @@ class _Link(asyncio.Protocol):
         connection.receive_data(data)
         try:
             while connection.has_more:
-                for event in connection.next_events(_EVENTS_A_TURN):
+                odd = connection.settle_sends()
+                if not odd:
+                    continue
+                for event in connection.next_events(odd):
                     if isinstance(event, Answered):
                         if not event.token.done():
                             event.token.set_result(event.response)
                     else:
                         self._serve(event)
+            if self.blocked or self._unblocked:
+                self._review()
         except RemoteProtocolError as error:
             log.warning("bad_frame address=%s problem=%s", self.address, error)
             self._problem = f"it sent what is no frame: {error}"
@@ -533,6 +580,8 @@ class _Link(asyncio.Protocol):
         for waiter in expired:
             if not waiter.done():
                 waiter.set_result(None)
+        if self.blocked or self._unblocked:
+            self._review()
         if expired and now_ms - self._heard_ms >= self._owner.silence_timeout_ms:
             self._problem = f"nothing came from it for {now_ms - self._heard_ms} ms"
             log.warning("connection_silent address=%s problem=%s", self.address, self._problem)

@@ -29,10 +29,12 @@ from cometmq.protocol.frame import (
 )
 from cometmq.protocol.framer import MAX_FRAME_BYTES, Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
+from cometmq.speedups import settle_sends
 
 if TYPE_CHECKING:
     from cometmq.core.budget import Account
     from cometmq.protocol.headers import Header
+    from cometmq.speedups.plain.requests import Waiting
 
 T = TypeVar("T")
 H = TypeVar("H")
@@ -51,6 +53,14 @@ _DONE: Final = (
     DONE_HEAD + b'%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
 )
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _settle(waiting: dict[int, Waiting], data: bytes, at: int) -> tuple[int, int]:
+    return settle_sends(data, at, waiting)
+
+
+#: By the code of an answer: what takes the answers of plain sends.
+_SETTLERS: Final = {b"0": _settle}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class Connection(Framer, Generic[T]):
         self._account = account
         self._language = language
         self._next_opaque = 0
-        self._pending: dict[int, tuple[int, T]] = {}
+        self._pending: dict[int, Waiting] = {}
         self.unknown_responses = 0
 
     @property
@@ -198,7 +208,7 @@ class Connection(Framer, Generic[T]):
         ``body_bytes`` follows. ``extra`` are fields beyond the header's (signatures).
 
         What cannot be encoded raises, and is not remembered."""
-        opaque = self._new_opaque()
+        opaque = self.new_opaque()
         head = self._encode(code, header, opaque, 0, body_bytes, codec, extra)
         self._pending[opaque] = (deadline_ms, token)
         return opaque, head
@@ -213,8 +223,28 @@ class Connection(Framer, Generic[T]):
         extra: dict[str, str] | None = None,
     ) -> bytes:
         """Bytes of a request that gets no response."""
-        opaque = self._new_opaque()
+        opaque = self.new_opaque()
         return self._encode(code, header, opaque, FLAG_ONEWAY, body_bytes, codec, extra)
+
+    def new_opaque(self) -> int:
+        """The opaque of a further request; none that waits has it."""
+        opaque = self._next_opaque
+        while opaque in self._pending:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def expect(self, opaque: int, waiting: Waiting) -> int:
+        """Remember a plain send, whose frame somebody else made, under an opaque of
+        :meth:`new_opaque`. :meth:`settle_sends` gives it its result. Returns how many requests wait
+        now."""
+        self._pending[opaque] = waiting
+        return len(self._pending)
+
+    def settle_sends(self) -> int:
+        """Give plain sends that wait their results; returns how many of the next frames are no
+        plain answers and must be taken as events."""
+        return self.offer(_SETTLERS, self._pending)
 
     def forget(self, opaque: int) -> T | None:
         """Drop a pending request (its caller gave up); its late response is ignored."""
@@ -223,26 +253,19 @@ class Connection(Framer, Generic[T]):
 
     def expire(self, now_ms: int) -> list[T]:
         """Tokens of the requests whose deadline is at or before ``now_ms``."""
-        due = [opaque for opaque, (deadline, _) in self._pending.items() if deadline <= now_ms]
+        due = [opaque for opaque, known in self._pending.items() if known[0] <= now_ms]
         return [self._pending.pop(opaque)[1] for opaque in due]
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`expire` has something to do next; None when nothing waits."""
-        return min((deadline for deadline, _ in self._pending.values()), default=None)
+        return min((known[0] for known in self._pending.values()), default=None)
 
     def close(self) -> list[T]:
         """The connection is gone: tokens of all requests that will not be answered."""
-        tokens = [token for _, token in self._pending.values()]
+        tokens: list[T] = [known[1] for known in self._pending.values()]
         self._pending.clear()
         self.broken = None  # its traceback holds us
         return tokens
-
-    def _new_opaque(self) -> int:
-        opaque = self._next_opaque
-        while opaque in self._pending:
-            opaque = (opaque + 1) & _OPAQUE_MASK
-        self._next_opaque = (opaque + 1) & _OPAQUE_MASK
-        return opaque
 
     def _encode(
         self,

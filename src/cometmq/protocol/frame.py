@@ -20,7 +20,7 @@ path refuses (numbers for strings, "+5", "", null) goes through :mod:`cometmq.pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct as Packer
 from struct import error as StructError
 from typing import Final, Generic, TypeVar
@@ -248,6 +248,21 @@ def encode_head(
             )
         )
     return lengths(len(header), body_bytes, codec) + header
+
+
+def head_pieces(
+    code: int, ext: Mapping[str, str], language: Language, names: Sequence[str]
+) -> tuple[bytes, ...]:
+    """The JSON header of a request as what stands round the values of some of its fields, in the
+    order of ``names``, and round its opaque. Their values in ``ext`` mean nothing."""
+    ext = {name: "" if name in names else value for name, value in ext.items()}
+    rest = encode_head(code=code, opaque=0, flag=0, ext=ext, language=language)[_LENGTHS.size :]
+    pieces: list[bytes] = []
+    # A mark with quotes in it stands in no string: there they are escaped.
+    for mark in (*[b'"%b":"' % name.encode() for name in names], b'"opaque":'):
+        before, found, rest = rest.partition(mark)
+        pieces.append(before + found)
+    return (*pieces, rest.removeprefix(b"0"))
 
 
 def lengths(header_bytes: int, body_bytes: int = 0, codec: int = JSON) -> bytes:

@@ -14,6 +14,7 @@ from typing import Literal
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
+from cometmq.speedups.plain.requests import send_frame, settle_sends
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 
@@ -33,6 +34,8 @@ __all__ = [
     "java_hash",
     "put_keys",
     "read_pull",
+    "send_frame",
+    "settle_sends",
     "take_records",
 ]
 
@@ -41,6 +44,7 @@ NAMES = {
     "hashing": ("index_hashes", "java_hash"),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
+    "requests": ("send_frame", "settle_sends"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
 }
