@@ -122,7 +122,10 @@ class CountingTurns(Watchdog):
         self.turns[handler] += 1
 
 
-async def test_what_a_server_says_to_its_peers_leaves_together() -> None:
+async def test_what_a_server_says_to_its_peers_leaves_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cometmq.net.departures.SHORT_NS", -1)
     tasks, watchdog = Tasks(), CountingTurns()
     router = Router(Side.BROKER, {BEAT: beat}, tasks=tasks)
     server = Server(router, clock=SystemClock(), tasks=tasks, watchdog=watchdog)

@@ -30,17 +30,12 @@ def is_recent(log: CommitLog, offset: int) -> bool:
     return offset >= log.opened_at and log.written - offset <= RECENT_BYTES
 
 
-def recent_from(log: CommitLog) -> int:
-    """From where on :func:`is_recent` holds."""
-    return max(log.opened_at, log.written - RECENT_BYTES)
-
-
 def bytes_at_once(log: CommitLog, file: LogFile, start: int, stop: int) -> memoryview | None:
     """The bytes of a file between two physical offsets, when that takes no wait; else None.
 
     Far behind the end the system may have read them again since they were compared with a seal.
     """
-    if is_recent(log, start):
+    if start >= log.opened_at and log.written - start <= RECENT_BYTES:
         return file.view[start - file.base : stop - file.base]
     if file.seals is not None and (log.is_far(start) or not file.is_proven(start, stop)):
         return None
