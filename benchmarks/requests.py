@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 8
 IN_FLIGHT = 32
+#: Single sends besides, by connections and requests of each in flight.
+SHAPES = ((1, 1), (64, 1), (8, 64))
+#: Requests of a round at the least: few of them are brought several times.
+ROUND_REQUESTS = 64
 #: Rounds before those that count.
 WARM_UP = 10
 ROUND_LIMIT_S = 10
@@ -92,11 +96,14 @@ class Sink(asyncio.Transport):
 class Load:
     """Connections that bring the same kind of request together."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(
+        self, server: Server, connections: int = CONNECTIONS, in_flight: int = IN_FLIGHT
+    ) -> None:
+        self._in_flight = in_flight
         self._arrived = asyncio.Event()
         self._opaque = 0
         self._peers: list[tuple[Peer, Sink]] = []
-        for _ in range(CONNECTIONS):
+        for _ in range(connections):
             peer, sink = server._new_peer(), Sink(self._arrived)
             peer.connection_made(sink)
             self._peers.append((peer, sink))
@@ -110,7 +117,7 @@ class Load:
         """Serve ``frames(connection, number)`` of every connection; gives the microseconds of one,
         and what each connection was answered."""
         data = [
-            b"".join([frames(at, number) for number in range(IN_FLIGHT)])
+            b"".join([frames(at, number) for number in range(self._in_flight)])
             for at in range(len(self._peers))
         ]
         begin_ns = time.process_time_ns()
@@ -121,15 +128,22 @@ class Load:
         took_ns = time.process_time_ns() - begin_ns
         answers = [bytes(sink.written) for _, sink in self._peers]
         for answer, (_, sink) in zip(answers, self._peers, strict=True):
-            if answer.count(b'"code":0,') != IN_FLIGHT:
+            if answer.count(b'"code":0,') != self._in_flight:
                 raise SystemExit(f"refused: {answer[:300]!r}")
             sink.written.clear()
-        return took_ns / 1_000 / IN_FLIGHT / len(self._peers), answers
+        return took_ns / 1_000 / self._in_flight / len(self._peers), answers
+
+    async def sends(self) -> float:
+        """Serve single sends; gives the microseconds of one."""
+        times = max(1, ROUND_REQUESTS // self._in_flight // len(self._peers))
+        frames = self.send("single")
+        return sum([(await self.round(frames))[0] for _ in range(times)]) / times
 
     async def _all_answered(self) -> None:
-        while any(sink.written.count(b'"flag":1') < IN_FLIGHT for _, sink in self._peers):
-            self._arrived.clear()
-            await self._arrived.wait()
+        for _, sink in self._peers:
+            while sink.written.count(b'"flag":1') < self._in_flight:
+                self._arrived.clear()
+                await self._arrived.wait()
 
     def send(self, topic: str, asked: str = "") -> Callable[[int, int], bytes]:
         """Frames of single sends to 8 queues."""
@@ -182,20 +196,24 @@ class Load:
 async def measure(rounds: int) -> dict[str, float]:
     """Microseconds a request, by case."""
     cases = "single send", "half message", "commit", "message of a batch"
-    found: dict[str, list[float]] = {case: [] for case in cases}
+    shapes = [f"single send, {connections} x {depth}" for connections, depth in SHAPES]
+    found: dict[str, list[float]] = {case: [] for case in (*cases, *shapes)}
     with tempfile.TemporaryDirectory(prefix="cometmq-requests-") as home:
         async with running_broker(Path(home), **STORE) as running:
-            load = Load(running.broker.server)
+            server = running.broker.server
+            load, others = Load(server), [Load(server, *shape) for shape in SHAPES]
             for _ in range(WARM_UP + rounds):
                 sent_us, _ = await load.round(load.send("single"))
                 half_us, halves = await load.round(load.send("transactions", PREPARED))
                 commit_us, _ = await load.round(load.commit(halves))
                 batch_us, _ = await load.round(load.batch("batches"))
                 each_us = batch_us / BATCH_MESSAGES
-                times = sent_us, half_us, commit_us, each_us
+                shaped = [await each.sends() for each in others]
+                times = sent_us, half_us, commit_us, each_us, *shaped
                 for case, took_us in zip(found, times, strict=True):
                     found[case].append(took_us)
-            load.close()
+            for each in (load, *others):
+                each.close()
     return {case: sorted(each[WARM_UP:])[rounds // 4] for case, each in found.items()}
 
 

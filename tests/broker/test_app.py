@@ -82,11 +82,11 @@ async def test_the_loop_sleeps_while_a_thread_syncs_for_an_answer(tmp_path: Path
     async with running_broker(tmp_path) as running:
         lookout, store = running.broker.lookout, running.broker.store
         assert lookout is not None
-        assert not lookout.must_sleep()
+        assert not lookout.waits
         key = store.durable.park(1 << 40, 1 << 60, "a send")
-        assert lookout.must_sleep()
+        assert lookout.waits
         store.durable.cancel(key)
-        assert not lookout.must_sleep()
+        assert not lookout.waits
 
 
 async def test_a_broker_can_be_told_not_to_look_out(tmp_path: Path) -> None:

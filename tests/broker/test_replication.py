@@ -196,7 +196,7 @@ async def test_who_is_far_behind_is_sent_to_a_slave_and_stays_there(tmp_path: Pa
         assert await suggested(client) == "0"
         slave = await made.start(1, **far)
         await until_copied(master, slave)
-        await until(lambda: master_of(master).has_a_near_slave)
+        await until(master_of(master).has_a_near_slave)
         assert await suggested(client) == "1"
         assert await suggested(await slave.connect()) == "1"
         for expression, code in (("none IS NULL", 0), ("none = 'x'", 20)):

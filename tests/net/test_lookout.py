@@ -126,15 +126,14 @@ async def test_one_turn_with_many_requests_is_one_arrival(requests: Requests) ->
 
 
 async def test_a_thread_that_needs_the_interpreter_is_not_kept_waiting() -> None:
-    clock, syncing = TurningClock(), False
-    requests = Requests(
-        clock, Lookout(LOOK_US, clock, must_sleep=lambda: syncing, offer=clock.offer)
-    )
+    clock, syncing = TurningClock(), ["a turn"]
+    requests = Requests(clock, Lookout(LOOK_US, clock, waits=syncing, offer=clock.offer))
+    syncing.clear()
     await requests.come(10, every_us=40)
-    syncing = True
+    syncing.append("a turn")
     assert await requests.passes(40) == 1
     assert not requests.lookout.is_awake
-    syncing = False
+    syncing.clear()
     await requests.come(3, every_us=40)
     assert requests.lookout.is_awake
 

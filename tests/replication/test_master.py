@@ -126,7 +126,7 @@ async def test_strangers_that_say_nothing_are_no_copies(tmp_path: Path) -> None:
         await until(lambda: len(master._places.silent) == 5)
         assert master.reached == 0
         assert not master.has_enough
-        assert not master.has_a_near_slave
+        assert not master.has_a_near_slave()
         assert master.slaves() == []
         for writer in writers:
             writer.close()

@@ -321,9 +321,8 @@ class Broker:
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
             return None
-        waiting = self.store.durable
         # The thread that syncs needs the interpreter to say that it is done.
-        return Lookout(self.config.lookout_micros, self.clock, must_sleep=lambda: len(waiting) > 0)
+        return Lookout(self.config.lookout_micros, self.clock, waits=self.store.durable.parked)
 
     def _load_tables(self, directory: str) -> None:
         if self.store.written_offset > self.store.log.segments.start:
@@ -345,8 +344,7 @@ class Broker:
 
     def _takers(self) -> dict[int, TakeFrames[Peer]]:
         """What is taken of connections many at a time, by request code."""
-        pulls = self.pull.takers()
-        return pulls if self.config.is_slave else pulls | self.send.takers()
+        return {} if self.config.is_slave else self.pull.takers() | self.send.takers()
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
         self.filters = Filters(config=self.config, members=self.members, stored=self.stored_filters)

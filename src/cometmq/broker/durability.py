@@ -118,6 +118,7 @@ class Appender:
         waits = self._synced or self._slaves is not None
         turn = self._turn if wait_durable or not waits else self._unsynced
         turn.sends.append(send)
+        turn.send_count += 1
 
     def add_rows(self, peer: Peer, rows: SentRows) -> None:
         """:meth:`add_send` for plain sends, which all wait for what the policy asks."""
@@ -125,11 +126,11 @@ class Appender:
             self._due = True
             self._loop.call_soon(self._end_of_turn)
         batch, first, stop = rows
-        waiting = (peer, batch, first, stop)
-        self._turn.rows.append(waiting)
+        turn, waiting = self._turn, (peer, batch, first, stop)
+        turn.rows.append(waiting)
         if batch.end_count:
-            self._turn.rows_with_ends.append(waiting)
-        self._turn.row_count += stop - first
+            turn.rows_with_ends.append(waiting)
+        turn.send_count += stop - first
 
     def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
         """Have a send answered whose message lies at a physical offset since before this turn, or
@@ -140,6 +141,7 @@ class Appender:
         elif wait_durable and slaves is not None and place >= slaves.reached:
             self._schedule()
             self._repeated.sends.append(send)
+            self._repeated.send_count += 1
         else:
             self.add_send(send, wait_durable=False)
 
@@ -313,7 +315,7 @@ class Appender:
         store = self._store
         if turn.is_awaited:
             self.waiting_sends += turn.send_count
-            deadline_ms = self._clock.monotonic_ms() + self._sync_timeout_ms
+            deadline_ms = self._now_ns() // 1_000_000 + self._sync_timeout_ms
             store.durable.park(turn.end, deadline_ms, turn)
             self._waits.set()
         # Also for sends that do not wait: consumers see a message only once it is durable.
@@ -327,14 +329,14 @@ class Appender:
     def _stored(self, turn: Turn) -> None:
         """A turn is as safe here as the flush policy promises: answer it, or wait for slaves."""
         slaves = self._slaves
-        if slaves is None or not turn.is_awaited or slaves.reached >= turn.end:
+        if slaves is None or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)
         elif not slaves.has_enough:
             remark = "stored here, and too few slaves are connected"
             self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
         else:
             self.waiting_sends += turn.send_count
-            deadline_ms = self._clock.monotonic_ms() + self._slave_timeout_ms
+            deadline_ms = self._now_ns() // 1_000_000 + self._slave_timeout_ms
             self._copied.park(turn.end, deadline_ms, turn)
             self._waits.set()
 

@@ -24,9 +24,9 @@ from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
-from cometmq.protocol.route import readable
+from cometmq.protocol.route import PERM_READ
 from cometmq.speedups import answer_frame, read_pull
-from cometmq.store.reader import Query, ReadStatus, empty, is_far, read
+from cometmq.store.reader import Query, ReadStatus, empty, is_far, read, read_near
 from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class PullHandler:
         Gives where in ``data`` the first frame begins that was not answered, and how many from
         there on have to be served one by one.
         """
-        if peer.router.hooks or self._hooks or self._config.is_slave:
+        if peer.router.hooks or self._hooks.added:
             return at, MANY
         for _ in range(_AT_ONCE):
             found = read_pull(data, at)
@@ -193,23 +193,23 @@ class PullHandler:
     def _answer_at_once(self, peer: Peer, header: PullMessage, opaque: int) -> bool:
         """Answer a pull if it finds messages in memory; nothing has happened otherwise."""
         store = self._store
-        queue, offset = store.find_queue(header.topic, header.queue_id), header.queue_offset
-        if queue is None or not queue.min_offset <= offset < queue.max_offset:
-            return False
-        begun_ns = self._clock.monotonic_ns()
-        if self._far.must_wait(begun_ns):
+        queues = store.queues.by_topic.get(header.topic)
+        queue = None if queues is None else queues.get(header.queue_id)
+        if queue is None:
             return False
         try:
             self._check(header)
             wanted = self._filters.wanted(header)
-            if wanted.sql is not None:
-                return False
-            count, limits = self._most(header)
-            query = Query(queue, offset, count, MAX_BYTES, wanted.codes)
-            result = read(query, store.log, limits)
         except CometError:
             return False  # whoever serves it alone meets it again
-        if result.status is not ReadStatus.FOUND or result.cold:
+        if wanted.sql is not None:
+            return False
+        count, limits = max(1, header.max_msg_nums), store.limits
+        if count > MAX_MESSAGES:
+            count, limits = self._most(header)
+        query = Query(queue, header.queue_offset, count, MAX_BYTES, wanted.codes)
+        result = read_near(query, store.log, limits)
+        if result is None or not result.count:
             return False
         if header.sys_flag & COMMIT_OFFSET:
             self._offsets.commit(
@@ -222,7 +222,6 @@ class PullHandler:
         )  # fmt: skip
         pieces = _answer_pieces(ResponseCode.SUCCESS, ReadStatus.FOUND)
         peer.write(answer_frame(pieces, numbers, result.chunks))
-        self._far_read(result, begun_ns)
         return True
 
     def _most(self, header: PullMessage) -> tuple[int, ReadLimits]:
@@ -429,12 +428,13 @@ class PullHandler:
     # ------------------------------------------------------------------------------------ checks
 
     def _check(self, header: PullMessage) -> None:
-        if not readable(self._config.broker_permission):
+        if not self._config.broker_permission & PERM_READ:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._config.broker_ip1}] pulling message is forbidden",
             )
-        group = self._groups.find(header.consumer_group)
+        name = header.consumer_group
+        group = self._groups.get(name) or self._groups.find(name)
         if group is None:
             raise BadRequest(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -452,7 +452,7 @@ class PullHandler:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!",
             )
-        if not readable(topic.perm):
+        if not topic.perm & PERM_READ:
             raise BadRequest(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{header.topic}] pulling message is forbidden",

@@ -54,7 +54,7 @@ class MasterPart:
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             appender.wait_for_slaves(self.master, self._config.slave_timeout)
-        pull.relieved = lambda: self.master.has_a_near_slave
+        pull.relieved = self.master.has_a_near_slave
         await self.master.start(listener)
 
     async def close(self) -> None:

@@ -124,7 +124,10 @@ class BrokerStats:
         counter = self.pulls.get((group, topic))
         if counter is None:
             counter = self.pulls[group, topic] = Counter()
-        counter.add(count, size_bytes, self._step)
+        if counter.step != self._step:
+            counter.begin(self._step)
+        counter.count += count
+        counter.size_bytes += size_bytes
 
     def on_pull_missed(self) -> None:
         """A pull found nothing."""

@@ -92,12 +92,12 @@ WaitingRows = tuple["Peer", "TransactionBatch", int, int]
 
 class Turn(msgspec.Struct, eq=False):
     """What one turn of the loop appended and must be answered; it ends at the physical offset
-    ``end``, once it is committed."""
+    ``end``, once it is committed. ``send_count`` sends wait for it."""
 
     sends: list[WaitingSend] = msgspec.field(default_factory=list)
     end: int = 0
+    send_count: int = 0
     rows: list[WaitingRows] = msgspec.field(default_factory=list)
-    row_count: int = 0
     puts: list[WaitingPut] = msgspec.field(default_factory=list)
     transactions: list[WaitingTransaction] = msgspec.field(default_factory=list)
     watchers: list[asyncio.Future[None]] = msgspec.field(default_factory=list)
@@ -107,11 +107,6 @@ class Turn(msgspec.Struct, eq=False):
     def is_awaited(self) -> bool:
         """Whether anybody hears how it ended."""
         return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
-
-    @property
-    def send_count(self) -> int:
-        """How many sends wait for it."""
-        return len(self.sends) + self.row_count
 
     def end_watch(self, error: CometError | None) -> None:
         """Tell those who only wait for the turn how it ended."""

@@ -14,19 +14,20 @@ Token = TypeVar("Token")
 
 
 class Watermark(Generic[Token]):
-    """Tokens parked until ``position`` reaches their offset or their deadline passes."""
+    """Tokens parked until ``position`` reaches their offset or their deadline passes. ``parked``
+    has them by key."""
 
-    __slots__ = ("_by_deadline", "_by_offset", "_next_key", "_parked", "position")
+    __slots__ = ("_by_deadline", "_by_offset", "_next_key", "parked", "position")
 
     def __init__(self, position: int = 0) -> None:
         self.position = position
-        self._parked: dict[int, Token] = {}
+        self.parked: dict[int, Token] = {}
         self._by_offset: list[tuple[int, int]] = []
         self._by_deadline: list[tuple[int, int]] = []
         self._next_key = 0
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self.parked)
 
     def park(self, offset: int, deadline_ms: int, token: Token) -> int:
         """Hold ``token`` until ``offset`` is reached; the answer is a key for :meth:`cancel`.
@@ -35,14 +36,14 @@ class Watermark(Generic[Token]):
         """
         key = self._next_key
         self._next_key = key + 1
-        self._parked[key] = token
+        self.parked[key] = token
         heappush(self._by_offset, (offset, key))
         heappush(self._by_deadline, (deadline_ms, key))
         return key
 
     def cancel(self, key: int) -> Token | None:
         """Take a parked token back (its connection closed); None when it is gone already."""
-        return self._parked.pop(key, None)
+        return self.parked.pop(key, None)
 
     def advance(self, position: int) -> list[Token]:
         """Move to ``position`` (never back) and give back what waited for it, by offset."""
@@ -55,35 +56,32 @@ class Watermark(Generic[Token]):
 
     def drain(self) -> list[Token]:
         """Give back every token, for a stop or a failure of what they wait for."""
-        tokens = list(self._parked.values())
-        self._parked.clear()
+        tokens = list(self.parked.values())
+        self.parked.clear()
         self._by_offset.clear()
         self._by_deadline.clear()
         return tokens
 
     def next_deadline_ms(self) -> int | None:
         """When :meth:`expire` has something to do next; None when nothing is parked."""
-        while self._by_deadline and self._by_deadline[0][1] not in self._parked:
+        while self._by_deadline and self._by_deadline[0][1] not in self.parked:
             heappop(self._by_deadline)
         return self._by_deadline[0][0] if self._by_deadline else None
 
     def _take(self, heap: list[tuple[int, int]], limit: int) -> list[Token]:
         released: list[Token] = []
-        parked = self._parked
+        parked = self.parked
         while heap and heap[0][0] <= limit:
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
-        self._compact()
-        return released
-
-    def _compact(self) -> None:
         # Released tokens leave their other heap's entry behind; without this a busy SYNC_FLUSH
         # broker would keep five seconds of dead deadlines.
-        bound = 2 * len(self._parked) + 1024
+        bound = 2 * len(self.parked) + 1024
         if len(self._by_deadline) > bound:
-            self._by_deadline = [pair for pair in self._by_deadline if pair[1] in self._parked]
+            self._by_deadline = [pair for pair in self._by_deadline if pair[1] in self.parked]
             self._by_deadline.sort()
         if len(self._by_offset) > bound:
-            self._by_offset = [pair for pair in self._by_offset if pair[1] in self._parked]
+            self._by_offset = [pair for pair in self._by_offset if pair[1] in self.parked]
             self._by_offset.sort()
+        return released

@@ -14,7 +14,7 @@ look offers it, and when it is taken there is no looking for a while that gets l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Final
 
 from cometmq.net.runtime import yield_processor
@@ -37,9 +37,9 @@ _FOUND_SHIFT: Final = 1
 class Lookout:
     """One event loop's look for requests, ``look_us`` long.
 
-    ``must_sleep`` is asked before every look; while it is true the loop sleeps as ever, because
-    somebody needs the interpreter who cannot have it from a loop that is awake: a thread. ``offer``
-    lets others have the processor. ``served`` says that requests came in during this turn.
+    While ``waits`` is not empty the loop sleeps as ever, because somebody needs the interpreter who
+    cannot have it from a loop that is awake: a thread. ``offer`` lets others have the processor.
+    ``served`` says that requests came in during this turn.
     """
 
     __slots__ = (
@@ -52,8 +52,8 @@ class Lookout:
         "_quiet_since_ns",
         "_rest_ns",
         "_rests_until_ns",
-        "must_sleep",
         "served",
+        "waits",
     )
 
     def __init__(
@@ -61,12 +61,12 @@ class Lookout:
         look_us: int,
         clock: Clock,
         *,
-        must_sleep: Callable[[], bool] = lambda: False,
+        waits: Sized = (),
         offer: Callable[[], None] = yield_processor,
     ) -> None:
         self._look_ns = look_us * 1_000
         self._clock = clock
-        self.must_sleep = must_sleep
+        self.waits = waits
         self._offer = offer
         self._loop = asyncio.get_running_loop()
         self._awake = False
@@ -102,7 +102,7 @@ class Lookout:
             # What these requests have to wait for, their commit, is queued behind this call.
             self.served = False
             self._loop.call_soon(self._look)
-        elif not self.must_sleep() and self._pays() and self._has_processor():
+        elif not self.waits and self._pays() and self._has_processor():
             self._loop.call_soon(self._look)
         else:
             self._awake = False

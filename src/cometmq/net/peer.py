@@ -29,7 +29,7 @@ from cometmq.net.memory import PeerMemory, process_budget
 from cometmq.net.watchdog import SHORT_NS
 from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
 from cometmq.protocol.frame import JSON, decode_head
-from cometmq.protocol.framer import MAX_HEADER_BYTES, FrameTooLarge
+from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -193,15 +193,16 @@ class Peer(asyncio.Protocol):
         stop_ns = started_ns + TURN_NS
         backlog, connection, takers = self._backlog, self._connection, self.router.takers
         event: Event[Waiter] | None = None
-        left, more = FRAMES_PER_TURN, True
+        left, more, others = FRAMES_PER_TURN, True, 0
         while more and left > 0:
             if not backlog:
-                if others := connection.offer(takers, self):
+                others = connection.offer(takers, self)
+                if others > 0:
                     self._fill(backlog, min(left, others))
                 left -= max(len(backlog), 1)
             if backlog:
                 event = self._serve(stop_ns)
-            more = connection.has_more
+            more = others != ALL and connection.has_more
             # Asked behind the work: a turn that begins serves something, whatever the time is.
             if now_ns() > stop_ns:
                 break

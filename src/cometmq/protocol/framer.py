@@ -39,6 +39,8 @@ _JOINED_BYTES: Final = 65_536
 _OTHERS_MAX: Final = 32
 #: More frames than are served of a connection at once.
 MANY: Final = 1 << 30
+#: Nothing is left to be served.
+ALL: Final = -1
 
 _LENGTHS: Final = Struct(">II")
 
@@ -157,8 +159,8 @@ class Framer:
     def offer(self, takers: Mapping[bytes, TakeFrames[T]], owner: T) -> int:
         """Let the taker of the next request's code, in digits, have whole frames from there on.
 
-        Gives how many frames are next that have to be served one by one; of a stream that cannot
-        be read on nothing is offered.
+        Gives how many frames are next that have to be served one by one, ALL when all that was
+        received is taken; of a stream that cannot be read on nothing is offered.
         """
         if self.broken is not None:
             return 1
@@ -174,7 +176,7 @@ class Framer:
         at, others = take(owner, buffer, begin)
         if at - begin == self._have:
             self._buffer, self._at, self._have, self._need = b"", 0, 0, 8
-            return 0
+            return ALL
         if at > begin:
             self._settle(at)
             digits = self._buffer[self._at + 16 : self._at + 24]

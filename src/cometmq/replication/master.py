@@ -19,7 +19,6 @@ from cometmq.replication.rate import Rate
 from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
 from cometmq.store.loading import load_ranges
-from cometmq.store.replica import kept_offset
 from cometmq.store.resident import bytes_at_once
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ _TICK_MS: Final = 1_000
 #: What a connection holds that its slave has not taken; over it no more of the log is given to it.
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
+_ANY: Final = Bounds(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Master:
         self.on_reached: Callable[[int], None] = lambda offset: None
         self._places: Places[_Slave] = Places()
         self._slaves = self._places.slaves
+        self._links: list[SlaveLink] = []
         #: By reason, how many connections were closed for others since the last tick, and whose.
         self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
@@ -95,27 +96,27 @@ class Master:
     @property
     def end(self) -> int:
         """End of what may be sent."""
-        return kept_offset(self.store)
+        log = self.store.log
+        return log.durable if self.store.waits_for_sync else log.written
 
     @property
     def reached(self) -> int:
         """Up to where enough logs hold this one."""
-        return reached([slave.link for slave in self._slaves], self.settings.copies, self.end)
+        log = self.store.log
+        end = log.durable if self.store.waits_for_sync else log.written
+        return reached(self._links, self.settings.copies, end)
 
     @property
     def has_enough(self) -> bool:
         """Whether enough slaves are connected, and near enough, to wait for."""
-        settings = self.settings
-        links = [slave.link for slave in self._slaves]
-        return are_enough(links, settings.copies, self.end, settings.fall_behind_max_bytes)
+        settings, end = self.settings, self.end
+        return are_enough(self._links, settings.copies, end, settings.fall_behind_max_bytes)
 
-    @property
     def has_a_near_slave(self) -> bool:
         """Whether some slave is near enough to be read instead of this broker."""
-        if not self._slaves:
+        if not self._links:
             return False
-        links = [slave.link for slave in self._slaves]
-        return are_enough(links, 2, self.end, self.settings.fall_behind_max_bytes)
+        return are_enough(self._links, 2, self.end, self.settings.fall_behind_max_bytes)
 
     def slaves(self) -> list[SlaveState]:
         """The slaves that are connected and have said what they have."""
@@ -152,16 +153,19 @@ class Master:
         if not self._slaves:
             self.store.on_progress.append(self.progressed)
         self._end(self._places.reported(slave), "too many slaves")
+        self._links = [each.link for each in self._slaves]
 
     def left(self, slave: _Slave) -> None:
         """A connection is gone."""
         self._places.left(slave)
+        self._links = [each.link for each in self._slaves]
         if not self._slaves and self.progressed in self.store.on_progress:
             self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
         """A slave has more than before."""
-        if slave.has_copied:
+        if not slave.is_remembered and slave.has_copied:
+            slave.is_remembered = True
             self._places.copied(slave)
         self.on_reached(self.reached)
 
@@ -186,12 +190,16 @@ class _Slave(asyncio.Protocol):
 
     def __init__(self, master: Master) -> None:
         self._master = master
+        self._now_ns = master.clock.monotonic_ns
         self.link = SlaveLink(master.clock.monotonic_ms())
         self.address = self.host = ""
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._loading = False
-        self._rate = Rate(master.settings.rate_bytes_per_s)
+        bytes_per_s = master.settings.rate_bytes_per_s
+        self._rate = Rate(bytes_per_s) if bytes_per_s else None
+        #: Whether its machine counts as one that had a slave.
+        self.is_remembered = False
 
     @property
     def has_copied(self) -> bool:
@@ -218,16 +226,16 @@ class _Slave(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         master, link = self._master, self.link
-        was_known = link.is_known
+        was_known = link.sent >= 0
         try:
-            has_more = link.receive_data(
-                data, master.bounds(), master.begin(), master.clock.monotonic_ms()
-            )
+            # Where it may begin matters to its first report alone.
+            bounds, begin = (_ANY, 0) if was_known else (master.bounds(), master.begin())
+            has_more = link.receive_data(data, bounds, begin, self._now_ns() // 1_000_000)
         except BadPeer as error:
             log.warning("slave_refused address=%s reason=%r", self.address, error.problem)
             self.abort()
             return
-        if link.is_known and not was_known:
+        if not was_known and link.is_known:
             master.reported(self)
             log.info("slave_joined address=%s from=%d", self.address, link.sent)
         if has_more:
@@ -253,11 +261,13 @@ class _Slave(asyncio.Protocol):
     def push(self) -> None:
         """Send what the slave lacks, as far as its connection takes it and no wait is needed."""
         link, master = self.link, self._master
-        if not link.is_known or self._loading:
+        if link.sent < 0 or self._loading:
             return
-        while self._transport is not None and not self._paused and link.sent < (end := master.end):
-            wait_ms = self._rate.wait_ms(master.clock.monotonic_ms())
-            if wait_ms:
+        end = master.end
+        while self._transport is not None and not self._paused and link.sent < end:
+            if self._rate is not None and (
+                wait_ms := self._rate.wait_ms(self._now_ns() // 1_000_000)
+            ):
                 self._later(self._after(wait_ms))
                 return
             start, stop = link.sent, min(end, link.sent + master.settings.transfer_bytes)
@@ -277,8 +287,9 @@ class _Slave(asyncio.Protocol):
     def _send(self, view: memoryview) -> None:
         if self._transport is None:
             return
-        now_ms = self._master.clock.monotonic_ms()
-        self._rate.spend(len(view), now_ms)
+        now_ms = self._now_ns() // 1_000_000
+        if self._rate is not None:
+            self._rate.spend(len(view), now_ms)
         head = self.link.header(len(view), now_ms)
         # A copy: what waits for the slave must not hold a view of a file that may go.
         self._transport.write(b"".join((head, view)))

@@ -8,8 +8,10 @@ went away counts for nothing, so what was reached is never taken back but goes o
 from __future__ import annotations
 
 from collections.abc import Collection
+from operator import attrgetter
 from typing import Final, Protocol
 
+_ACKED: Final = attrgetter("acked")
 FALL_BEHIND_MAX_BYTES: Final = 256 << 20
 """A slave further behind is no help to a sender (upstream: haSlaveFallbehindMax)."""
 
@@ -28,7 +30,7 @@ def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
     needed = copies - 1
     if needed <= 0:
         return end
-    offsets = sorted((slave.acked for slave in slaves), reverse=True)
+    offsets = sorted(map(_ACKED, slaves), reverse=True)
     return max(offsets[needed - 1], 0) if len(offsets) >= needed else 0
 
 
@@ -36,7 +38,7 @@ def are_enough(
     slaves: Collection[Acked], copies: int, end: int, fall_behind_max_bytes: int
 ) -> bool:
     """Whether enough slaves are connected, and near enough, to wait for them."""
-    near = [
-        slave for slave in slaves if slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes
-    ]
-    return len(near) >= copies - 1
+    near = 0
+    for slave in slaves:
+        near += slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes
+    return near >= copies - 1

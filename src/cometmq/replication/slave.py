@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cometmq.core.errors import CometError, StoreError
 from cometmq.replication.prefix import Overlap, first_difference
 from cometmq.replication.transfer import BadPeer, MasterLink
-from cometmq.store.replica import FLOOD_BYTES, UNCHECKED_MAX_BYTES, BadCopy, kept_offset
+from cometmq.store.replica import FLOOD_BYTES, UNCHECKED_MAX_BYTES, BadCopy
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -101,7 +101,7 @@ class Slave:
         self.problem: CometError | None = None
         self._following_up: asyncio.Handle | None = None
         store.on_progress.append(self._progressed)
-        store.listeners.append(lambda _: self._progressed())
+        store.listeners.append(self._progressed)
 
     @property
     def is_connected(self) -> bool:
@@ -202,13 +202,14 @@ class Slave:
         # A master of ours ends the connection of a slave that reports more than it has.
         return connection.parted_before or not (connection.link.heard or connection.was_aborted)
 
-    def _progressed(self) -> None:
-        if self._connection is not None:
-            self._connection.progressed()
+    def _progressed(self, _: object = None) -> None:
+        connection = self._connection
+        if connection is not None and not connection.receives:
+            connection.progressed()
 
     def follow_up(self) -> None:
         """See to it that what came is checked, and that queues and index get it."""
-        if self.replica.lags and self._following_up is None:
+        if self._following_up is None and self.replica.lags:
             loop = asyncio.get_running_loop()
             self._following_up = loop.call_soon(self._follow_up)
 
@@ -251,6 +252,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, slave: Slave, address: str, overlap: Overlap) -> None:
         self._slave = slave
+        self._now_ns = slave.clock.monotonic_ns
+        self.receives = False
         self._address = address
         self._overlap = overlap
         self.link = MasterLink(overlap.begin, slave.clock.monotonic_ms())
@@ -279,16 +282,20 @@ class _Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        heard, floods = self.link.heard, nbytes >= FLOOD_BYTES
+        link, heard, floods = self.link, self.link.heard, nbytes >= FLOOD_BYTES
+        # What is taken here is reported once.
+        self.receives = True
         try:
-            for offset, piece in self.link.receive_data(
-                self._buffer[:nbytes], self._slave.clock.monotonic_ms()
-            ):
+            now_ms = self._now_ns() // 1_000_000
+            for offset, piece in link.receive_data(self._buffer[:nbytes], now_ms):
                 self._take(offset, piece, floods)
-            self._find_end()
+            if link.beats >= _BEATS_AT_END:
+                self._find_end()
         except (BadPeer, StoreError, LogsDiffer, OSError) as error:
             self._refuse(error)
             return
+        finally:
+            self.receives = False
         if not heard:
             self._slave.changed()
         self.progressed()
@@ -312,13 +319,13 @@ class _Connection(asyncio.BufferedProtocol):
             slave.store.sync()
 
     def _find_end(self) -> None:
-        """The master's log must not end before ours."""
+        """The master has no more: its log must not end before ours."""
         link, overlap = self.link, self._overlap
-        if overlap.lacks_first_byte and link.received == 1 and link.beats >= _BEATS_AT_END:
+        if overlap.lacks_first_byte and link.received == 1:
             # It does not have the beginning any more: it says itself where it begins.
             self.parted_before = True
             raise LogsDiffer(self._address, 1, 1, is_shorter=True)
-        if link.received < overlap.end and link.beats >= _BEATS_AT_END:
+        if link.received < overlap.end:
             self.parted_before = overlap.parted_before(link.received)
             raise LogsDiffer(self._address, link.received, overlap.end, is_shorter=True)
 
@@ -346,8 +353,10 @@ class _Connection(asyncio.BufferedProtocol):
         transport, slave = self._transport, self._slave
         if transport is None:
             return
-        has = min(kept_offset(slave.store), self.link.received)
-        report = self.link.report(max(has, self._overlap.begin), slave.clock.monotonic_ms())
+        log = slave.store.log
+        kept = log.durable if slave.store.waits_for_sync else log.written
+        has = min(kept, self.link.received)
+        report = self.link.report(max(has, self._overlap.begin), self._now_ns() // 1_000_000)
         if report is not None:
             transport.write(report)
         if self._paused and self._waits(_BACKLOG_LOW, UNCHECKED_MAX_BYTES // 2):

@@ -95,7 +95,7 @@ class SlaveLink:
         return self.acked > before
 
     def _report(self, offset: int, bounds: Bounds, begin: int) -> None:
-        if self.is_known:
+        if self.sent >= 0:
             if not self.acked <= offset <= self.sent:
                 raise BadPeer(
                     f"it reports {offset}, after {self.acked}, and was sent up to {self.sent}"

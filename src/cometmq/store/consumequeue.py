@@ -307,9 +307,11 @@ class ConsumeQueue(QueueState):
 
     def read_at_once(self, offset: int, count: int) -> bytearray | bytes | None:
         """As :meth:`read`; None when the device would have to be asked: :meth:`fetch` them then."""
-        size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
-        if size <= 0:
-            return self.read(offset, count)
+        tail_offset = self.tail_offset
+        if offset >= tail_offset:
+            at = (offset - tail_offset) * QUEUE_ENTRY_BYTES
+            return self.tail[at : at + count * QUEUE_ENTRY_BYTES]
+        size = (min(offset + count, tail_offset) - offset) * QUEUE_ENTRY_BYTES
         found = self._pool.read_cached(self.directory, offset * QUEUE_ENTRY_BYTES, size)
         if found is not None and len(found) == size and offset + count > self.tail_offset:
             stop = min(offset + count, self.max_offset)

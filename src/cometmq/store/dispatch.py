@@ -100,18 +100,10 @@ class Dispatcher:
 
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
         """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
-        grown: dict[ConsumeQueue, tuple[int, int]]
         if isinstance(segment, WriteBatch):
-            grown, soiled, in_order = segment.dispatch()
-            for queue in soiled:
-                self._soil(queue)
-            if not in_order:
-                self._dispatch_rows(segment.rows_from(segment.dispatched_count), grown)
-            self._index.gather_batch(segment)
-            self.last_ms = segment.last_ms
+            grown = self._dispatch_batch(segment)
         else:
-            grown = {}
-            self._dispatch_rows(segment, grown)
+            grown = self._dispatch_rows(segment)
         self.position = end
         self._mark = (end, self.last_ms)
         if self._index.pending >= BATCH_KEYS:
@@ -131,16 +123,14 @@ class Dispatcher:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
 
-    def _dispatch_rows(
-        self, rows: Sequence[Dispatched], grown: dict[ConsumeQueue, tuple[int, int]]
-    ) -> None:
-        """Put rows into queues and index, and what queues grow by into ``grown``."""
+    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> Growth:
         pack = QUEUE_ENTRY.pack
         nothing = (0, 0)
         if self._is_spread:
             # With very many queues what is asked for here is in no cache. Asked in one go, it is on
             # its way together; in the loop each would be waited for.
             deque(map(_TOUCH, map(_QUEUE, rows)), maxlen=0)
+        grown: dict[ConsumeQueue, tuple[int, int]] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
             count, size_bytes = grown.get(queue, nothing)
@@ -156,6 +146,22 @@ class Dispatcher:
         if rows:
             self._index.gather(rows)
             self.last_ms = rows[-1][5]
+        return grown
+
+    def _dispatch_batch(self, batch: WriteBatch) -> Growth:
+        grown: dict[ConsumeQueue, tuple[int, int]]
+        grown, soiled, in_order = batch.dispatch()
+        for queue in soiled:
+            self._soil(queue)
+        if not in_order:
+            for queue, (count, size) in self._dispatch_rows(
+                batch.rows_from(batch.dispatched_count)
+            ).items():
+                before, before_bytes = grown.get(queue, (0, 0))
+                grown[queue] = before + count, before_bytes + size
+        self._index.gather_batch(batch)
+        self.last_ms = batch.last_ms
+        return grown
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True

@@ -21,7 +21,7 @@ from cometmq.speedups import take_records
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.loading import damaged, load_ranges
 from cometmq.store.queueproof import count_proven, proof_of
-from cometmq.store.resident import bytes_at_once, ranges_at_once, recent_from
+from cometmq.store.resident import RECENT_BYTES, bytes_at_once, ranges_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +126,17 @@ def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
     return choose(entries, query, log, limits, is_right=offset >= queue.tail_offset)
 
 
+def read_near(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult | None:
+    """:func:`read` where it finds all it needs in memory, near the end of the log; else None."""
+    queue, offset = query.queue, query.offset
+    if not queue.min_offset <= offset < queue.max_offset:
+        return None
+    entries = queue.read_at_once(offset, query.entry_count)
+    if entries is None:
+        return None
+    return _at_once(entries, query, log, limits, is_right=offset >= queue.tail_offset)
+
+
 def is_far(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
     """Whether a queue's entry at an offset is of a record far behind the end of the log."""
     if not queue.min_offset <= offset < queue.max_offset:
@@ -160,18 +171,22 @@ def _at_once(
     """What nearly every read finds: records of one file, near the end of the log and in memory.
     None when the entries have to be looked at one by one."""
     queue, offset, max_count, max_bytes, codes = query
-    written, segments = log.written, log.segments
+    written, files = log.written, log.segments.files
     first = int.from_bytes(entries[:8], "big")
-    file = segments.find(first) if entries else None
-    if file is None or log.is_far(first):
+    if not entries or written - first > log.hot_bytes:
+        return None
+    is_last = files and files[-1].base <= first < files[-1].end
+    file = files[-1] if is_last else log.segments.find(first)
+    if file is None:
         return None
     base, end = file.base, file.end
+    recent = max(log.opened_at, written - RECENT_BYTES)  # as resident.py has it
     found = take_records(
         entries,
         offset,
         codes,
         (min(max_count, limits.hot_max_count), min(max_bytes, limits.hot_max_bytes)),
-        (file.view, base, base, min(end, written), recent_from(log)),
+        (file.view, base, base, min(end, written), recent),
         None if is_right else proof_of(queue),
         lambda start, stop: bytes_at_once(log, file, start, stop) is not None,
     )

@@ -31,7 +31,7 @@ def is_recent(log: CommitLog, offset: int) -> bool:
 
 
 def recent_from(log: CommitLog) -> int:
-    """From where on :func:`is_recent` holds."""
+    """Return the physical offset from which on records were written lately, by this run."""
     return max(log.opened_at, log.written - RECENT_BYTES)
 
 
@@ -40,7 +40,7 @@ def bytes_at_once(log: CommitLog, file: LogFile, start: int, stop: int) -> memor
 
     Far behind the end the system may have read them again since they were compared with a seal.
     """
-    if is_recent(log, start):
+    if start >= log.opened_at and log.written - start <= RECENT_BYTES:
         return file.view[start - file.base : stop - file.base]
     if file.seals is not None and (log.is_far(start) or not file.is_proven(start, stop)):
         return None
