@@ -9,16 +9,24 @@ from xml.sax.saxutils import escape
 
 from benchmarks.figures import Row, columns, number_text
 
-#: By the order of the targets; told apart in light and dark, and without red beside green.
-COLOURS: Final = ("#1f77b4", "#7fb3dc", "#e07b00", "#f2b366", "#7a5195", "#2a9d8f", "#777777")
+#: Told apart in light and dark, and without red beside green; the same in all charts.
+COLOURS: Final = {
+    "cometmq": "#1f77b4",
+    "cometmq-plain": "#7fb3dc",
+    "rocketmq-4.9.7": "#e07b00",
+    "rocketmq-5.5.0": "#f2b366",
+    "kafka": "#7a5195",
+    "nats": "#2a9d8f",
+}
+_OTHER: Final = "#777777"
 _STYLE: Final = (
     "<style>svg{background:#fff}text{font:12px sans-serif;fill:#222}.t{font-size:15px;"
     "font-weight:bold}.m{fill:#666;font-size:11px}.g{stroke:#ddd}"
     "@media (prefers-color-scheme:dark){svg{background:#161a1d}text{fill:#e6e6e6}"
     ".m{fill:#a0a0a0}.g{stroke:#3a3f44}}</style>"
 )
-_WIDTH: Final = 860
-_LABEL: Final = 270
+_WIDTH: Final = 940
+_LABEL: Final = 350
 _BAR: Final = 13
 _PLOT: Final = (70, 60, 560, 300)
 
@@ -40,7 +48,7 @@ def _legend(targets: Sequence[str], x: float, y: float, step: float) -> list[str
     for number, target in enumerate(targets):
         at_x = x + max(0.0, step) * number
         at_y = y - min(0.0, step) * number
-        colour = COLOURS[number % len(COLOURS)]
+        colour = COLOURS.get(target, _OTHER)
         pieces.append(f'<rect x="{at_x:.1f}" y="{at_y - 9:.1f}" width="10" height="10" '
                       f'fill="{colour}"/>')  # fmt: skip
         pieces.append(_text(at_x + 14, at_y, target))
@@ -64,7 +72,7 @@ def bars(title: str, rows: Sequence[Row]) -> str:
         told = f"{row.unit}, {'more' if row.better == 'more' else 'less'} is better"
         pieces.append(_text(_LABEL - 10, y + 25, told, "m", "end"))
         for target, spread in shown:
-            colour = COLOURS[targets.index(target) % len(COLOURS)]
+            colour = COLOURS.get(target, _OTHER)
             width = max(1.0, spread.median * scale)
             middle = y + _BAR / 2 - 1
             low, high = _LABEL + spread.low * scale, _LABEL + spread.high * scale
@@ -101,12 +109,12 @@ def lines(
                       f'y1="{y:.1f}" y2="{y:.1f}"/>')  # fmt: skip
         pieces.append(_text(left - 6, y + 4, number_text(y_max * step / 4), "m", "end"))
     pieces += [
-        _text(place(x, 0)[0], top + height + 16, f"{x:g}", "m", "middle")
+        _text(place(x, 0)[0], top + height + 16, f"{x:.10g}", "m", "middle")
         for x in sorted({x for x, _ in points})
     ]
     pieces.append(_text(left + width / 2, top + height + 36, x_label, "m", "middle"))
-    for number, found in enumerate(series.values()):
-        colour = COLOURS[number % len(COLOURS)]
+    for target, found in series.items():
+        colour = COLOURS.get(target, _OTHER)
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in sorted(found)))
         pieces.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for point in found:

@@ -84,12 +84,12 @@ class Table:
             await self._setup(setup, [case for case in cases if case.setup == setup])
         if self.words.wants(START) or self.words.wants(IDLE):
             await self._starts()
-        if self.words.wants(TOPICS):
-            await self._many_topics()
         if self.words.wants(LIMITS) or self.words.cases == [""]:
             said("limits")
             found = await limits.measure(self.programs, self.words.rounds, self.words.seconds)
             self.document.rows += limits.held_rows(self.document.rows, found)
+        if self.words.wants(TOPICS):  # last, for removing 100 000 files takes some disks minutes
+            await self._many_topics()
 
     async def _setup(self, setup: Setup, cases: Sequence[Case]) -> None:
         """The cases that share a setting, on brokers that are started once."""
@@ -323,29 +323,40 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def new_run(asked: argparse.Namespace) -> Document | None:
+    """Measure what is asked for and write it; None, with the reason printed, where nothing can be.
+
+    What was measured until an interrupt is written too.
+    """
+    words = Words(asked.case or [""], asked.peer or ALL, asked.rounds, asked.seconds, asked.warm)
+    names = ("rounds", "seconds", "warm", "awake")
+    document = new_document({name: str(getattr(asked, name)) for name in names})
+    end_cleanly()
+    programs = BUILD / "programs"
+    programs.mkdir(parents=True, exist_ok=True)
+    try:
+        build_program("load", programs)
+        with awake(asked.awake):
+            run(measure(words, document, programs))
+    except BenchmarkFailed as error:
+        print(error, file=sys.stderr)
+        return None
+    except KeyboardInterrupt:
+        document.left_out.append("all that was not measured before an interrupt")
+    title = f"CometMQ beside other brokers, {document.at}"
+    write(document, "table", charts.bars(title, document.rows))
+    return document
+
+
 def main() -> int:
     """Run what the command line asks for."""
     asked = _parser().parse_args()
     if asked.document is not None:
-        document = figures.decode(asked.document.read_bytes())
+        document: Document | None = figures.decode(asked.document.read_bytes())
     else:
-        words = Words(
-            asked.case or [""], asked.peer or ALL, asked.rounds, asked.seconds, asked.warm
-        )
-        names = ("rounds", "seconds", "warm", "awake")
-        document = new_document({name: str(getattr(asked, name)) for name in names})
-        end_cleanly()
-        programs = BUILD / "programs"
-        programs.mkdir(parents=True, exist_ok=True)
-        try:
-            build_program("load", programs)
-            with awake(asked.awake):
-                run(measure(words, document, programs))
-        except BenchmarkFailed as error:
-            print(error, file=sys.stderr)
-            return 2
-        title = f"CometMQ beside other brokers, {document.at}"
-        write(document, "table", charts.bars(title, document.rows))
+        document = new_run(asked)
+    if document is None:
+        return 2
     print(figures.table(document))
     if asked.record:
         known = figures.load_recorded(RECORDED)

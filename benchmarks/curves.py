@@ -205,16 +205,16 @@ class Measuring:
     async def _point(
         self, bench: Bench, targets: Sequence[Target], curve: Curve, x: float, found: Found
     ) -> None:
-        said(f"  {curve.name} {x:g}")
+        said(f"  {curve.name} {x:.10g}")
         for number in range(self.rounds):
             for target in targets if number % 2 == 0 else list(reversed(targets)):
                 series = found.series[target.name]
                 try:
                     y = await curve.measure(bench, target, x)
                 except FAILURES as error:
-                    series.problems.append(f"{x:g}: {type(error).__name__} {error}")
+                    series.problems.append(f"{x:.10g}: {type(error).__name__} {error}")
                     continue
-                series.points.setdefault(f"{x:g}", []).append(round(y, 3))
+                series.points.setdefault(f"{x:.10g}", []).append(round(y, 3))
                 if curve.name != "backlog" and curve.prepare is None:
                     await bench.empty(target)
 
@@ -236,7 +236,7 @@ def table(found: Found) -> str:
     ]
     for x in xs:
         cells = [number_text(points[x]) if x in points else "" for points in by_target.values()]
-        lines.append("| " + " | ".join([f"{x:g}", *cells]) + " |")
+        lines.append("| " + " | ".join([f"{x:.10g}", *cells]) + " |")
     for name, series in found.series.items():
         lines += [f"- not counted: {name} {problem}" for problem in series.problems]
     return "\n".join(lines) + "\n"

@@ -330,6 +330,8 @@ class Bench:
         found["memory_mib"] = anonymous_mib(target.pid)
         if found["errors"]:
             raise BenchmarkFailed(f"{target.name} {load.kind}: {found['errors']:.0f} errors")
+        if not found["messages_per_s"]:
+            raise BenchmarkFailed(f"{target.name} {load.kind}: nothing after the warm-up")
         if load.kind != "pull":
             drain_s = await self._drain(target, load, before + int(found["stored"]))
             if load.kind != "fan":

@@ -22,7 +22,7 @@ def texts(svg: str) -> list[str | None]:
 
 def bars_of(svg: str) -> list[float]:
     return [
-        float(each.attrib["width"]) for each in elements(svg, "rect") if each.attrib["x"] == "270"
+        float(each.attrib["width"]) for each in elements(svg, "rect") if each.attrib["x"] == "350"
     ]
 
 
