@@ -31,10 +31,7 @@ from tests.broker.serving import (
     send_fields,
 )
 
-pytestmark = [
-    pytest.mark.core,
-    pytest.mark.skipif(CORE == "plain", reason="transactions are served one by one"),
-]
+pytestmark = pytest.mark.skipif(CORE == "plain", reason="transactions are served one by one")
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 END = RequestCode.END_TRANSACTION
