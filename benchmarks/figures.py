@@ -13,6 +13,8 @@ import msgspec
 REFERENCE: Final = "rocketmq-4.9.7"
 LIMIT: Final = "limit"
 OURS: Final = "cometmq"
+#: The columns of a table from left to right; others follow.
+ORDER: Final = (OURS, "cometmq-plain", REFERENCE, "rocketmq-5.5.0", "kafka", "nats")
 #: A ratio that is worse than the recorded one by more is a fall.
 FALL: Final = 0.05
 
@@ -129,8 +131,11 @@ def _wanted(row: Row) -> str:
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """Return the targets that the rows have, in the order in which they come."""
-    return list(dict.fromkeys(target for row in rows for target in row.rounds))
+    """Return the targets that the rows have: those of ORDER first, then others as they come."""
+    found = dict.fromkeys(target for row in rows for target in row.rounds)
+    return [target for target in ORDER if target in found] + [
+        target for target in found if target not in ORDER
+    ]
 
 
 def table(document: Document) -> str:

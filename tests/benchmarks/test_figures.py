@@ -104,6 +104,14 @@ def test_the_table_has_a_line_a_row_and_says_what_is_missing() -> None:
     assert "cores 2" in text
 
 
+def test_columns_stand_in_one_order_whatever_comes_first() -> None:
+    made = row(1, 1)
+    made.rounds = {"limit": [1.0], "nats": [1.0], "cometmq": [1.0]}
+    assert figures.columns([made, row(1, 1)]) == [
+        "cometmq", figures.REFERENCE, "nats", "limit",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("better", "recorded", "now", "share"),
     [

@@ -62,6 +62,16 @@ def test_rows_are_held_against_limits_as_far_as_both_are_there() -> None:
     assert [row.ratio() for row in found.values()] == [0.8, 0.75]
 
 
+def test_our_single_sends_are_held_against_kafka_s_batches() -> None:
+    batches = "batch 96 x 128 B, 8 x 5, as Kafka's client"
+    rows = [
+        Row("single 128 B, 8 x 64", "messages/s", "more", 4.5, rounds={"cometmq": [80.0]}),
+        Row(batches, "messages/s", "more", rounds={"cometmq": [500.0], "kafka": [160.0]}),
+    ]
+    (found,) = held_rows(rows, {})
+    assert (found.against, found.ratio()) == ("kafka", 0.5)
+
+
 def test_a_curve_s_points_are_medians_and_its_table_has_all_of_them() -> None:
     ours = curves.Series({"1": [5.0, 7.0, 6.0], "8": [20.0]})
     java = curves.Series({"1": [4.0]}, ["8: too slow"])
