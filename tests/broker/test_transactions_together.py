@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import JSON, Head, encode_head
 from cometmq.speedups import CORE
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
+from cometmq.testing.cluster import ProcessCluster
 from tests.broker.serving import (
     IO_ERROR,
     NO_SPACE,
@@ -329,6 +331,42 @@ async def test_what_was_taken_survives_a_restart(tmp_path: Path) -> None:
         assert {half.group for _, half in index.below(1 << 60)} == {"producers"}
     finally:
         await broker.stop()
+
+
+async def test_a_kill_loses_no_end_that_was_answered(tmp_path: Path) -> None:
+    with ProcessCluster(tmp_path) as cluster:
+        ends: dict[int, tuple[str, int]] = {}
+        answered: dict[str, set[int]] = {COMMIT: set(), ROLLBACK: set()}
+        port = int(cluster.broker.rpartition(":")[2])
+        client = BrokerClient(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await client.send(b"plain", e="0")).code == 0
+        for number in range(256):
+            client.post(SEND, b"%d" % number, **prepared_fields(number))
+        async with asyncio.timeout(60):
+            while sum(map(len, answered.values())) < 100:
+                head, _ = await client.frame()
+                assert head.code == 0, head.remark
+                if head.opaque in ends:
+                    kind, number = ends[head.opaque]
+                    answered[kind].add(number)
+                    continue
+                kind, number = ROLLBACK if head.opaque % 3 else COMMIT, head.opaque - 2
+                client.post(END, **end_fields(*place_of(head), kind))
+                ends[client.opaque] = kind, number
+        cluster.kill()
+        client.writer.close()
+        cluster.start()
+        client = BrokerClient(*await asyncio.open_connection("127.0.0.1", port))
+        found: list[int] = []
+        while True:
+            _, records = await client.pull(len(found) + 1, queueId="0")  # behind the plain one
+            if not records:
+                break
+            found += [int(record.body) for record in records]
+        client.writer.close()
+    assert len(found) == len(set(found))
+    assert answered[COMMIT] <= set(found)
+    assert all(kind == COMMIT for kind, number in ends.values() if number in found)
 
 
 async def test_a_broker_that_takes_no_transactions_still_takes_sends(tmp_path: Path) -> None:
