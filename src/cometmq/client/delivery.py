@@ -73,7 +73,7 @@ class Begun:
         if self.outcome is None:
             raise RequestTimedOut(self.address, packed.code, timeout_ms)
         if isinstance(self.outcome, NotConnected):
-            raise self.outcome
+            raise NotConnected(self.outcome.address, self.outcome.problem)
         return read_results(self.address, packed, self.queue, self.outcome)
 
 

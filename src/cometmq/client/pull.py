@@ -6,7 +6,7 @@ A broker suggests which of its replicas to read a queue from next; the suggestio
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
@@ -30,6 +30,9 @@ READER_GROUP: Final = "TOOLS_CONSUMER"
 _COMMIT: Final = 1
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
+#: The fields of PullMessageResponse, and how many digits surely fit each.
+_RESPONSE_NAMES: Final = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+_SURELY_FITS: Final = 18
 
 
 class PullStatus(Enum):
@@ -141,7 +144,7 @@ class Puller:
         return self._read(queue, status, response)
 
     def _read(self, queue: MessageQueue, status: PullStatus, response: Response) -> PullResult:
-        fields = from_ext(h.PullMessageResponse, response.ext)
+        fields = _fields_of(response.ext)
         if fields.suggest_which_broker_id:
             self._suggested[queue] = fields.suggest_which_broker_id
         elif self._suggested:
@@ -260,6 +263,18 @@ class Puller:
         queue = self._session.namespace.wrap_queue(queue)
         asked = header or h.TopicQueue(topic=queue.topic, queue_id=queue.queue_id)
         return await self._session.replicas.call(queue, code, asked)
+
+
+def _fields_of(ext: Mapping[str, str]) -> h.PullMessageResponse:
+    try:
+        texts = [ext[name] for name in _RESPONSE_NAMES]
+    except KeyError:
+        return from_ext(h.PullMessageResponse, ext)  # says what is wrong
+    for text in texts:
+        # What every broker answers; from_ext costs several times as much.
+        if len(text) > _SURELY_FITS or not (text.isascii() and text.isdigit()):
+            return from_ext(h.PullMessageResponse, ext)
+    return h.PullMessageResponse(*map(int, texts))
 
 
 def _check_progress(

@@ -12,6 +12,7 @@ from cometmq.message.compression import decompress
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.ids import encode_offset_id, unpack_host
 from cometmq.message.record import iter_spans
+from cometmq.speedups import cut_records
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
@@ -167,6 +168,9 @@ def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]
 
     Raises BadRecord at the first bytes that are no record, and for a body that cannot be unpacked.
     """
+    plain = cut_records(buffer, StoredMessage, broker_name) if type(buffer) is bytes else None
+    if plain is not None:
+        return plain
     found: list[StoredMessage] = []
     for at, head, body_at, body_end, topic_at, topic_end in iter_spans(buffer):
         (

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.messages import cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
@@ -29,6 +30,7 @@ __all__ = [
     "TransactionBatch",
     "WriteBatch",
     "answer_frame",
+    "cut_records",
     "index_hashes",
     "is_record",
     "java_hash",
@@ -42,6 +44,7 @@ __all__ = [
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "hashing": ("index_hashes", "java_hash"),
+    "messages": ("cut_records",),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "requests": ("send_frame", "settle_sends"),

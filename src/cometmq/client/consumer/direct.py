@@ -47,6 +47,10 @@ class DirectConsumption:
         self._ordered = ordered
         self._open: dict[InFlight, _DirectSettler] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._open)
+
     def __contains__(self, inflight: InFlight) -> bool:
         return inflight in self._open
 

@@ -84,6 +84,37 @@ class Dispatch:
             return inflight, message
         return None
 
+    def take_run(self) -> InFlight | None:
+        """The queue whose turn it is, if a run of its messages may be worked through here and now
+        (:meth:`InFlight.run`). It gets no other turn until :meth:`end_run`."""
+        turns = self._turns
+        if not turns or self._may_give is not None or self._handed_out >= self._concurrency:
+            return None
+        inflight = turns[0]
+        if inflight.dropped or inflight in self._busy or not inflight.can_run:
+            return None
+        turns.popleft()
+        self._in_turn.discard(inflight)
+        return inflight
+
+    def end_run(self, inflight: InFlight) -> None:
+        """A run has ended; its queue is at the end of the line, if it has more."""
+        self._line_up(inflight)
+
+    def break_run(self, inflight: InFlight) -> StoredMessage | None:
+        """Hand out the next message of a queue whose run ends in front of it, for work on it goes
+        on; others may take what there is besides."""
+        message = self._take_from(inflight)
+        if message is not None:
+            self._handed_out += 1
+            self._line_up(inflight)
+            self._wake_next()
+        return message
+
+    def wake_other(self) -> None:
+        """The caller takes nothing for a while, though there may be something."""
+        self._wake_next()
+
     async def take(self) -> tuple[InFlight, StoredMessage] | None:
         """The next message and its queue; None when closed."""
         while not self._closed:
@@ -92,6 +123,12 @@ class Dispatch:
                 return found
             await self._wait()
         return None
+
+    async def wait(self) -> bool:
+        """Wait until :meth:`take_now` may give something; False when closed."""
+        if not self._closed and not (self._turns and self._handed_out < self._concurrency):
+            await self._wait()
+        return not self._closed
 
     def release(self, inflight: InFlight) -> None:
         """A message of a queue, taken before, is settled or given back."""

@@ -3,6 +3,9 @@
 Messages arrive in offset order, are handed out, and are settled in any order. What may be committed
 is the first offset that is not settled: after a crash everything from there on comes again
 (upstream: ProcessQueue.java).
+
+A pull's messages stay one batch until they are handed out one by one. Where nothing of the queue is
+handed out, a run of them may be done as a whole instead (:meth:`InFlight.run`, :meth:`finish_run`).
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue, StoredMessage
+
+
+_SIZE = attrgetter("size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,9 @@ class InFlight:
     """Messages of ``queue`` from ``next_offset`` on. Times are monotonic milliseconds."""
 
     __slots__ = (
+        "_batched",
+        "_batches",
+        "_begin",
         "_held",
         "_order",
         "_ready",
@@ -53,6 +63,11 @@ class InFlight:
         #: When a pull came back last, and when a message was handed out last; 0 for never.
         self.pulled_ms = 0
         self.taken_ms = 0
+        #: What pulls found and nobody was given, later than all of ``_order``: how many messages,
+        #: the pulls, none of them empty, and how many of the first one's messages are gone.
+        self._batched = 0
+        self._batches: deque[list[StoredMessage]] = deque()
+        self._begin = 0
         self._held: dict[int, int] = {}
         self._order: deque[int] = deque()
         self._ready: deque[StoredMessage] = deque()
@@ -60,19 +75,19 @@ class InFlight:
 
     def __repr__(self) -> str:
         return (
-            f"<InFlight {self.queue.topic}-{self.queue.queue_id} ready {len(self._ready)} "
+            f"<InFlight {self.queue.topic}-{self.queue.queue_id} ready {self.ready_count} "
             f"taken {len(self._taken)} committable {self.committable}>"
         )
 
     @property
     def count(self) -> int:
         """Messages that are not settled."""
-        return len(self._held)
+        return len(self._held) + self._batched
 
     @property
     def ready_count(self) -> int:
         """Messages that wait to be handed out."""
-        return len(self._ready)
+        return len(self._ready) + self._batched
 
     @property
     def taken_count(self) -> int:
@@ -82,31 +97,35 @@ class InFlight:
     @property
     def span(self) -> int:
         """Distance from the oldest message that is not settled to the newest."""
+        if self._batches:
+            return self._batches[-1][-1].queue_offset - self.committable
         return self._order[-1] - self._order[0] if self._order else 0
 
     @property
     def committable(self) -> int:
         """Everything before this offset is done with."""
-        return self._order[0] if self._order else self.next_offset
+        if self._order:
+            return self._order[0]
+        return self._batches[0][self._begin].queue_offset if self._batches else self.next_offset
 
     def add(self, messages: Sequence[StoredMessage], next_offset: int) -> None:
         """Take what a pull found (in offset order) and where the next one begins.
 
         Messages before the place where this pull began were added already and are left out.
         """
-        for message in messages:
-            offset = message.queue_offset
-            if offset < self.next_offset:
-                continue
-            self._order.append(offset)
-            self._held[offset] = message.size_bytes
-            self.size_bytes += message.size_bytes
-            self._ready.append(message)
+        begin = self.next_offset
+        batch = [message for message in messages if message.queue_offset >= begin]
+        if batch:
+            self._batches.append(batch)
+            self._batched += len(batch)
+            self.size_bytes += sum(map(_SIZE, batch))
         self.next_offset = max(next_offset, self.next_offset)
 
     def reset(self, next_offset: int) -> None:
         """Forget everything; pulls go on at ``next_offset``. What is handed out may still be
         settled, without effect."""
+        self._batches.clear()
+        self._batched = self._begin = 0
         self._held.clear()
         self._order.clear()
         self._ready.clear()
@@ -117,6 +136,8 @@ class InFlight:
     def move(self, next_offset: int) -> None:
         """Pulls go on at ``next_offset``, for the queue ends or begins there: what lies behind is
         forgotten as by :meth:`reset`, what was read before it stays."""
+        while self._batches:
+            self._ready.append(self._open())
         while self._ready and self._ready[-1].queue_offset >= next_offset:
             self._ready.pop()
         while self._order and self._order[-1] >= next_offset:
@@ -127,12 +148,54 @@ class InFlight:
 
     def take(self, now_ms: int) -> StoredMessage | None:
         """Hand out the oldest message that is ready."""
-        if not self._ready:
+        if self._ready:
+            message = self._ready.popleft()
+        elif self._batches:
+            message = self._open()
+        else:
             return None
-        message = self._ready.popleft()
         self.taken_ms = now_ms
         self._taken[message.queue_offset] = (message, now_ms)
         return message
+
+    @property
+    def can_run(self) -> bool:
+        """Whether there are ready messages, and nothing of the queue is handed out or waits in
+        front of them."""
+        return not self._order and self._batched > 0
+
+    def run(self) -> Sequence[StoredMessage]:
+        """The oldest messages that are ready, where :attr:`can_run` says so. They stay ready until
+        :meth:`finish_run`."""
+        batch = self._batches[0]
+        return batch[self._begin :] if self._begin else batch
+
+    def finish_run(self, count: int, now_ms: int) -> None:
+        """The first ``count`` messages of :meth:`run` were handed out and are settled."""
+        if not count:
+            return
+        batch, begin = self._batches[0], self._begin
+        end = begin + count
+        whole = count == len(batch)
+        self.size_bytes -= sum(map(_SIZE, batch if whole else batch[begin:end]))
+        self.taken_ms = now_ms
+        self._pass(batch, end, count)
+
+    def _open(self) -> StoredMessage:
+        """The first message of the batches, which is one by itself from now on."""
+        batch, at = self._batches[0], self._begin
+        message = batch[at]
+        self._order.append(message.queue_offset)
+        self._held[message.queue_offset] = message.size_bytes
+        self._pass(batch, at + 1, 1)
+        return message
+
+    def _pass(self, batch: list[StoredMessage], end: int, count: int) -> None:
+        self._batched -= count
+        if end == len(batch):
+            self._batches.popleft()
+            end = 0
+        self._begin = end
 
     def taken_at(self, message: StoredMessage) -> int | None:
         """When a message was handed out; None when it is not."""
@@ -173,7 +236,7 @@ class InFlight:
     def is_full(self, limits: Limits) -> bool:
         """Whether pulls must pause."""
         return (
-            len(self._held) >= limits.messages
+            self.count >= limits.messages
             or self.size_bytes >= limits.size_bytes
             or self.span > limits.span
         )

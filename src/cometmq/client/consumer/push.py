@@ -22,6 +22,7 @@ from cometmq.client.consumer.rebalance import Plan, Rebalancer
 from cometmq.client.consumer.received import ReceivedMessage
 from cometmq.client.consumer.resetting import Resets
 from cometmq.client.consumer.running import Moment, running_info
+from cometmq.client.consumer.runs import Run
 from cometmq.client.consumer.settling import ConsumerSettler
 from cometmq.client.consumer.starting import StartPositions
 from cometmq.client.pull import Puller
@@ -132,6 +133,24 @@ class PushConsumer:
         """The next message; None once the consumer is closed."""
         taken = await self._dispatch.take()
         return None if taken is None else self._received(*taken)
+
+    def take_run(self) -> Run | None:
+        """The next messages of a queue, to be worked through at once; None when they must be taken
+        one by one, or there are none."""
+        if self._direct or self._settler.is_watched:
+            return None
+        inflight = self._dispatch.take_run()
+        return (
+            None if inflight is None else Run(self._clock, self._dispatch, self._settler, inflight)
+        )
+
+    async def wait(self) -> bool:
+        """Wait until there may be a message; False once the consumer is closed."""
+        return await self._dispatch.wait()
+
+    def wake_other(self) -> None:
+        """The caller takes no message for a while."""
+        self._dispatch.wake_other()
 
     def _received(self, inflight: InFlight, message: StoredMessage) -> ReceivedMessage:
         return ReceivedMessage(self._direct.settler_of(inflight), inflight, message)

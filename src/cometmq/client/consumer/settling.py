@@ -100,6 +100,21 @@ class ConsumerSettler:
         inflight.settle(message)
         self._dispatch.release(inflight)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody hears of each message."""
+        return bool(self._hooks)
+
+    def run_succeeded(self, inflight: InFlight, count: int, begun_ms: int) -> None:
+        """The first messages of a run (:meth:`InFlight.run`) were worked on one after the other,
+        from ``begun_ms`` until now: never give them again."""
+        now_ms = self._session.clock.monotonic_ms()
+        counters = self.stats.of(inflight.queue.topic)
+        counters.succeeded += count
+        counters.measured += count
+        counters.consume_ms += now_ms - begun_ms
+        inflight.finish_run(count, now_ms)
+
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:
         inflight.give_back(message, failed=False)
         self._dispatch.release(inflight)

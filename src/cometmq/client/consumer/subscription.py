@@ -11,6 +11,7 @@ from cometmq.client.consumer.received import ReceivedMessage
 
 if TYPE_CHECKING:
     from cometmq.client.consumer.options import SubscribeOptions
+    from cometmq.client.consumer.runs import Rest
     from cometmq.client.hooks import ConsumeHook
     from cometmq.client.producer import Producer
     from cometmq.client.session import Session
@@ -43,6 +44,7 @@ class Subscription:
         self._session = session
         self._consumer = PushConsumer(session, producer, options, hooks)
         self._in_a_row = 0
+        self._has_joined = False
         self._starting: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
 
@@ -71,11 +73,22 @@ class Subscription:
 
     async def _take(self) -> ReceivedMessage | None:
         """The next message; None when the subscription is closed."""
+        await self._rest()
+        return await self._consumer.take()
+
+    async def _wait(self) -> bool:
+        """Wait until there may be a message; False when the subscription is closed."""
+        await self._rest()
+        return await self._consumer.wait()
+
+    async def _rest(self) -> None:
+        """Let others have the loop, if they need it, and join the group."""
         if self._in_a_row == _MESSAGES_A_TURN:
+            self._consumer.wake_other()
             await self._session.clock.sleep_ms(0)
         self._in_a_row = 0
-        await self.start()
-        return await self._consumer.take()
+        if not self._has_joined:
+            await self.start()
 
     async def start(self) -> None:
         """Join the group now. Raises ValueError when this client is in it already."""
@@ -85,6 +98,7 @@ class Subscription:
             name = f"join {self.options.group}"
             self._starting = self._session.tasks.spawn(self._consumer.start(), name=name)
         await asyncio.shield(self._starting)
+        self._has_joined = True
 
     async def run(self, handler: Handler, *, reraise: bool = False) -> None:
         """Call ``handler`` with every message, ``concurrency`` of them at a time, until the
@@ -104,18 +118,41 @@ class Subscription:
 
     async def _work(self, handler: Handler, reraise: bool) -> None:
         # As `async for` and `async with` would, without a coroutine for each of their steps.
-        while (message := self._take_now() or await self._take()) is not None:
+        while True:
+            stopped = self._run_through(handler)
+            message = stopped[0] if stopped else self._take_now()
+            if message is None:
+                if not await self._wait():
+                    return
+                continue
             block = message.processing(reraise=reraise)
             block.begin()
             try:
-                result = handler(message)
+                result = stopped[1] if stopped else handler(message)
+                if isinstance(result, BaseException):
+                    raise result
                 if result is not None:
                     await result
             except BaseException as error:
+                # Kept, the error would hold this frame, which holds it.
+                stopped = result = None
                 if not await block.fail(error):
                     raise
             else:
                 block.succeed()
+
+    def _run_through(self, handler: Handler) -> Rest | None:
+        """Call ``handler`` with the messages that are at hand, as long as it is done with each at
+        once; gives the one with which it was not, and what is left to do for it."""
+        while (left := _MESSAGES_A_TURN - self._in_a_row) > 0:
+            run = self._consumer.take_run()
+            if run is None:
+                break
+            given, rest = run.work(handler, left)
+            self._in_a_row += given
+            if rest is not None:
+                return rest
+        return None
 
     async def close(self) -> None:
         """Leave the group: give no more messages, wait up to 10 s for those in work, store
