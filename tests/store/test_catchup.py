@@ -8,7 +8,6 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store import catchup
 from cometmq.store.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import PosixFiles
@@ -275,17 +274,14 @@ def test_the_whole_log_may_be_read(tmp_path: Path) -> None:
     assert caught.value.offset == 0
 
 
-def test_progress_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_progress_is_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A line a second, with the part that is done of what was noted to be there."""
 
     class Slow(VirtualClock):
         def monotonic_ms(self) -> int:
-            self.advance(600)
+            self.advance(1_100)
             return super().monotonic_ms()
 
-    monkeypatch.setattr(catchup, "_BATCH_ROWS", 20)
     root = closed(tmp_path)
     shutil.rmtree(root / "consumequeue")
     with caplog.at_level(logging.INFO):

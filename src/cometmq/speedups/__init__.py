@@ -15,21 +15,26 @@ from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
+from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
 
 __all__ = [
     "CORE",
     "DESCRIPTION",
     "NAMES",
+    "WALKED_COLUMNS",
     "WHY_PLAIN",
     "QueueState",
+    "Walked",
     "WriteBatch",
     "answer_frame",
+    "check_records",
     "index_hashes",
     "is_record",
     "java_hash",
     "put_keys",
     "read_pull",
     "take_records",
+    "walk",
 ]
 
 #: What each module of ``plain`` and ``compiled`` gives.
@@ -38,6 +43,7 @@ NAMES = {
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
+    "walk": ("check_records", "walk"),
 }
 
 
