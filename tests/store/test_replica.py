@@ -16,6 +16,8 @@ from tests.replication.pairs import assert_same, log_bytes
 from tests.store.faults import FailingFiles
 from tests.store.stores import bodies, copied, fill, opened, put
 
+pytestmark = pytest.mark.core
+
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_copy_in_pieces_is_the_same_log(tmp_path: Path, seed: int) -> None:

@@ -18,18 +18,22 @@ from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
+from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
 
 __all__ = [
     "CORE",
     "DESCRIPTION",
     "NAMES",
+    "WALKED_COLUMNS",
     "WHY_PLAIN",
     "Half",
     "OpenTransactions",
     "QueueState",
     "TransactionBatch",
+    "Walked",
     "WriteBatch",
     "answer_frame",
+    "check_records",
     "cut_records",
     "index_hashes",
     "is_record",
@@ -39,6 +43,7 @@ __all__ = [
     "send_frame",
     "settle_sends",
     "take_records",
+    "walk",
 ]
 
 #: What each module of ``plain`` and ``compiled`` gives.
@@ -50,6 +55,7 @@ NAMES = {
     "requests": ("send_frame", "settle_sends"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
+    "walk": ("check_records", "walk"),
 }
 
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from cometmq.core.errors import MessageIllegal
 from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
+from cometmq.speedups import WriteBatch
 from cometmq.store.damage import lost_tail
 from cometmq.store.dispatch import Dispatched, row_of
 from cometmq.store.scan import Scan
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
+    from cometmq.speedups import Walked
     from cometmq.store.believed import QueueKey, Queues
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.damage import Mender
     from cometmq.store.engine import MessageStore
     from cometmq.store.recovery import StartingPoint
@@ -31,10 +35,38 @@ logger = logging.getLogger(__name__)
 _BATCH_ROWS = 2048
 _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
+_NEVER = (1 << 63) - 1
 
 #: Told of a physical offset that was reached, and of the last one.
 Progress = Callable[[int, int], None]
 Shape = Callable[["Record"], Dispatched | None]
+
+
+class _Pass(NamedTuple):
+    """What one pass over the log is for.
+
+    ``shape`` makes the row of a record, None when nothing lacks it. ``lacks_from`` says from where
+    on a queue may lack the entries of its records, given the place of one of them; it and
+    ``index_from`` say something else from each of ``borders`` on. ``in_order``: a queue that would
+    get a gap is looked at record by record.
+    """
+
+    shape: Shape
+    lacks_from: Callable[[QueueKey, int], int]
+    index_from: int = _NEVER
+    borders: tuple[int, ...] = ()
+    in_order: bool = False
+
+
+class _Lacking(NamedTuple):
+    """The queues of a walk and from where on each lacks entries; right before the offset ``limit``
+    and while ``late_count`` queues are late."""
+
+    walked: Walked
+    limit: int
+    late_count: int
+    queues: list[ConsumeQueue | None]
+    begins: list[int]
 
 
 class CatchUp:
@@ -58,6 +90,8 @@ class CatchUp:
         self._late: dict[QueueKey, int] = {}
         self._held: dict[QueueKey, int] = {}
         self._times_ms = (0, 0)
+        self._rows: list[Dispatched] = []
+        self._known: _Lacking | None = None
         self._progress_ms = store.clock.monotonic_ms()
 
     def begin(self, at_latest: int) -> int:
@@ -70,8 +104,11 @@ class CatchUp:
         """Read and dispatch from ``first`` on; gives the scan that found the log's end."""
         segments = self._store.log.segments
         self._store.dispatcher.begin(first)
-        scan = Scan(segments, first, check=self._fault)
-        self._pass(scan, self._shape)
+        start = self._start
+        borders = (start.offset, start.dispatch_from, self._index_from)
+        scan = self._pass(
+            _Pass(self._shape, self._lacks_from, self._index_from, borders, in_order=True), first
+        )
         self._find_short()
         if self._late:
             # What is dispatched out of order has no place in it: the next start reads the log.
@@ -82,49 +119,115 @@ class CatchUp:
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
             dispatcher.begin(begin)
-            self._pass(Scan(segments, begin, scan.position), self._shape_late)
+            self._pass(_Pass(self._shape_late, self._late_from), begin, scan.position)
         return scan
 
     def index_again(self, start: int, end: int) -> None:
         """Dispatch the records of a part of the log to the index alone."""
-        self._pass(
-            Scan(self._store.log.segments, start, end),
-            lambda record: self._row(record, in_queue=False, in_index=True),
-        )
+        shape = partial(self._row, in_queue=False, in_index=True)
+        self._pass(_Pass(shape, lambda _key, _place: _NEVER, index_from=0), start, end)
 
     @property
     def remade(self) -> list[QueueKey]:
         """The queues that got entries again."""
         return sorted({*self._queues.lacking, *self._late})
 
-    def _pass(self, scan: Scan, shape: Shape) -> None:
+    def _pass(self, each: _Pass, begin: int, end: int | None = None) -> Scan:
+        """Read and dispatch from ``begin`` on. Gives the scan, which is at its end."""
         store = self._store
-        begin = scan.position
-        rows: list[Dispatched] = []
+        scan = Scan(
+            store.log.segments, begin, end, self._fault if each.in_order else None,
+            take=lambda walked, base, row: self._take(each, scan, begin, (walked, base, row)),
+            delays_ms=store.delays_ms,
+        )  # fmt: skip
         for record in self._mender.read(scan):
             try:
-                row = shape(record)
+                row = each.shape(record)
             except MessageIllegal:
                 # A topic that only a 5.x broker can have, for its length.
                 row = None
             if row is not None:
-                rows.append(row)
-            if len(rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
-                store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
-                self._show(begin, scan)
-                rows = []
-        store.dispatcher.dispatch(rows, scan.position, store.clock.wall_ms())
+                self._rows.append(row)
+            if len(self._rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
+                self._dispatch_rows(scan.position)
+                self._show(begin, scan.position, scan.records)
+        self._dispatch_rows(scan.position)
+        self._known = None
+        return scan
 
-    def _show(self, begin: int, scan: Scan) -> None:
-        end = max(self._start.likely_end, scan.position)
-        self._progress(scan.position, end)
+    def _dispatch_rows(self, end: int) -> None:
+        rows, self._rows = self._rows, []
+        self._store.dispatcher.dispatch(rows, end, self._store.clock.wall_ms())
+
+    def _take(self, each: _Pass, scan: Scan, begin: int, at: tuple[Walked, int, int]) -> int:
+        """Dispatch records from a row of a walk on; gives the first row that has to be looked at by
+        itself."""
+        store = self._store
+        walked, base, row = at
+        place = base + walked.begin(row)
+        known = self._lacking(each, walked, place)
+        batch = WriteBatch(store.store_host, store.log.segments.file_bytes)
+        stop = batch.adopt(
+            walked.rows, walked.hashes, known.queues, base, row, known.limit,
+            with_keys=place >= each.index_from, begins=known.begins, in_order=each.in_order,
+        )  # fmt: skip
+        if stop == row:
+            return row
+        if self._rows:
+            self._dispatch_rows(place)
+        end = base + walked.end(stop - 1)
+        store.dispatcher.dispatch(batch, end, store.clock.wall_ms())
+        if each.in_order:
+            for queue in known.queues:
+                # Where the topic was made anew the dispatch began again.
+                if queue is not None and queue.next_offset < queue.max_offset:
+                    queue.next_offset = queue.max_offset
+            before_ms = walked.store_ms(stop - 2) if stop - row > 1 else self._times_ms[1]
+            self._times_ms = (before_ms, walked.store_ms(stop - 1))
+        self._show(begin, end, scan.records + stop - row)
+        return stop
+
+    def _lacking(self, each: _Pass, walked: Walked, place: int) -> _Lacking:
+        """What the queues of a walk lack, from a place on."""
+        known, late_count = self._known, len(self._late)
+        if (
+            known is None
+            or known.walked is not walked
+            or place >= known.limit
+            or known.late_count != late_count
+        ):
+            limit = min([border for border in each.borders if border > place], default=_NEVER)
+            queues: list[ConsumeQueue | None] = []
+            begins: list[int] = []
+            for topic, queue_id, is_listed in walked.queues:
+                queue, begin = None, _NEVER
+                if is_listed:
+                    queue, begin = self._queue_of(each, (topic, queue_id), place)
+                queues.append(queue)
+                begins.append(begin)
+            known = self._known = _Lacking(walked, limit, late_count, queues, begins)
+        return known
+
+    def _queue_of(self, each: _Pass, key: QueueKey, place: int) -> tuple[ConsumeQueue | None, int]:
+        store = self._store
+        try:
+            begin = each.lacks_from(key, place)
+            if begin < _NEVER or place >= each.index_from:
+                return store.queue(*key), begin
+        except MessageIllegal:
+            return None, _NEVER
+        return store.queues.get(key), begin
+
+    def _show(self, begin: int, position: int, records: int) -> None:
+        end = max(self._start.likely_end, position)
+        self._progress(position, end)
         now_ms = self._store.clock.monotonic_ms()
         if now_ms - self._progress_ms < _PROGRESS_MS:
             return
         self._progress_ms = now_ms
         logger.info(
             "store_recovery position=%d end=%d percent=%d records=%d",
-            scan.position, end, 100 * (scan.position - begin) // max(end - begin, 1), scan.records,
+            position, end, 100 * (position - begin) // max(end - begin, 1), records,
         )  # fmt: skip
 
     def _fault(self, record: Record) -> str:
@@ -163,8 +266,7 @@ class CatchUp:
         self._times_ms = (self._times_ms[1], record.store_ms)
         in_queue = (
             takes_queue_slot(record.sys_flag)
-            and key not in self._late
-            and self._is_lacking(key, phys)
+            and phys >= self._lacks_from(key, phys)
             and not self._has_gap(key, record)
         )
         row = self._row(record, in_queue=in_queue, in_index=phys >= self._index_from)
@@ -172,23 +274,25 @@ class CatchUp:
             row[0].next_offset = row[1] + 1
         return row
 
-    def _is_lacking(self, key: QueueKey, phys: int) -> bool:
-        """Whether a queue may lack the entry of a record at a physical offset.
+    def _lacks_from(self, key: QueueKey, phys: int) -> int:
+        """From where on a queue may lack the entries of its records, given the place of one.
 
         What lies before the last record that it has an entry for is from a former life of its
         topic, or is there.
         """
         start = self._start
+        if key in self._late:
+            return _NEVER
         if phys >= start.offset:
-            return True
+            return 0
         held = self._queues.lacking.get(key)
         if held is None:
             if phys < start.dispatch_from:
-                return False
+                return _NEVER
             held = self._held.get(key)
             if held is None:
                 held = self._held[key] = self._store.queue(*key).last_record_end()
-        return phys >= held
+        return held
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
         """Whether a queue that was believed lacks entries before a record's; then it is noted."""
@@ -219,10 +323,13 @@ class CatchUp:
 
     def _shape_late(self, record: Record) -> Dispatched | None:
         """The row of a record in the second pass."""
-        key = (record.topic, record.queue_id)
-        lacking = record.physical_offset >= self._late.get(key, record.physical_offset + 1)
+        phys = record.physical_offset
+        lacking = phys >= self._late_from((record.topic, record.queue_id), phys)
         in_queue = takes_queue_slot(record.sys_flag) and lacking
         return self._row(record, in_queue=in_queue, in_index=False)
+
+    def _late_from(self, key: QueueKey, _: int) -> int:
+        return self._late.get(key, _NEVER)
 
     def _row(self, record: Record, *, in_queue: bool, in_index: bool) -> Dispatched | None:
         if not in_queue and not (in_index and record.properties):

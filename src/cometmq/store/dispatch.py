@@ -149,18 +149,23 @@ class Dispatcher:
         return grown
 
     def _dispatch_batch(self, batch: WriteBatch) -> Growth:
-        grown: dict[ConsumeQueue, tuple[int, int]]
-        grown, soiled, in_order = batch.dispatch()
-        for queue in soiled:
-            self._soil(queue)
-        if not in_order:
-            for queue, (count, size) in self._dispatch_rows(
-                batch.rows_from(batch.dispatched_count)
-            ).items():
-                before, before_bytes = grown.get(queue, (0, 0))
-                grown[queue] = before + count, before_bytes + size
+        grown: dict[ConsumeQueue, tuple[int, int]] = {}
+        in_order = False
+        while not in_order:
+            more, soiled, in_order = batch.dispatch()
+            for queue in soiled:
+                self._soil(queue)
+            if grown or not in_order:
+                _add_growth(grown, more)
+            else:
+                grown = more
+            row = None if in_order else batch.pass_row()
+            if row is not None:
+                self._out_of_order(row)
+                _add_growth(grown, {row[0]: (1, row[3])})
         self._index.gather_batch(batch)
-        self.last_ms = batch.last_ms
+        if len(batch):
+            self.last_ms = batch.last_ms
         return grown
 
     def _soil(self, queue: ConsumeQueue) -> None:
@@ -379,6 +384,12 @@ def take_back(segment: Segment) -> None:
     for queue, queue_offset, _, _, _, _, _ in reversed(segment):
         if queue_offset >= 0:
             queue.next_offset = queue_offset
+
+
+def _add_growth(grown: dict[ConsumeQueue, tuple[int, int]], more: Growth) -> None:
+    for queue, (count, size) in more.items():
+        before, before_bytes = grown.get(queue, (0, 0))
+        grown[queue] = before + count, before_bytes + size
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

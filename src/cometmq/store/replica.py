@@ -22,19 +22,17 @@ Nothing else may append to a store that is a copy.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import MessageIllegal, StoreError, anew
-from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, iter_spans
-from cometmq.store.dispatch import code_and_keys
+from cometmq.speedups import WriteBatch, check_records, walk
 from cometmq.store.resident import is_recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cometmq.store.dispatch import Dispatched
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -141,20 +139,19 @@ class Replica:
                 self.check()
             return
         lags = self._followed >= 0
-        rows: list[Dispatched] = []
-        found = None if lags else rows
+        batch = None if lags else self._new_batch()
         begin = log.written
         view = memoryview(data)
         head = memoryview(b"")
         if self._rest:
             taken = self._complete(view)
             view = view[taken:]
-            if self._walk(self._rest, begin, found, trusted=False):
+            if self._walk(self._rest, begin, batch, trusted=False):
                 head = memoryview(self._rest)
                 self._rest = b""
         middle = begin + len(head)
         # Without a whole record in front of it there is nothing behind it.
-        end = self._walk(view, middle, found, trusted=False)
+        end = self._walk(view, middle, batch, trusted=False)
         if head or end:
             log.extend(head)
             log.extend(view[:end])
@@ -162,8 +159,8 @@ class Replica:
         self._rest += bytes(view[end:])
         if not head and not end:
             return
-        if not lags:
-            self._dispatch(rows, log.written)
+        if batch is not None:
+            self._dispatch(batch, log.written)
         for call in store.on_progress:
             call()
 
@@ -193,13 +190,15 @@ class Replica:
             taken += more
         return taken
 
-    def _dispatch(self, rows: list[Dispatched], end: int) -> None:
+    def _new_batch(self) -> WriteBatch:
+        return WriteBatch(self._store.store_host, self._store.log.segments.file_bytes)
+
+    def _dispatch(self, batch: WriteBatch, end: int) -> None:
         store = self._store
-        if rows:
-            store.last_ms = max(store.last_ms, rows[-1][5])
+        store.last_ms = max(store.last_ms, batch.last_ms)
         # Without rows too: behind the last record there may be the blank that closed its file.
         is_kept = not store.waits_for_sync or end <= store.durable_offset
-        store.backlog.take([rows], end, store.last_ms, ready=is_kept)
+        store.backlog.take([batch], end, store.last_ms, ready=is_kept)
 
     def follow_up(self) -> None:
         """Check some of what came, or else dispatch some of what lags: about a millisecond.
@@ -263,12 +262,12 @@ class Replica:
             self._followed = -1
             return
         size, end = _DISPATCH_BYTES, 0
-        rows: list[Dispatched] = []
+        batch = self._new_batch()
         while not end:
-            end = self._walk(self._read(begin, size, log.written), begin, rows, trusted=True)
+            end = self._walk(self._read(begin, size, log.written), begin, batch, trusted=True)
             size *= 4
         self._followed = begin + end
-        self._dispatch(rows, self._followed)
+        self._dispatch(batch, self._followed)
         if self._followed == log.written:
             self._followed = -1
 
@@ -317,59 +316,49 @@ class Replica:
         self,
         data: bytes | bytearray | memoryview,
         base: int,
-        rows: list[Dispatched] | None,
+        batch: WriteBatch | None,
         *,
         trusted: bool,
     ) -> int:
         """Where the whole records in ``data``, which is for ``base``, end; their rows are added to
-        ``rows``. What is ``trusted`` was checked before. Raises BadCopy."""
+        ``batch``. What is ``trusted`` was checked before. Raises BadCopy."""
         view = memoryview(data)
         segments = self._store.log.segments
         file_bytes = segments.file_bytes
         at, end = 0, len(data)
         while at < end:
             room = file_bytes - (base + at - segments.start) % file_bytes
-            try:
-                at = self._walk_file(view, (at, min(at + room, end)), base, rows, trusted=trusted)
-            except BadRecord as error:
-                at = error.position
-                size = self._blank_bytes(view, at, base, error.problem)
+            stop = min(at + room, end)
+            if batch is None:
+                at = check_records(view, at, stop, base)
+            else:
+                at = self._take_records(view, at, stop, base, batch, trusted=trusted)
+            if at < stop:
+                size = self._blank_bytes(view, at, base, _problem(view, at, stop, base))
                 if not size:
                     return at
                 at += size
         return at
 
-    def _walk_file(
-        self,
-        view: memoryview,
-        part: tuple[int, int],
-        base: int,
-        rows: list[Dispatched] | None,
-        *,
-        trusted: bool,
+    def _take_records(
+        self, view: memoryview, at: int, stop: int, base: int, batch: WriteBatch, *, trusted: bool
     ) -> int:
-        """The same for a part of ``view`` that lies in one file. Raises BadRecord where what is no
-        whole record begins."""
-        spans = iter_spans(view, *part, base=base, check_crc=not trusted)
-        if rows is None:
-            deque(spans, maxlen=0)
-            return part[1]
-        store = self._store
-        for at, head, _, _, topic_at, topic_end in spans:
-            (
-                size, _, _, queue_id, _, queue_offset, phys, sys_flag, _, _, store_ms, _, _, _, _,
-            ) = head  # fmt: skip
-            topic = str(view[topic_at:topic_end], "utf-8", "replace")
-            try:
-                queue = store.queue(topic, queue_id)
-            except MessageIllegal:
-                # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
-                continue
-            slot = queue_offset if takes_queue_slot(sys_flag) else -1
-            properties = bytes(view[topic_end + 2 : at + size])
-            code, keys = code_and_keys(topic, sys_flag, store_ms, properties, store.delays_ms)
-            rows.append((queue, slot, phys, size, code, store_ms, keys))
-        return part[1]
+        """The same for a part of ``view`` that lies in one file: where what is no whole record
+        begins."""
+        is_open = True
+        while is_open:
+            rows, hashes, names, at, is_open = walk(
+                view, at, stop, base, self._store.delays_ms, check_crc=not trusted
+            )
+            batch.adopt(rows, hashes, [self._queue(*name) for name in names], base)
+        return at
+
+    def _queue(self, topic: str, queue_id: int, is_listed: bool) -> ConsumeQueue | None:
+        try:
+            return self._store.queue(topic, queue_id) if is_listed else None
+        except MessageIllegal:
+            # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
+            return None
 
     def _blank_bytes(self, view: memoryview, at: int, base: int, problem: str) -> int:
         """The size of the blank at a place that has no whole record, for a ``problem``; 0 when more
@@ -391,3 +380,12 @@ class Replica:
         if magic != MAGIC_BLANK:
             raise BadCopy(base + at, problem)
         return int(size)
+
+
+def _problem(view: memoryview, at: int, stop: int, base: int) -> str:
+    """Why no whole and right record begins at a place."""
+    try:
+        next(iter_spans(view, at, stop, base=base))
+    except BadRecord as error:
+        return error.problem
+    raise AssertionError(f"a record begins at offset {base + at}")

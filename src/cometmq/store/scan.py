@@ -21,9 +21,11 @@ from cometmq.message.record import (
     Record,
     claimed_size,
     decode_one,
-    iter_decode,
+    iter_spans,
+    record_of,
     store_ms_of,
 )
+from cometmq.speedups import Walked, walk
 
 if TYPE_CHECKING:
     from cometmq.store.mapped import LogFile
@@ -37,6 +39,9 @@ _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _ZEROS = bytes(_CHUNK_BYTES)
 
 Check = Callable[[Record], str]
+#: Takes the rows of a walk from one on, given the physical offset of the first byte that was walked
+#: over; gives the row at which that ended.
+Take = Callable[[Walked, int, int], int]
 
 
 class Scan:
@@ -45,14 +50,18 @@ class Scan:
     While a record is looked at, ``position`` is behind it; afterwards it is where the scan stopped.
     ``torn`` says that bytes other than zeros stand there, ``problem`` why they are no record.
     ``check`` may find fault with a whole record: a text from it stops the scan before that record.
-    A scan whose ``position`` was put behind what stopped it may be read on.
+    ``take`` may take records as rows (speedups/plain/walk.py), ``delays_ms`` are for these; only
+    what it does not take is checked and given. A scan whose ``position`` was put behind what
+    stopped it may be read on.
     """
 
     __slots__ = (
         "_buffer",
         "_check",
         "_chunk_bytes",
+        "_delays_ms",
         "_segments",
+        "_take",
         "end",
         "position",
         "problem",
@@ -67,8 +76,12 @@ class Scan:
         end: int | None = None,
         check: Check | None = None,
         chunk_bytes: int = _CHUNK_BYTES,
+        take: Take | None = None,
+        delays_ms: tuple[int, ...] = (),
     ) -> None:
         self._segments = segments
+        self._take = take
+        self._delays_ms = delays_ms
         self._chunk_bytes = max(chunk_bytes, _LEAST_BYTES)
         self._buffer = bytearray()
         self._check = check
@@ -109,7 +122,7 @@ class Scan:
         start = self.position
         stop = start + len(view)
         try:
-            for record in iter_decode(view, start):
+            for record in self._records(view, start):
                 if self._is_over:
                     return
                 self.problem = self._check(record) if self._check is not None else ""
@@ -133,6 +146,34 @@ class Scan:
         elif stop == file.end and not self._is_over:
             # Not even a blank fits in what is left.
             self.position = stop
+
+    def _records(self, view: memoryview, start: int) -> Iterator[Record]:
+        """The records of ``view`` that are not taken as rows. Raises BadRecord."""
+        at = 0
+        if self._take is not None:
+            limit = len(view) if self.end is None else min(len(view), self.end - start)
+            is_open = True
+            while is_open:
+                walked = walk(view, at, limit, start, self._delays_ms, check_crc=True)
+                yield from self._not_taken(walked, self._take, view, start)
+                at, is_open = walked.stop, walked.is_open
+        # Whatever stopped the walk, this decides.
+        for span in iter_spans(view, at, base=start):
+            yield record_of(view, span)
+
+    def _not_taken(
+        self, walked: Walked, take: Take, view: memoryview, start: int
+    ) -> Iterator[Record]:
+        row, count = 0, walked.row_count
+        while row < count:
+            stop = take(walked, start, row)
+            if stop > row:
+                self.records += stop - row
+                self.position = start + walked.end(stop - 1)
+                row = stop
+            else:
+                yield decode_one(view, walked.begin(row), walked.end(row), check_crc=False)
+                row += 1
 
     def _goes_on(self, file: LogFile, view: memoryview, at: int) -> bool:
         """Whether at a place without a whole record stands the blank that ends the file, or the

@@ -1,7 +1,6 @@
 """Tag codes and key hashes by the column are what dispatch and the index make of each record."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,8 +13,7 @@ from cometmq.message.walk import find_places
 from cometmq.store.dispatch import code_and_keys
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.layout import SCHEDULE_TOPIC
-from cometmq.store.tools import properties
-from cometmq.store.tools.properties import PADDING_BYTES, Derived, Topics, derive
+from cometmq.store.tools.properties import Derived, Topics, derive
 from tests.message.strategies import property_maps, records
 from tests.store.tools.logs import PLAIN, packed
 
@@ -24,7 +22,7 @@ DELAYS_MS = (1_000, 5_000)
 
 def derived(some: list[Record], topics: Topics) -> Derived:
     data = packed(some)
-    raw = np.frombuffer(data + bytes(PADDING_BYTES), np.uint8)
+    raw = np.frombuffer(data, np.uint8)
     columns, _ = read_columns(raw, find_places(data, 0).starts, 0)
     assert len(columns) == len(some)
     return derive(raw, columns, topics, DELAYS_MS)
@@ -52,12 +50,6 @@ def assert_as_dispatched(some: list[Record], topics: Topics | None = None) -> No
 @given(st.lists(records, min_size=1, max_size=4))
 def test_any_records(some: list[Record]) -> None:
     assert_as_dispatched(some)
-
-
-@pytest.fixture(autouse=True)
-def _shapes_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two records of a shape are hashed by the column."""
-    monkeypatch.setattr(properties, "_ROWS_A_SHAPE", 2)
 
 
 own_texts = st.text("ab \x01zK", max_size=5)
@@ -90,8 +82,7 @@ def test_any_values_of_one_length(values: list[bytes]) -> None:
         assert_as_dispatched([replace(PLAIN, properties=head + value) for value in values])
 
 
-def test_what_most_stores_hold_is_hashed_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(properties, "code_and_keys", None)
+def test_what_most_stores_hold() -> None:
     some = [
         replace(
             PLAIN,
@@ -110,7 +101,6 @@ def test_what_most_stores_hold_is_hashed_by_the_column(monkeypatch: pytest.Monke
     topics = Topics()
     found = derived(some, topics)
     assert len(found.key_rows) == 1_500
-    monkeypatch.undo()
     assert_as_dispatched(some, topics)
     # More topics later keep their numbers apart.
     assert_as_dispatched([replace(record, topic="b" * 40) for record in some] + some, topics)
@@ -125,6 +115,14 @@ def test_values_beyond_ascii_and_long_ones() -> None:
         for name in (props.TAGS, props.KEYS, props.UNIQ_KEY)
     ]
     assert_as_dispatched(some * 3)
+
+
+def test_more_topics_than_one_walk_takes() -> None:
+    assert_as_dispatched([replace(PLAIN, topic=f"t{number}") for number in range(1_100)])
+
+
+def test_no_records() -> None:
+    assert_as_dispatched([])
 
 
 def test_rolled_back_records_have_no_keys_and_delayed_ones_a_time() -> None:

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """What other modules of the core share with sends.pyx."""
 
-ctypedef const unsigned char *Bytes
+from cometmq.speedups.compiled.octets cimport Bytes
 
 cdef enum:
     BLANK_BYTES = 8

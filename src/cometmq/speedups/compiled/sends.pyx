@@ -9,6 +9,10 @@ pointers that it was given.
 from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memcpy, memcmp, memchr, memset
 
+from cometmq.speedups.compiled.octets cimport (
+    Bytes, be16, be32, crc32_of, look_at_processor, make_crc_tables, put16, put32, put64, text_hash,
+)
+
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
     char *PyBytes_AsString(object) except NULL
@@ -24,94 +28,6 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    static inline uint32_t be32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
-    static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
-    static inline void put32(unsigned char *p, uint32_t v) {
-        p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
-    }
-    static inline void put64(unsigned char *p, uint64_t v) {
-        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
-    }
-    static uint32_t crc_tables[8][256];
-    static void make_crc_tables(void) {
-        for (uint32_t n = 0; n < 256; n++) {
-            uint32_t c = n;
-            for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-            crc_tables[0][n] = c;
-        }
-        for (uint32_t n = 0; n < 256; n++)
-            for (int t = 1; t < 8; t++)
-                crc_tables[t][n] = crc_tables[0][crc_tables[t - 1][n] & 0xFF]
-                                   ^ (crc_tables[t - 1][n] >> 8);
-    }
-    static uint32_t crc_by_tables(uint32_t c, const unsigned char *p, size_t n) {
-        while (n >= 8) {
-            uint32_t low = c ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16
-                                | (uint32_t)p[3] << 24);
-            c = crc_tables[7][low & 0xFF] ^ crc_tables[6][low >> 8 & 0xFF]
-                ^ crc_tables[5][low >> 16 & 0xFF] ^ crc_tables[4][low >> 24]
-                ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]]
-                ^ crc_tables[0][p[7]];
-            p += 8; n -= 8;
-        }
-        while (n--) c = crc_tables[0][(c ^ *p++) & 0xFF] ^ c >> 8;
-        return c;
-    }
-    #if defined(__x86_64__)
-    #include <cpuid.h>
-    #include <immintrin.h>
-    #define CRC_FOLDED __attribute__((target("pclmul,sse4.1")))
-    static int crc_can_fold;
-    static void look_at_processor(void) {
-        unsigned int a, b, c, d;
-        crc_can_fold = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 1) && (c & 1u << 19);
-    }
-    /* One step of folding: what lies 128 or 512 bits further on takes the remainder of x. */
-    CRC_FOLDED static __m128i fold(__m128i x, __m128i factors, __m128i further) {
-        return _mm_xor_si128(further, _mm_xor_si128(_mm_clmulepi64_si128(x, factors, 0x00),
-                                                    _mm_clmulepi64_si128(x, factors, 0x11)));
-    }
-    /* Whole 16 bytes, at least 64, by carry-less multiplication; the factors are powers of x
-       modulo the polynomial, bits reflected (Gopal et al., Intel, 2009). */
-    CRC_FOLDED static uint32_t crc_by_folding(uint32_t c, const unsigned char *p, size_t n) {
-        const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
-        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-        const __m128i by_64 = _mm_set_epi64x(0, 0x163cd6124);
-        const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
-        const __m128i low_32 = _mm_set_epi32(0, ~0, 0, ~0);
-        const __m128i *at = (const __m128i *)p;
-        __m128i x[4], rest;
-        int k;
-        for (k = 0; k < 4; k++) x[k] = _mm_loadu_si128(at + k);
-        x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)c));
-        for (at += 4, n -= 64; n >= 64; at += 4, n -= 64)
-            for (k = 0; k < 4; k++) x[k] = fold(x[k], by_512, _mm_loadu_si128(at + k));
-        for (k = 1; k < 4; k++) x[0] = fold(x[0], by_128, x[k]);
-        for (; n >= 16; at++, n -= 16) x[0] = fold(x[0], by_128, _mm_loadu_si128(at));
-        rest = _mm_xor_si128(_mm_srli_si128(x[0], 8), _mm_clmulepi64_si128(x[0], by_128, 0x10));
-        rest = _mm_xor_si128(_mm_srli_si128(rest, 4),
-                             _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), by_64, 0x00));
-        x[0] = _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), barrett, 0x10);
-        x[0] = _mm_clmulepi64_si128(_mm_and_si128(x[0], low_32), barrett, 0x00);
-        return (uint32_t)_mm_extract_epi32(_mm_xor_si128(rest, x[0]), 1);
-    }
-    #else
-    static void look_at_processor(void) {}
-    #endif
-    static uint32_t crc32_of(const unsigned char *p, size_t n) {
-        uint32_t c = 0xFFFFFFFFu;
-        #if defined(__x86_64__)
-        if (crc_can_fold && n >= 64) {
-            size_t whole = n & ~(size_t)15;
-            c = crc_by_folding(c, p, whole);
-            p += whole; n -= whole;
-        }
-        #endif
-        return ~crc_by_tables(c, p, n);
-    }
     /* What a byte is within a JSON string: 0 itself, 1 the closing quote, 2 a backslash,
        3 a control byte, 4 part of a character beyond ASCII. */
     static unsigned char kinds[256];
@@ -133,15 +49,7 @@ cdef extern from *:
             kinds[n] = n < 0x20 ? 3 : n == '"' ? 1 : n == '\\\\' ? 2 : n >= 0x80 ? 4 : 0;
     }
     """
-    unsigned int be32(const unsigned char *) nogil
-    unsigned int be16(const unsigned char *) nogil
-    void put16(unsigned char *, unsigned int) nogil
-    void put32(unsigned char *, unsigned int) nogil
-    void put64(unsigned char *, unsigned long long) nogil
-    void make_crc_tables()
-    void look_at_processor()
     size_t plain_bytes(const unsigned char *, const unsigned char *) nogil
-    unsigned int crc32_of(const unsigned char *, size_t) nogil
     const unsigned char *kinds
     void make_kinds()
 
@@ -185,6 +93,21 @@ cdef const char *END_NAMES[4]
 END_NAMES[:] = [b"producerGroup", b"tranStateTableOffset", b"commitLogOffset", b"commitOrRollback"]
 cdef int END_BYTES[4]
 END_BYTES[:] = [13, 20, 15, 16]
+
+
+# A row of a walk: see plain/walk.py.
+cdef struct WalkedRow:
+    long long position
+    long long size
+    long long queue
+    long long queue_offset
+    long long tag_code
+    long long store_ms
+    long long sys_flag
+    long long first_hash
+    long long hashes
+    long long odd
+    long long places[4]
 
 
 cdef class QueueState:
@@ -555,68 +478,6 @@ cdef int _is_utf8(Bytes p, Bytes end) noexcept nogil:
         else:
             return 0
     return 1
-
-
-cdef inline Py_ssize_t _character(Bytes p, Bytes end, unsigned int *point) noexcept nogil:
-    """The length of the character beyond ASCII at `p`, as Python decodes and replaces: what does
-    not begin a character, and as much of one as is there, count as one U+FFFD."""
-    cdef unsigned char c = p[0]
-    cdef unsigned char low = 0x80
-    cdef unsigned char high = 0xBF
-    cdef Py_ssize_t size, n
-    point[0] = 0xFFFD
-    if c < 0xC2 or c > 0xF4:
-        return 1
-    if c < 0xE0:
-        size = 2
-    elif c < 0xF0:
-        size = 3
-        if c == 0xE0:
-            low = 0xA0
-        elif c == 0xED:
-            high = 0x9F
-    else:
-        size = 4
-        if c == 0xF0:
-            low = 0x90
-        elif c == 0xF4:
-            high = 0x8F
-    for n in range(1, size):
-        if p + n >= end or not low <= p[n] <= high:
-            return n
-        low = 0x80
-        high = 0xBF
-    if size == 2:
-        point[0] = (c & 0x1F) << 6 | p[1] & 0x3F
-    elif size == 3:
-        point[0] = (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | p[2] & 0x3F
-    else:
-        point[0] = (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | p[3] & 0x3F
-    return size
-
-
-cdef unsigned int _hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept nogil:
-    """Java's hash of UTF-8, going on from that of what stands before it."""
-    cdef Bytes end = p + size
-    cdef unsigned int point
-    while p < end:
-        # Four at a time, or each would wait for the multiplication of the one before.
-        while end - p >= 4 and not (p[0] | p[1] | p[2] | p[3]) & 0x80:
-            value = value * 923521 + p[0] * 29791 + p[1] * 961 + p[2] * 31 + p[3]
-            p += 4
-        if p == end:
-            break
-        if p[0] < 0x80:
-            value = value * 31 + p[0]
-            p += 1
-            continue
-        p += _character(p, end, &point)
-        if point < 0x10000:
-            value = value * 31 + point
-        else:
-            point -= 0x10000
-            value = (value * 31 + (0xD800 | point >> 10)) * 31 + (0xDC00 | point & 0x3FF)
-    return value
 
 
 cdef bint mentions_timer(Bytes p, Bytes end) noexcept nogil:
@@ -1023,7 +884,7 @@ cdef class WriteBatch:
         row.queue = <void *>queue
         row.tag_code = 0
         if send.tag.size:
-            row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
+            row.tag_code = <int>text_hash(0, send.tag.at, send.tag.size)
         row.first_hash = self.hashed
         row.hash_count = keys
         self._hash_keys(send, queue.topic_hash)
@@ -1144,7 +1005,7 @@ cdef class WriteBatch:
             if queue.delay_ms:
                 row.tag_code = store_ms + queue.delay_ms
             elif send.tag.size:
-                row.tag_code = <int>_hash(0, send.tag.at, send.tag.size)
+                row.tag_code = <int>text_hash(0, send.tag.at, send.tag.size)
             row.first_hash = self.hashed
             row.hash_count = keys
             self._hash_keys(&send, queue.topic_hash)
@@ -1184,7 +1045,7 @@ cdef class WriteBatch:
         cdef Bytes end
         cdef Bytes stop
         if send.unique.size:
-            self._add_hash(_hash(topic_hash, send.unique.at, send.unique.size))
+            self._add_hash(text_hash(topic_hash, send.unique.at, send.unique.size))
         p = send.keys.at
         end = p + send.keys.size
         while send.keys.size and p < end:
@@ -1192,7 +1053,7 @@ cdef class WriteBatch:
             if stop == NULL:
                 stop = end
             if stop > p:
-                self._add_hash(_hash(topic_hash, p, stop - p))
+                self._add_hash(text_hash(topic_hash, p, stop - p))
             p = stop + 1
 
     cdef inline void _add_hash(self, unsigned int value) noexcept:
@@ -1200,6 +1061,92 @@ cdef class WriteBatch:
             value = -value & 0x7FFFFFFF
         self.hashes[self.hashed] = value
         self.hashed += 1
+
+    def adopt(
+        self, bytes rows not None, bytes hashes not None, list queues not None, long long base,
+        Py_ssize_t first=0, long long limit=0x7FFFFFFFFFFFFFFF, *, bint with_keys=True,
+        list begins=None, bint in_order=False,
+    ):
+        """Take rows of a walk, whose records are in the log already; see plain/sends.py."""
+        cdef Py_ssize_t count = PyBytes_Size(rows) // sizeof(WalkedRow), hashed
+        cdef const WalkedRow *found = <const WalkedRow *>PyBytes_AsString(rows)
+        cdef Py_ssize_t most = PyBytes_Size(hashes) // sizeof(unsigned int)
+        cdef const unsigned int *all_hashes = <const unsigned int *>PyBytes_AsString(hashes)
+        cdef Py_ssize_t queue_count = PyList_Size(queues), n, k
+        cdef long long place, slot, keys
+        cdef QueueState queue
+        cdef Row *row
+        if begins is not None and PyList_Size(begins) != queue_count:
+            raise ValueError("not as many begins as queues")
+        for n in range(queue_count):
+            if queues[n] is not None and not isinstance(queues[n], QueueState):
+                raise TypeError("a queue that is none")
+            if begins is not None:
+                place = begins[n]
+        # All that may fail comes first.
+        first = min(max(first, 0), count)
+        for n in range(count):
+            if (not 0 <= found[n].queue < queue_count or found[n].first_hash < 0
+                    or not 0 <= found[n].hashes <= most - found[n].first_hash):
+                raise ValueError("a row of another walk")
+        self._make_room_for_rows(count - first)
+        self._make_room_for_keys(most)
+        # Rows borrow them.
+        self.queues.append(list(queues))
+        for n in range(first, count):
+            place = base + found[n].position
+            if place >= limit or (in_order and found[n].odd):
+                return n
+            slot = -1 if found[n].sys_flag & 4 else found[n].queue_offset
+            if PyList_GetItem(queues, found[n].queue) == <void *>None:
+                continue
+            queue = <QueueState>PyList_GetItem(queues, found[n].queue)
+            if slot >= 0 and begins is not None and place < <long long>begins[found[n].queue]:
+                if in_order and slot > queue.next_offset and queue.next_offset:
+                    return n
+                slot = -1
+            elif slot >= 0 and in_order:
+                if slot > queue.next_offset:
+                    return n
+                if slot == queue.next_offset:
+                    queue.next_offset = slot + 1
+            keys = found[n].hashes if with_keys else 0
+            if begins is not None and slot < 0 and not keys:
+                continue
+            row = &self.rows[self.count]
+            row.place = place
+            row.queue_offset = slot
+            row.tag_code = found[n].tag_code
+            row.store_ms = found[n].store_ms
+            row.size = <unsigned int>found[n].size
+            row.half_offset = 0
+            row.role = NO_ROLE
+            row.queue_id = <int>queue.queue_id
+            row.opaque = 0
+            row.oneway = True
+            row.queue = <void *>queue
+            row.first_hash = self.hashed
+            row.hash_count = keys
+            for k in range(keys):
+                self.hashes[self.hashed + k] = all_hashes[found[n].first_hash + k]
+            self.hashed += keys
+            self.size_bytes += row.size
+            self.count += 1
+        return count
+
+    def pass_row(self):
+        """The row that dispatch stopped at, which counts as dispatched; see plain/sends.py."""
+        cdef Row *row
+        if self.dispatched >= self.count:
+            raise IndexError("all rows were dispatched")
+        row = &self.rows[self.dispatched]
+        self.dispatched += 1
+        if row.queue == NULL:
+            return None
+        return (
+            <object>row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms,
+            (),
+        )
 
     def dispatch(self):
         """Put the entries of rows into their queues; see plain/sends.py."""
@@ -1217,21 +1164,22 @@ cdef class WriteBatch:
                     self.dispatched += 1
                     continue
                 queue = <QueueState>row.queue
-                if row.queue_offset != queue.max_offset:
-                    in_order = False
-                    break
-                size = PyByteArray_Size(queue.tail)
-                PyByteArray_Resize(queue.tail, size + ENTRY_BYTES)
-                entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
-                put64(entry, row.place)
-                put32(entry + 8, row.size)
-                put64(entry + 12, row.tag_code)
-                queue.max_offset += 1
+                if row.queue_offset >= 0:
+                    if row.queue_offset != queue.max_offset:
+                        in_order = False
+                        break
+                    size = PyByteArray_Size(queue.tail)
+                    PyByteArray_Resize(queue.tail, size + ENTRY_BYTES)
+                    entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
+                    put64(entry, row.place)
+                    put32(entry + 8, row.size)
+                    put64(entry + 12, row.tag_code)
+                    queue.max_offset += 1
                 if not queue.grown_count:
                     touched.append(queue)
                 queue.grown_count += 1
                 queue.grown_bytes += row.size
-                if not queue.is_dirty:
+                if row.queue_offset >= 0 and not queue.is_dirty:
                     queue.is_dirty = True
                     soiled.append(queue)
                 self.dispatched += 1
@@ -1262,7 +1210,8 @@ cdef class WriteBatch:
         cdef void *last = NULL
         cdef dict found = {}
         for n in range(self.count):
-            if self.rows[n].queue != NULL and self.rows[n].queue != last:
+            if (self.rows[n].queue != NULL and self.rows[n].queue != last
+                    and self.rows[n].queue_offset >= 0):
                 last = self.rows[n].queue
                 found[<object>last] = None
         return list(found)
@@ -1273,12 +1222,12 @@ cdef class WriteBatch:
         cdef Row *row
         cdef unsigned char *out
         for n in range(self.count):
-            count += self.rows[n].queue != NULL
+            count += self.rows[n].queue != NULL and self.rows[n].queue_offset >= 0
         found = PyBytes_FromStringAndSize(NULL, count * JOURNAL_ROW_BYTES)
         out = <unsigned char *>PyBytes_AsString(found)
         for n in range(self.count):
             row = &self.rows[n]
-            if row.queue == NULL:
+            if row.queue == NULL or row.queue_offset < 0:
                 continue
             put64(out, (<QueueState>row.queue).number)
             put64(out + 8, row.queue_offset)

@@ -9,9 +9,12 @@ from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from cometmq.speedups.compiled.octets cimport (
+    Bytes, be16, be32, be64, put16, put32, put64,
+)
 from cometmq.speedups.compiled.sends cimport (
     BLANK_BYTES, ENDING, END_HALF_OFFSET, END_KIND, END_PLACE, HALF, HEAD_BYTES, MAGIC_V1, OP,
-    PREPARED, PROPERTIES_MAX_BYTES, QUEUE_ID, SYS_FLAG, Bytes, QueueState, Row, Send, Span, Taking,
+    PREPARED, PROPERTIES_MAX_BYTES, QUEUE_ID, SYS_FLAG, QueueState, Row, Send, Span, Taking,
     WriteBatch, count_keys, crc_of, find_queue, mentions_timer, pack_send, scan_values,
 )
 
@@ -21,31 +24,6 @@ cdef extern from "Python.h":
     char *PyBytes_AsString(object) except NULL
     Py_ssize_t PyBytes_Size(object) except -1
     void *PyDict_GetItemWithError(object, object) except? NULL
-
-cdef extern from *:
-    """
-    #include <stdint.h>
-    static inline uint32_t be32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
-    static inline int64_t be64(const unsigned char *p) {
-        return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
-    }
-    static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
-    static inline void put32(unsigned char *p, uint32_t v) {
-        p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
-    }
-    static inline void put64(unsigned char *p, uint64_t v) {
-        put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
-    }
-    """
-    unsigned int be32(const unsigned char *) nogil
-    unsigned int be16(const unsigned char *) nogil
-    long long be64(const unsigned char *) nogil
-    void put16(unsigned char *, unsigned int) nogil
-    void put32(unsigned char *, unsigned int) nogil
-    void put64(unsigned char *, unsigned long long) nogil
 
 cdef enum:
     COMMIT = 8

@@ -36,6 +36,7 @@ _JOURNAL_ROW: Final = Struct(">Qqqiq")
 _INDEX_ENTRY: Final = Struct(">iqii")
 MAGIC_V1: Final = 0xDAA320A7
 CRC_MASK: Final = 0x7FFFFFFF
+_WALKED_ROW: Final = Struct("=10q32x")
 _BLANK_BYTES: Final = 8
 _BATCH_FIXED_BYTES: Final = 22
 PROPERTIES_MAX_BYTES: Final = 32_767
@@ -46,6 +47,7 @@ _INT_MAX: Final = 0x7FFFFFFF
 _LONG_MAX: Final = 0x7FFFFFFFFFFFFFFF
 #: Bits of sysFlag that no send that is taken has: of ended transactions, of IPv6 hosts.
 _ODD_FLAGS: Final = 0x38
+#: The bit of sysFlag of half messages, and of records that take no place in their queue.
 _PREPARED_FLAG: Final = 0x4
 
 _STRING: Final = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\[\x20-\x7f])*+)"')
@@ -489,6 +491,24 @@ class Taking:
         self.store_ms = store_ms
 
 
+def _walked_rows(rows: bytes, key_count: int, queue_count: int) -> list[tuple[int, ...]]:
+    found = list(_WALKED_ROW.iter_unpack(rows))
+    for _, _, number, _, _, _, _, at, count, _ in found:
+        if not 0 <= number < queue_count or at < 0 or not 0 <= count <= key_count - at:
+            raise ValueError("a row of another walk")
+    return found
+
+
+def _leaves_gap(queue: QueueState, slot: int, *, is_lacking: bool) -> bool:
+    """Whether a queue would lack entries before a record. Of one that is not lacking and has
+    nothing, nothing is known."""
+    return slot > queue.next_offset and (is_lacking or queue.next_offset > 0)
+
+
+def _has_entry(row: Row) -> bool:
+    return row.queue is not None and row.queue_offset >= 0
+
+
 class WriteBatch:
     """The plain sends and the batches of one turn, of all connections, in the order of the log.
 
@@ -755,6 +775,65 @@ class WriteBatch:
         self.size_bytes += total
         return total, b"".join(packed)
 
+    def adopt(
+        self,
+        rows: bytes,
+        hashes: bytes,
+        queues: list[Any],
+        base: int,
+        first: int = 0,
+        limit: int = _LONG_MAX,
+        *,
+        with_keys: bool = True,
+        begins: list[int] | None = None,
+        in_order: bool = False,
+    ) -> int:
+        """Take rows of a walk (walk.py) from row ``first`` on, whose records are in the log already
+        and begin before the physical offset ``limit``; returns the row at which that ended.
+
+        ``queues`` are those of the walk, None for one whose records are passed over; ``base`` is
+        the physical offset of the first byte that was walked over. A record takes its place in its
+        queue from the physical offset in ``begins`` on; one that takes none and has no keys to take
+        is left out then. With ``in_order`` it ends at a row that is odd, or whose queue would get a
+        gap, and ``next_offset`` of queues goes on. Raises ValueError for rows of another walk.
+        """
+        keys = array("I", hashes)
+        found = _walked_rows(rows, len(keys), len(queues))
+        if begins is not None and len(begins) != len(queues):
+            raise ValueError("not as many begins as queues")
+        first = min(max(first, 0), len(found))
+        for row, walked in enumerate(found[first:], first):
+            position, size, number, offset, code, store_ms, sys_flag, at, count, odd = walked
+            place, queue = base + position, queues[number]
+            if place >= limit or (in_order and odd):
+                return row
+            if queue is None:
+                continue
+            slot = -1 if sys_flag & _PREPARED_FLAG else offset
+            is_lacking = begins is None or place >= begins[number]
+            if in_order and _leaves_gap(queue, slot, is_lacking=is_lacking):
+                return row
+            slot = slot if is_lacking else -1
+            if in_order and slot == queue.next_offset:
+                queue.next_offset = slot + 1
+            count = count if with_keys else 0
+            if slot >= 0 or count or begins is None:
+                taken = Row(queue, queue.queue_id, (place, size, store_ms), b"", ())
+                taken.queue_offset, taken.tag_code = slot, code
+                taken.hashes = list(keys[at : at + count])
+                self._rows.append(taken)
+                self.size_bytes += size
+        return len(found)
+
+    def pass_row(self) -> tuple[Any, int, int, int, int, int, tuple[str, ...]] | None:
+        """The row that :meth:`dispatch` stopped at, as the dispatcher knows it, without keys; it
+        counts as dispatched. None when its queue went away."""
+        row = self._rows[self.dispatched_count]
+        self.dispatched_count += 1
+        if row.queue is None:
+            return None
+        return row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ()
+
     def dispatch(self) -> tuple[dict[Any, tuple[int, int]], list[Any], bool]:
         """Put the entries of rows that were not dispatched yet into their queues.
 
@@ -766,13 +845,15 @@ class WriteBatch:
         for row in self._rows[self.dispatched_count :]:
             queue = row.queue
             if queue is not None:
-                if row.queue_offset != queue.max_offset:
+                takes_slot = row.queue_offset >= 0
+                if takes_slot and row.queue_offset != queue.max_offset:
                     return grown, soiled, False
-                queue.tail += _ENTRY.pack(row.place, row.size, row.tag_code)
-                queue.max_offset += 1
+                if takes_slot:
+                    queue.tail += _ENTRY.pack(row.place, row.size, row.tag_code)
+                    queue.max_offset += 1
                 count, size_bytes = grown.get(queue, (0, 0))
                 grown[queue] = count + 1, size_bytes + row.size
-                if not queue.is_dirty:
+                if takes_slot and not queue.is_dirty:
                     queue.is_dirty = True
                     soiled.append(queue)
             self.dispatched_count += 1
@@ -788,7 +869,7 @@ class WriteBatch:
 
     def entry_queues(self) -> list[Any]:
         """The queues that rows belong to, each once, in the order of their first rows."""
-        return list(dict.fromkeys(row.queue for row in self._rows if row.queue is not None))
+        return list(dict.fromkeys(row.queue for row in self._rows if _has_entry(row)))
 
     def entry_rows(self) -> bytes:
         """The rows of the journal, which name queues by their ``number``."""
@@ -798,7 +879,7 @@ class WriteBatch:
                     row.queue.number, row.queue_offset, row.place, row.size, row.tag_code
                 )
                 for row in self._rows
-                if row.queue is not None
+                if row.queue is not None and _has_entry(row)
             ]
         )
 

@@ -27,7 +27,6 @@ from cometmq.message.record import (
 )
 from cometmq.message.walk import Bytes, find_places, is_blank, next_record, problem_at
 from cometmq.store.seals import BLOCK_BYTES, sums_of
-from cometmq.store.tools.properties import PADDING_BYTES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files, ReadOnlyFiles
@@ -161,8 +160,8 @@ class LogWalk:
         return self.files.next_data(handle, offset) >= offset + count
 
     def _make_room(self, size: int) -> None:
-        if len(self._buffer) < size + PADDING_BYTES:
-            longer = bytearray(size + PADDING_BYTES + BLOCK_BYTES)
+        if len(self._buffer) < size:
+            longer = bytearray(size + BLOCK_BYTES)
             longer[: len(self._buffer)] = self._buffer
             self._buffer = longer
 
@@ -172,15 +171,15 @@ class LogWalk:
         The buffer has ``filled`` bytes from physical offset ``start`` on.
         """
         data = self._buffer
-        raw = np.frombuffer(data, np.uint8)[: filled + PADDING_BYTES]
+        raw = np.frombuffer(data, np.uint8)[:filled]
         is_last = start + filled == self._file_end
         while position < start + filled:
             if self._lost >= 0:
-                position = self._search(raw[:filled], start, position)
+                position = self._search(raw, start, position)
                 if self._lost >= 0:
                     return position
             places = find_places(data, start, position - start, filled)
-            columns, problem = read_columns(raw[:filled], places.starts, start)
+            columns, problem = read_columns(raw, places.starts, start)
             if len(columns):
                 yield Chunk(raw, start, columns)
             cut = len(columns) < len(places.starts)

@@ -1,0 +1,149 @@
+"""What a record costs that comes as bytes of a log: copied by a slave, read by a start, verified.
+
+    .venv/bin/python -m benchmarks.copies [--rounds 7] [--records 40000]
+
+No sockets: the log of one store, of 128 B messages to eight queues, is given to another as its
+master's connection would give it, in pieces of a turn each or as a flood; a store whose notes and
+queues are gone is opened; a log file is summed up as a seal and ``store verify`` do it. Prints one
+JSON line a case: microseconds of processor time a record, the lower quartile of the rounds. For
+comparing two versions of the program, run them by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from cometmq.core.clock import SystemClock
+from cometmq.message import properties as props
+from cometmq.message.ids import UniqueKeys, pack_host
+from cometmq.store.config import StoreConfig
+from cometmq.store.engine import MessageStore
+from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.replica import FLOOD_BYTES, Replica
+from cometmq.store.tools.sums import read_sums
+
+BODY = b"x" * 128
+HOST = pack_host("127.0.0.1", 10911)
+QUEUES = 8
+#: Records that come with one turn of a busy master.
+TURN = 32
+#: What a store's first start has nothing of.
+DERIVED = ("consumequeue", "index", "cometmq-entries", "cometmq-positions.json", "checkpoint")
+LEVELS = "1s 5s"
+
+
+def config(root: Path) -> StoreConfig:
+    """A store whose log is one file."""
+    return replace(
+        StoreConfig(),
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=1 << 26,
+        max_hash_slot_num=500_000,
+        max_index_num=2_000_000,
+    )
+
+
+def filled(root: Path, records: int) -> MessageStore:
+    """A master's store."""
+    store = MessageStore.open(config(root), SystemClock())
+    store.store_host = HOST
+    keys = UniqueKeys(b"\x7f\0\0\1", 1, 2)
+    for number in range(records):
+        key = keys.next(1_700_000_000_000)
+        text = props.encode({"UNIQ_KEY": key, "CLUSTER": "DefaultCluster", "TAGS": "tag"})
+        store.append(
+            store.queue("copied", number % QUEUES), BODY, text, flag=0, sys_flag=0, born_ms=1,
+            born_host=HOST, tag_code=1, keys=(key,),
+        )  # fmt: skip
+        if number % TURN == TURN - 1:
+            store.commit()
+    store.commit()
+    return store
+
+
+def log_bytes(store: MessageStore) -> bytes:
+    """All of its log."""
+    view = store.log.view(0, store.written_offset)
+    assert view is not None
+    return bytes(view)
+
+
+def copied(data: bytes, piece_bytes: int, root: Path, *, floods: bool) -> float:
+    """Seconds that a slave takes for a log in pieces."""
+    store = MessageStore.open(config(root), SystemClock())
+    replica = Replica(store)
+    view = memoryview(data)
+    begin = time.process_time()
+    for at in range(0, len(view), piece_bytes):
+        replica.take(view[at : at + piece_bytes], floods=floods)
+        if floods:
+            replica.follow_up()
+    while replica.lags:
+        replica.follow_up()
+    took = time.process_time() - begin
+    assert store.dispatched_offset == len(data)
+    store.close()
+    shutil.rmtree(root)
+    return took
+
+
+def scanned(master: Path, root: Path) -> float:
+    """Seconds that a start takes which has nothing but the log."""
+    shutil.copytree(master, root)
+    for name in DERIVED:
+        path = root / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    (root / "abort").touch()
+    begin = time.process_time()
+    store = MessageStore.open(config(root), SystemClock())
+    took = time.process_time() - begin
+    store.close()
+    shutil.rmtree(root)
+    return took
+
+
+def summed(master: Path) -> float:
+    """Seconds that reading a log file for its seal takes."""
+    path = next((master / "commitlog").iterdir())
+    begin = time.process_time()
+    read_sums(ReadOnlyFiles(), str(path), 0, path.stat().st_size, 0, LEVELS)
+    return time.process_time() - begin
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--records", type=int, default=40_000)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="cometmq-copies-") as place:
+        master, other = Path(place, "master"), Path(place, "other")
+        store = filled(master, words.records)
+        data = log_bytes(store)
+        store.close()
+        turn_bytes = len(data) // words.records * TURN
+        cases: dict[str, Callable[[], float]] = {
+            "copied by turns": partial(copied, data, turn_bytes, other, floods=False),
+            "copied in a flood": partial(copied, data, FLOOD_BYTES, other, floods=True),
+            "scanned": partial(scanned, master, other),
+            "summed up": partial(summed, master),
+        }
+        for name, case in cases.items():
+            took = sorted(case() for _ in range(words.rounds))[words.rounds // 4]
+            microseconds = round(took * 1e6 / words.records, 3)
+            print(json.dumps({"case": name, "us a record": microseconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""From the bytes of a log to columns of its records.
+
+Compiled; plain/walk.py is the definition. The bytes may be anything: `_look` keeps all that it
+finds of a record within the pointer that it was given, and `_scan` reads between two pointers.
+"""
+
+from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
+from libc.stdlib cimport malloc, realloc, free
+from libc.string cimport memchr, memcmp, memcpy, memset
+
+from cometmq.speedups.compiled.octets cimport (
+    Bytes, be16, be32, be64, character, crc32_of, look_at_processor, make_crc_tables, text_hash,
+)
+
+from cometmq.speedups.plain.walk import Walked
+
+cdef extern from "Python.h":
+    object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
+    object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)
+
+make_crc_tables()
+look_at_processor()
+
+cdef enum:
+    FIXED_BYTES = 91
+    HEAD_BYTES = 88
+    BORN_V6 = 0x10
+    STORE_V6 = 0x20
+    LONGER_HOST_BYTES = 12
+    PREPARED = 0x4
+    TRANSACTION = 0xC
+    SCHEDULE_BYTES = 19
+    UNKNOWN_DELAY_MS = 1000
+    QUEUES_MAX = 1024
+    # Twice as many places as queues, so that few of them are in each other's way.
+    TABLE = 2048
+    ROWS_AT_FIRST = 64
+
+cdef unsigned int MAGIC_V1 = 0xDAA320A7
+cdef unsigned int MAGIC_V2 = 0xDAA320AB
+cdef unsigned int SIGN = 0x80000000
+cdef const char *SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+
+cdef struct Row:
+    long long position
+    long long size
+    long long queue
+    long long queue_offset
+    long long tag_code
+    long long store_ms
+    long long sys_flag
+    long long first_hash
+    long long hashes
+    long long odd
+    long long body
+    long long body_end
+    long long topic
+    long long topic_end
+
+
+cdef struct Queue:
+    Bytes topic
+    Py_ssize_t topic_bytes
+    int queue_id
+    # Java's hash of the topic and "#".
+    unsigned int prefix
+    bint is_odd
+    bint is_delayed
+    # Whether a record takes a place in it or has properties.
+    bint is_listed
+
+
+cdef struct Span:
+    Bytes at
+    Py_ssize_t size
+
+
+cdef struct Named:
+    Span unique
+    Span keys
+    Span tag
+    Span delay
+
+
+cdef inline int _look(
+    Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, Row *row
+) noexcept nogil:
+    """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
+    from `p` on."""
+    cdef unsigned int magic, crc
+    cdef int sys_flag
+    cdef long long size, head = HEAD_BYTES, body_bytes, body_end, topic, topic_end
+    if left < FIXED_BYTES:
+        return 0
+    size = be32(p)
+    magic = be32(p + 4)
+    sys_flag = <int>be32(p + 36)
+    row.store_ms = be64(p + 56)
+    if sys_flag & (BORN_V6 | STORE_V6):
+        if sys_flag & BORN_V6:
+            head += LONGER_HOST_BYTES
+            row.store_ms = be64(p + 56 + LONGER_HOST_BYTES)
+        if sys_flag & STORE_V6:
+            head += LONGER_HOST_BYTES
+    if head > left or size > left:
+        return 0
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return 0
+    if has_place and be64(p + 28) != place:
+        return 0
+    body_bytes = <int>be32(p + head - 4)
+    body_end = head + body_bytes
+    if body_bytes < 0 or body_end + 3 > size:
+        return 0
+    if magic == MAGIC_V1:
+        topic = body_end + 1
+        topic_end = topic + p[body_end]
+    else:
+        topic = body_end + 2
+        topic_end = topic + be16(p + body_end)
+    if topic_end + 2 > size or topic_end + 2 + be16(p + topic_end) != size:
+        return 0
+    if check_crc:
+        crc = be32(p + 8)
+        if crc and crc32_of(p + head, body_bytes) & 0x7FFFFFFF != crc:
+            return 0
+    row.size = size
+    row.queue_offset = be64(p + 20)
+    row.sys_flag = sys_flag
+    row.body = head
+    row.body_end = body_end
+    row.topic = topic
+    row.topic_end = topic_end
+    return 1
+
+
+cdef inline void _scan(Bytes p, Bytes end, Named *named) noexcept nogil:
+    """Find in properties the values that are asked for: of each the last that is not empty."""
+    cdef Bytes stop
+    cdef Span *found
+    cdef Py_ssize_t name_bytes, size
+    memset(named, 0, sizeof(Named))
+    while p < end:
+        stop = <Bytes>memchr(p, 2, end - p)
+        if stop == NULL:
+            stop = end
+        found = NULL
+        name_bytes = 5
+        size = stop - p
+        if size > 5:
+            if p[4] == 1:
+                if memcmp(p, b"TAGS", 4) == 0:
+                    found = &named.tag
+                elif memcmp(p, b"KEYS", 4) == 0:
+                    found = &named.keys
+            elif size > 6 and memcmp(p, b"DELAY\x01", 6) == 0:
+                name_bytes = 6
+                found = &named.delay
+            elif size > 9 and memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
+                name_bytes = 9
+                found = &named.unique
+            if found != NULL:
+                found.at = p + name_bytes
+                found.size = stop - found.at
+        p = stop + 1
+
+
+cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
+    """Whether no queue's directory could have such a topic."""
+    cdef Bytes end = p + size
+    cdef unsigned int point
+    if size == 0 or (p[0] == c'.' and (size == 1 or (size == 2 and p[1] == c'.'))):
+        return True
+    while p < end:
+        if p[0] < 0x80:
+            if p[0] == 0 or p[0] == c'/':
+                return True
+            p += 1
+        else:
+            p += character(p, end, &point)
+            if point == 0xFFFD:
+                return True
+    return False
+
+
+cdef inline unsigned int _absolute(unsigned int value) noexcept nogil:
+    return (0 - value) & (SIGN - 1) if value & SIGN else value
+
+
+cdef class _Walk:
+    """What a walk has found so far."""
+
+    cdef Row *rows
+    cdef Py_ssize_t count
+    cdef Py_ssize_t capacity
+    cdef unsigned int *hashes
+    cdef Py_ssize_t hashed
+    cdef Py_ssize_t hash_capacity
+    cdef Queue *queues
+    cdef unsigned short *table
+    cdef int queue_count
+    cdef int last
+
+    def __cinit__(self):
+        self.queues = <Queue *>malloc(QUEUES_MAX * sizeof(Queue))
+        self.table = <unsigned short *>malloc(TABLE * sizeof(unsigned short))
+        if self.queues == NULL or self.table == NULL:
+            raise MemoryError
+        # 0 is no queue, others are one more than their number.
+        memset(self.table, 0, TABLE * sizeof(unsigned short))
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.hashes)
+        free(self.queues)
+        free(self.table)
+
+    cdef int _make_room(self, Py_ssize_t hashes) except -1:
+        """Room for one row more, and so many hashes."""
+        cdef Py_ssize_t wanted
+        cdef void *found
+        if self.count == self.capacity:
+            wanted = self.capacity * 2 + ROWS_AT_FIRST
+            found = realloc(self.rows, wanted * sizeof(Row))
+            if found == NULL:
+                raise MemoryError
+            self.rows = <Row *>found
+            self.capacity = wanted
+        if self.hashed + hashes > self.hash_capacity:
+            wanted = self.hash_capacity * 2 + hashes + ROWS_AT_FIRST
+            found = realloc(self.hashes, wanted * sizeof(unsigned int))
+            if found == NULL:
+                raise MemoryError
+            self.hashes = <unsigned int *>found
+            self.hash_capacity = wanted
+        return 0
+
+    cdef int _queue(self, Bytes topic, Py_ssize_t topic_bytes, int queue_id) noexcept nogil:
+        """The number of a queue; -1 when there are too many."""
+        cdef Queue *queue
+        cdef unsigned long long mixed = <unsigned int>queue_id
+        cdef unsigned long long word
+        cdef Py_ssize_t at = 0
+        cdef unsigned int place
+        if self.queue_count:
+            queue = &self.queues[self.last]
+            if (queue.queue_id == queue_id and queue.topic_bytes == topic_bytes
+                    and memcmp(queue.topic, topic, topic_bytes) == 0):
+                return self.last
+        mixed = (mixed << 16 ^ <unsigned long long>topic_bytes) * 0x9E3779B97F4A7C15ULL
+        while at < topic_bytes:
+            word = 0
+            memcpy(&word, topic + at, topic_bytes - at if topic_bytes - at < 8 else 8)
+            mixed = (mixed ^ mixed >> 29 ^ word) * 0x9E3779B97F4A7C15ULL
+            at += 8
+        place = (mixed >> 40) % TABLE
+        while self.table[place]:
+            queue = &self.queues[self.table[place] - 1]
+            if (queue.queue_id == queue_id and queue.topic_bytes == topic_bytes
+                    and memcmp(queue.topic, topic, topic_bytes) == 0):
+                self.last = self.table[place] - 1
+                return self.last
+            place = (place + 1) % TABLE
+        if self.queue_count == QUEUES_MAX:
+            return -1
+        self.last = self.queue_count
+        self.queue_count += 1
+        self.table[place] = self.queue_count
+        queue = &self.queues[self.last]
+        queue.topic = topic
+        queue.topic_bytes = topic_bytes
+        queue.queue_id = queue_id
+        queue.prefix = text_hash(0, topic, topic_bytes) * 31 + c'#'
+        queue.is_listed = False
+        queue.is_odd = _is_odd(topic, topic_bytes)
+        queue.is_delayed = (
+            topic_bytes == SCHEDULE_BYTES and memcmp(topic, SCHEDULE_TOPIC, SCHEDULE_BYTES) == 0
+        )
+        return self.last
+
+    cdef int _add_keys(self, Row *row, Named *named, unsigned int prefix) except -1:
+        """The hashes of index keys: of the unique one, then of those between blanks."""
+        cdef Bytes p = named.keys.at
+        cdef Bytes end = p + named.keys.size
+        cdef Bytes stop
+        if named.unique.size:
+            self.hashes[self.hashed] = _absolute(
+                text_hash(prefix, named.unique.at, named.unique.size)
+            )
+            self.hashed += 1
+        while named.keys.size and p < end:
+            stop = <Bytes>memchr(p, c' ', end - p)
+            if stop == NULL:
+                stop = end
+            if stop > p:
+                self.hashes[self.hashed] = _absolute(text_hash(prefix, p, stop - p))
+                self.hashed += 1
+            p = stop + 1
+        row.hashes = self.hashed - row.first_hash
+        return 0
+
+    cdef Py_ssize_t run(
+        self, Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base,
+        tuple delays_ms, bint check_crc,
+    ) except -1:
+        """Walk; gives where that stopped."""
+        cdef Bytes p
+        cdef Bytes text
+        cdef Bytes end
+        cdef Row found
+        cdef Row *row
+        cdef Queue *queue
+        cdef Named named
+        cdef int number
+        cdef unsigned long long moment
+        while _look(
+            begin + at, stop - at, has_base,
+            <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &found,
+        ):
+            p = begin + at
+            number = self._queue(
+                p + found.topic, found.topic_end - found.topic, <int>be32(p + 12)
+            )
+            if number < 0:
+                break
+            queue = &self.queues[number]
+            text = p + found.topic_end + 2
+            end = p + found.size
+            if end > text or not found.sys_flag & PREPARED:
+                queue.is_listed = True
+            _scan(text, end, &named)
+            # Each key has at least one byte, and all but the last one a blank behind it.
+            self._make_room(named.keys.size // 2 + 2)
+            row = &self.rows[self.count]
+            row[0] = found
+            row.position = at
+            row.queue = number
+            row.first_hash = self.hashed
+            row.hashes = 0
+            row.body += at
+            row.body_end += at
+            row.topic += at
+            row.topic_end += at
+            row.tag_code = <int>text_hash(0, named.tag.at, named.tag.size) if named.tag.size else 0
+            if queue.is_delayed:
+                moment = _delay_of(&named.delay, delays_ms)
+                if moment:
+                    row.tag_code = <long long>(moment + <unsigned long long>row.store_ms)
+            if row.sys_flag & TRANSACTION != TRANSACTION:
+                self._add_keys(row, &named, queue.prefix)
+            row.odd = (
+                queue.is_odd or queue.queue_id < 0 or row.queue_offset < 0
+                or (end > text and memchr(text, 0, end - text) != NULL)
+            )
+            self.count += 1
+            at += row.size
+        return at
+
+
+cdef long long _delay_of(Span *level, tuple delays_ms) except -1:
+    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    cdef Py_ssize_t n
+    cdef long long number = 0
+    for n in range(level.size):
+        if not c'0' <= level.at[n] <= c'9':
+            return 0
+        if n < 9:
+            number = number * 10 + (level.at[n] - c'0')
+    if number == 0:
+        return 0
+    if not delays_ms:
+        return UNKNOWN_DELAY_MS
+    return delays_ms[min(number, len(delays_ms)) - 1]
+
+
+def walk(
+    data, Py_ssize_t start, Py_ssize_t stop, base, tuple delays_ms not None, *, bint check_crc
+):
+    """Walk over the records of `data` from `start` to `stop`; see plain/walk.py."""
+    cdef Py_buffer buffer
+    cdef _Walk found = _Walk()
+    cdef int n
+    cdef Queue *queue
+    cdef list queues = []
+    cdef bint is_open
+    cdef long long first = 0 if base is None else base
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= stop <= buffer.len:
+            raise ValueError("a begin or an end outside the data")
+        start = found.run(
+            <Bytes>buffer.buf, start, stop, base is not None, first, delays_ms, check_crc
+        )
+        for n in range(found.queue_count):
+            queue = &found.queues[n]
+            topic = PyUnicode_DecodeUTF8(
+                <const char *>queue.topic, queue.topic_bytes, b"replace"
+            )
+            queues.append((topic, queue.queue_id, bool(queue.is_listed)))
+        is_open = found.queue_count == QUEUES_MAX and _goes_on(
+            <Bytes>buffer.buf, start, stop, base is not None, first, check_crc
+        )
+    finally:
+        PyBuffer_Release(&buffer)
+    return Walked(
+        PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(Row)),
+        PyBytes_FromStringAndSize(
+            <const char *>found.hashes, found.hashed * sizeof(unsigned int)
+        ),
+        queues, start, is_open,
+    )
+
+
+cdef bint _goes_on(
+    Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base, bint check_crc
+) noexcept nogil:
+    """Whether a record begins where a walk stopped that had too many queues."""
+    cdef Row row
+    return _look(
+        begin + at, stop - at, has_base,
+        <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &row,
+    )
+
+
+def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
+    """Where a walk over these bytes stops that looks at CRCs, too; see plain/walk.py."""
+    cdef Py_buffer buffer
+    cdef Row row
+    cdef bint has_base = base is not None
+    cdef long long first = base if has_base else 0
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= stop <= buffer.len:
+            raise ValueError("a begin or an end outside the data")
+        while _look(
+            <Bytes>buffer.buf + start, stop - start, has_base,
+            <long long>(<unsigned long long>first + <unsigned long long>start), True, &row,
+        ):
+            start += row.size
+    finally:
+        PyBuffer_Release(&buffer)
+    return start

@@ -1,0 +1,269 @@
+"""From the bytes of a log to columns of its records: one walk for copies, starts, checks and Spark.
+
+This is the definition; compiled/walk.pyx does the same, byte for byte. A record is laid out in
+message/record.py, its properties in message/properties.py. The walk goes from record to record and
+stops at the first bytes that are no whole, right record. Why they are none, it does not say: one
+look by ``message.record.iter_spans`` does, which decides.
+
+Each record is a row of native int64, in this order:
+
+    0  position       where it begins in the buffer
+    1  size           in bytes
+    2  queue          the number of its topic and queue among those of this walk
+    3  queue offset
+    4  tag code       for a delayed message its time of delivery, ms
+    5  store time     ms
+    6  sysFlag
+    7  first hash     of its index keys, among the hashes of this walk
+    8  hashes         how many index keys it has; none when it was rolled back
+    9  odd            1 when whole and right, but like none that a broker stores: see below
+    10 body           where it begins in the buffer ...
+    11 body end       ... and ends
+    12 topic          where it begins in the buffer ...
+    13 topic end      ... and ends; the properties begin two bytes behind it
+
+A record is odd with a queue or a queue offset below zero, a zero byte in its topic or its
+properties, or a topic that no queue's directory could have: empty, ``.``, ``..``, with ``/``, no
+UTF-8, or with the sign for what is no UTF-8.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from cometmq.speedups.plain.hashing import extended_hash
+
+WALKED_COLUMNS: Final = 14
+_ROW: Final = Struct(f"={WALKED_COLUMNS}q")
+_NUMBER: Final = Struct("=q")
+_HEAD: Final = Struct(">IIIi4xqqi")
+_STORE_MS: Final = Struct(">q")
+_BODY_BYTES: Final = Struct(">i")
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+_CRC_MASK: Final = 0x7FFFFFFF
+_INT_MAX: Final = 0x7FFFFFFF
+_FIXED_BYTES: Final = 91
+_HEAD_BYTES: Final = 88
+_STORE_MS_POSITION: Final = 56
+_LONGER_HOST_BYTES: Final = 12
+_BORN_V6: Final = 0x10
+_STORE_V6: Final = 0x20
+_PREPARED: Final = 0x4
+_TRANSACTION: Final = 0xC
+_SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+_UNKNOWN_DELAY_MS: Final = 1_000
+#: More queues in one piece would be looked for too long.
+_QUEUES_MAX: Final = 1_024
+_NAMES: Final = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"DELAY")
+
+
+class Walked(NamedTuple):
+    """Records of a buffer; ``rows`` and ``hashes`` (native uint32) are what the module says.
+
+    ``queues`` are the topics and queues of the rows, and of each whether one of its records takes a
+    place in it or has properties. ``stop`` is where the walk stopped. ``is_open`` says that it may
+    go on there; else no whole record begins there, or the end was reached.
+    """
+
+    rows: bytes
+    hashes: bytes
+    queues: list[tuple[str, int, bool]]
+    stop: int
+    is_open: bool
+
+    @property
+    def row_count(self) -> int:
+        """How many records there are."""
+        return len(self.rows) // _ROW.size
+
+    def begin(self, row: int) -> int:
+        """Return where a record begins."""
+        return self._number(row, 0)
+
+    def end(self, row: int) -> int:
+        """Return where a record ends."""
+        return self._number(row, 0) + self._number(row, 1)
+
+    def store_ms(self, row: int) -> int:
+        """Return when a record was stored."""
+        return self._number(row, 5)
+
+    def _number(self, row: int, column: int) -> int:
+        found: int = _NUMBER.unpack_from(self.rows, row * _ROW.size + column * _NUMBER.size)[0]
+        return found
+
+
+class _Place(NamedTuple):
+    """A record that is whole and right, and where it has what."""
+
+    at: int
+    size: int
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_ms: int
+    body_at: int
+    body_end: int
+    topic_at: int
+    topic_end: int
+
+
+def walk(
+    data: bytes | bytearray | memoryview,
+    start: int,
+    stop: int,
+    base: int | None,
+    delays_ms: tuple[int, ...],
+    *,
+    check_crc: bool,
+) -> Walked:
+    """Walk over the records of ``data`` from ``start`` to ``stop``.
+
+    With ``base``, the physical offset of the first byte of ``data``, each has to carry the offset
+    at which it stands; with ``check_crc`` its body is compared with its CRC. ``delays_ms`` are the
+    delays of the levels of delayed messages. Raises ValueError for places outside of ``data``.
+    """
+    view = memoryview(data)
+    if not 0 <= start <= stop <= len(view):
+        raise ValueError("a begin or an end outside the data")
+    rows: list[bytes] = []
+    hashes = array("I")
+    queues: dict[tuple[bytes, int], _Queue] = {}
+    is_open = False
+    while (place := _place_at(view, start, stop, base, check_crc=check_crc)) is not None:
+        key = bytes(view[place.topic_at : place.topic_end]), place.queue_id
+        queue = queues.get(key)
+        if queue is None:
+            is_open = len(queues) == _QUEUES_MAX
+            if is_open:
+                break
+            queue = queues[key] = _Queue(len(queues), *key)
+        properties = bytes(view[place.topic_end + 2 : place.at + place.size])
+        if properties or not place.sys_flag & _PREPARED:
+            queue.is_listed = True
+        unique, keys, tag, delay = _values(properties)
+        code = _signed(_hash(0, tag))
+        if queue.is_delayed and (delay_ms := _delay_of(delay, delays_ms)):
+            code = _wrapped(place.store_ms + delay_ms)
+        first = len(hashes)
+        if place.sys_flag & _TRANSACTION != _TRANSACTION:
+            names = [unique] * bool(unique) + [name for name in keys.split(b" ") if name]
+            hashes.extend([_absolute(_hash(queue.prefix, name)) for name in names])
+        odd = queue.is_odd or place.queue_offset < 0 or 0 in properties
+        row = _ROW.pack(
+            place.at, place.size, queue.number, place.queue_offset, code, place.store_ms,
+            place.sys_flag, first, len(hashes) - first, odd, *place[-4:],
+        )  # fmt: skip
+        rows.append(row)
+        start += place.size
+    found = [(queue.topic, queue.queue_id, queue.is_listed) for queue in queues.values()]
+    return Walked(b"".join(rows), hashes.tobytes(), found, start, is_open)
+
+
+class _Queue:
+    """A topic and a queue of it that a walk met; ``is_odd`` with what no broker stores."""
+
+    __slots__ = ("is_delayed", "is_listed", "is_odd", "number", "prefix", "queue_id", "topic")
+
+    def __init__(self, number: int, topic: bytes, queue_id: int) -> None:
+        self.number = number
+        self.topic = topic.decode("utf-8", "replace")
+        self.queue_id = queue_id
+        self.prefix = _hash(_hash(0, topic), b"#")
+        self.is_delayed = topic == _SCHEDULE_TOPIC
+        self.is_listed = False
+        self.is_odd = (
+            queue_id < 0
+            or self.topic in ("", ".", "..")
+            or not {"/", "\0", "\N{REPLACEMENT CHARACTER}"}.isdisjoint(self.topic)
+        )
+
+
+def check_records(
+    data: bytes | bytearray | memoryview, start: int, stop: int, base: int | None
+) -> int:
+    """Return where a walk over these bytes stops that looks at CRCs, too.
+
+    Raises ValueError for places outside of ``data``.
+    """
+    view = memoryview(data)
+    if not 0 <= start <= stop <= len(view):
+        raise ValueError("a begin or an end outside the data")
+    while (place := _place_at(view, start, stop, base, check_crc=True)) is not None:
+        start += place.size
+    return start
+
+
+def _place_at(
+    view: memoryview, at: int, stop: int, base: int | None, *, check_crc: bool
+) -> _Place | None:
+    """The record at a place; None when no whole and right one ends at or before ``stop``."""
+    if stop - at < _FIXED_BYTES:
+        return None
+    size, magic, crc, queue_id, queue_offset, offset, sys_flag = _HEAD.unpack_from(view, at)
+    born = _LONGER_HOST_BYTES if sys_flag & _BORN_V6 else 0
+    store = _LONGER_HOST_BYTES if sys_flag & _STORE_V6 else 0
+    body_at = at + _HEAD_BYTES + born + store
+    if magic not in (_MAGIC_V1, _MAGIC_V2) or body_at > stop:
+        return None
+    if base is not None and offset != base + at:
+        return None
+    end = at + size
+    body_end = body_at + _BODY_BYTES.unpack_from(view, body_at - _BODY_BYTES.size)[0]
+    if body_end < body_at or body_end + 3 > end or end > stop:
+        return None
+    topic_at = body_end + (1 if magic == _MAGIC_V1 else 2)
+    topic_end = topic_at + int.from_bytes(view[body_end:topic_at], "big")
+    if topic_end + 2 > end:
+        return None
+    if topic_end + 2 + int.from_bytes(view[topic_end : topic_end + 2], "big") != end:
+        return None
+    if check_crc and crc and crc32(view[body_at:body_end]) & _CRC_MASK != crc:
+        return None
+    (store_ms,) = _STORE_MS.unpack_from(view, at + _STORE_MS_POSITION + born)
+    return _Place(
+        at, size, queue_id, queue_offset, sys_flag, store_ms, body_at, body_end, topic_at, topic_end
+    )
+
+
+def _values(properties: bytes) -> list[bytes]:
+    """The values of _NAMES: of each the last that is not empty."""
+    values = dict.fromkeys(_NAMES, b"")
+    for pair in properties.split(b"\x02"):
+        name, _, value = pair.partition(b"\x01")
+        if value and name in values:
+            values[name] = value
+    return list(values.values())
+
+
+def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
+    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    number = int(level[:9]) if level.isdigit() else 0
+    if number == 0:
+        return 0
+    return delays_ms[min(number, len(delays_ms)) - 1] if delays_ms else _UNKNOWN_DELAY_MS
+
+
+def _hash(value: int, text: bytes) -> int:
+    """Java's hash of UTF-8, going on from that of what stands before it; what is no UTF-8 counts
+    as replaced, as Python does it."""
+    return extended_hash(value, text.decode("utf-8", "replace"))
+
+
+def _signed(value: int) -> int:
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def _wrapped(value: int) -> int:
+    # A store time may be any number; Java's long goes on from its other end.
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _absolute(value: int) -> int:
+    # The one value whose absolute value is no int32 counts as 0.
+    return -value & _INT_MAX if value & 0x8000_0000 else value
