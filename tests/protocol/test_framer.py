@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cometmq.core.errors import RemoteProtocolError
 from cometmq.protocol.framer import (
+    ALL,
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
     Framer,
@@ -175,3 +176,62 @@ def test_a_header_over_the_limit_is_refused_as_soon_as_its_length_is_known() -> 
     framer.receive_data((2000).to_bytes(4, "big") + (1001).to_bytes(4, "big"))
     with pytest.raises(RemoteProtocolError, match="header of 1001 bytes is over the limit of 1000"):
         framer.take(1)
+
+
+def request(code: int, body: bytes = b"") -> bytes:
+    return encode(RawFrame(0, b'{"code":%d,"opaque":1}' % code, body))
+
+
+def taking(code: int, taken: list[int]) -> Callable[[str, bytes, int], tuple[int, int]]:
+    """A taker of frames of one code, which wants none with a body; it counts those it does not
+    want."""
+
+    def take(owner: str, data: bytes, at: int) -> tuple[int, int]:
+        assert owner == "peer"
+        wanted = request(code)
+        while data.startswith(wanted, at):
+            taken.append(code)
+            at += len(wanted)
+        return at, int(len(data) - at > 8)
+
+    return take
+
+
+def test_frames_go_to_the_taker_of_their_code() -> None:
+    taken: list[int] = []
+    takers = {b"%d" % code: taking(code, taken) for code in (310, 11)}
+    framer = Framer()
+    odd = request(310, b"odd")
+    framer.receive_data(request(310) * 2 + request(11) + request(34) * 2 + request(310) + odd * 2)
+    assert framer.offer(takers, "peer") == 0
+    assert framer.offer(takers, "peer") == 0
+    assert taken == [310, 310, 11]
+    # Nobody takes these two; behind them somebody does again.
+    assert framer.offer(takers, "peer") == 2
+    assert [frame.body for frame in framer.take(2)] == [b"", b""]
+    # The same taker does not want what follows.
+    assert framer.offer(takers, "peer") == 1
+    assert taken[3:] == [310]
+    assert framer.take(1)[0].body == b"odd"
+    assert framer.offer(takers, "peer") == 1
+    assert framer.take(1)[0].body == b"odd"
+    framer.receive_data(request(11))
+    assert framer.offer(takers, "peer") == ALL
+    assert not framer.has_more
+
+
+def test_of_a_broken_stream_nothing_is_offered() -> None:
+    taken: list[int] = []
+    framer = Framer()
+    framer.receive_data(request(310))
+    framer.broken = RemoteProtocolError("no more")
+    assert framer.has_more
+    assert framer.offer({b"310": taking(310, taken)}, "peer") == 1
+    assert taken == []
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (4, 0), (0, 7), (1 << 31, 9), (1 << 24, 1 << 24)])
+def test_lengths_that_cannot_be_right_are_passed_over_and_refused(sizes: tuple[int, int]) -> None:
+    framer = Framer()
+    framer.receive_data(struct.pack(">II", *sizes) + b'{"code":34,' * 5)
+    assert 1 <= framer.offer({b"310": taking(310, [])}, "peer") <= 32

@@ -24,18 +24,17 @@ log = logging.getLogger(__name__)
 class Departures:
     """Of all peers of a server."""
 
-    __slots__ = ("_loop", "_now_ns", "_waiting", "_watchdog")
+    __slots__ = ("_now_ns", "_waiting", "_watchdog")
 
     def __init__(self, watchdog: Watchdog) -> None:
         self._watchdog = watchdog
         self._now_ns = watchdog.clock.monotonic_ns
-        self._loop = asyncio.get_running_loop()
         self._waiting: list[Callable[[], None]] = []
 
     def add(self, flush: Callable[[], None]) -> None:
         """Have it called soon, once."""
         if not self._waiting:
-            self._loop.call_soon(self._let_go)
+            asyncio.get_running_loop().call_soon(self._let_go)
         self._waiting.append(flush)
 
     def _let_go(self) -> None:
