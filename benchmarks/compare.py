@@ -1,6 +1,6 @@
 """The table: CometMQ beside other brokers and the machine's limits, alternating rounds in one run.
 
-    .venv/bin/python -m benchmarks.compare [--case TEXT ...] [--peer NAME ...] [--rounds 5]
+    .venv/bin/python -m benchmarks.compare [--case TEXT ...] [--peer NAME ...] [--rounds 3]
         [--seconds 2] [--warm 60] [--awake] [--record] [--check [FILE]] [--document FILE]
 
 README.md says what each case measures and how to read the table. Prints Markdown; the document
@@ -314,7 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--case", action="append", help="only rows whose name holds this text")
     parser.add_argument("--peer", action="append", choices=ALL, help="only these brokers")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of load a round")
     parser.add_argument("--warm", type=float, default=60.0, help="seconds of load on a JVM first")
     parser.add_argument(
