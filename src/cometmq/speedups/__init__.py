@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
@@ -21,12 +22,16 @@ __all__ = [
     "DESCRIPTION",
     "NAMES",
     "WHY_PLAIN",
+    "Op",
+    "Program",
     "QueueState",
     "WriteBatch",
     "answer_frame",
+    "in_order",
     "index_hashes",
     "is_record",
     "java_hash",
+    "match_records",
     "put_keys",
     "read_pull",
     "take_records",
@@ -35,6 +40,7 @@ __all__ = [
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "hashing": ("index_hashes", "java_hash"),
+    "match": ("Program", "match_records"),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "sends": ("QueueState", "WriteBatch", "put_keys"),
