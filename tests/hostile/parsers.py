@@ -99,9 +99,7 @@ def _sql_properties(data: bytes) -> object:
 
 
 def _sql_work(data: bytes) -> object:
-    expression = SqlFilter(data.decode(errors="replace"))
-    _same_in_both_cores(expression, b"a\x015\x02b\x01eu\x02c\x01-2.5")
-    return expression.matches([b"a\x011\x02b\x012\x02"] * 500)
+    return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 500)
 
 
 def _same_in_both_cores(expression: SqlFilter, properties: bytes) -> bool:
