@@ -9,7 +9,6 @@ from tests.architecture import patterns, rules
 
 #: Patterns with a complaint that may stay, by file and the begin of their text, each with a reason.
 ALLOWED = {
-    ("filter/columns.py", "\xff(?=\x02)(?:[^\xff"): "begins once a message, goes back once",
     ("filter/sqltext.py", "(?P<blank>[ "): "what has no end is refused where it begins",
     ("filter/sqltext.py", "--[^\\n\\r]*+["): "searched for once a text",
     ("protocol/fastjson.py", '"(?:[^"\\\\]++'): "a string without an end is refused at once",

@@ -1,10 +1,6 @@
 """Filtering stored records."""
 
-from collections.abc import Callable
-
-import pytest
-
-from cometmq.filter.stored import Matches, matching, texts_at
+from cometmq.filter.stored import Matches, matching
 from cometmq.message.record import MAGIC_V1, MAGIC_V2, Record, pack, properties_of
 
 HOSTS = {4: b"\x7f\0\0\x01\0\0\x27\x10", 16: b"\0" * 15 + b"\x01\0\0\x27\x10"}
@@ -47,16 +43,3 @@ def test_nothing_matches() -> None:
     assert matching([memoryview(record(b""))], lambda raws: [False] * len(raws)) == Matches(
         [], 0, 0
     )
-
-
-@pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_texts_of_many_records(kind: Callable[[bytes], bytes | memoryview]) -> None:
-    raws = [
-        record(b"a\x01\xff"),
-        record("ä\x01d".encode(), born=16),
-        record(b"", stored=16, body=b""),
-        v2(record(b"e\x01f")),
-    ]
-    starts = [3 + sum(map(len, raws[:number])) for number in range(len(raws))]
-    found = texts_at(kind(b"xxx" + b"".join(raws)), starts, [*map(len, raws)])
-    assert found == ["a\x01\xff", "\xc3\xa4\x01d", "", "e\x01f"]

@@ -34,6 +34,7 @@ from cometmq.spark.jobs import failures, words
 from cometmq.spark.options import BadOption
 from cometmq.spark.read import options as read_options
 from cometmq.spark.read import points
+from cometmq.speedups.plain import match as plain_match
 from cometmq.store.mounts import parse_mounts
 from tests.hostile import files, queues
 from tests.hostile import grammar as g
@@ -55,6 +56,7 @@ class Parser:
 
 _REAL = SqlFilter("a > 1.5")
 _WHOLE = SqlFilter("a < 7 OR a = b")
+_TEXTS = SqlFilter("a IN ('eu', 'us') OR b CONTAINS 'aab' OR KEYS = TAGS OR a > b")
 
 
 def _dialect(data: bytes) -> object:
@@ -89,11 +91,22 @@ def _sql_text(data: bytes) -> object:
 
 def _sql_value(data: bytes, expression: SqlFilter) -> object:
     value = data.replace(b"\x01", b"").replace(b"\x02", b"")
-    return expression.matches([b"a\x01" + value + b"\x02b\x01" + value + b"\x02"])
+    return _same_in_both_cores(expression, b"a\x01" + value + b"\x02b\x01" + value + b"\x02")
+
+
+def _sql_properties(data: bytes) -> object:
+    return [_same_in_both_cores(each, data) for each in (_REAL, _WHOLE, _TEXTS)]
 
 
 def _sql_work(data: bytes) -> object:
     return SqlFilter(data.decode(errors="replace")).matches([b"a\x011\x02b\x012\x02"] * 500)
+
+
+def _same_in_both_cores(expression: SqlFilter, properties: bytes) -> bool:
+    found = expression.accepts(properties)
+    if plain_match.Program(expression.program.code).accepts(properties) is not found:
+        raise ValueError(f"the cores differ: {found} for {properties[:100]!r}")
+    return found
 
 
 def _register(data: bytes, *, compressed: bool) -> object:
@@ -169,6 +182,7 @@ PARSERS = (
     Parser(
         "sql whole value", partial(_sql_value, expression=_WHOLE), g.NUMBER, 32 * KB, (), factor=4
     ),
+    Parser("sql properties", _sql_properties, g.PROPERTIES, 32 * KB, (), factor=8),
     # Of 500 messages each is looked at, part by part.
     Parser("sql work", _sql_work, g.SQL, refuses=(BadFilter,), factor=300),
     Parser("batch body", batch.split, g.BINARY, refuses=_BODY, factor=8),

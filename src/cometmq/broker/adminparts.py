@@ -48,7 +48,6 @@ def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
                 **broker.timers.facts(),
                 **(broker.repeats.facts() if broker.repeats else {}),
                 **broker.part.facts(),
-                **(broker.pull.looker.facts() if broker.pull.looker else {}),
                 "otherMasters": ",".join(broker.rivals.found),
             },
         ),

@@ -49,8 +49,7 @@ class BrokerConfig:
     ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
     ``remote_admin_enable`` lets other machines change topics, groups and settings.
     ``lookout_micros`` is how long the loop looks for the next request before it sleeps, while
-    requests follow each other closely; 0 lets it sleep at once. ``filter_lookahead`` lets a second
-    process look at messages ahead of consumers that filter by SQL92. ``young_queue_from_start`` is
+    requests follow each other closely; 0 lets it sleep at once. ``young_queue_from_start`` is
     upstream's rule that a new group begins at 0 where a queue's first message is still at hand,
     whatever the group asked for; a client may say that it wants none of it.
     ``drop_repeated_ids_topics`` are the topics (separated by commas, ``*`` for all that users have)
@@ -124,7 +123,6 @@ class BrokerConfig:
     recall_message_enable: bool = True
     default_query_max_num: int = 32
     lookout_micros: int = 150
-    filter_lookahead: bool = True
     drop_repeated_ids_topics: str = ""
     drop_repeated_ids_window_minutes: int = 60
     drop_repeated_ids_max: int = 2_000_000
@@ -233,7 +231,7 @@ _IGNORED: Final = """
     flushConsumerOffsetHistoryInterval commercialEnable commercialTimerCount commercialTransCount
     commercialBigCount commercialBaseCount maxDelayTime registerNameServerPeriod forceRegister
     compressedRegister
-    filterSupportRetry enableCalcFilterBitMap
+    filterSupportRetry enableCalcFilterBitMap filterLookahead
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
     serverWorkerThreads serverSelectorThreads serverOnewaySemaphoreValue serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverSocketSndBufSize

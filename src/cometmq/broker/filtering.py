@@ -234,8 +234,8 @@ def _read_matching(
             return found or result
         scanned += result.next_offset - offset
         offset = result.next_offset
-        budget.count -= result.count
-        budget.size_bytes -= keep_matching(result, sql)
+        count = result.count
+        budget.take(count, keep_matching(result, sql))
         if found is None:
             found = result if result.count else None
         elif result.count and found.size_bytes + result.size_bytes > max_bytes:

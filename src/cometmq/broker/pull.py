@@ -16,7 +16,6 @@ from msgspec import structs
 from cometmq.broker.farreads import FarReads
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
-from cometmq.broker.looker import Looker, is_useful
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.net.router import Reply, begin_task, end_task
@@ -26,8 +25,8 @@ from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.protocol.route import PERM_READ
 from cometmq.speedups import answer_frame, read_pull
+from cometmq.store.matching import read_matching_at_once
 from cometmq.store.reader import Query, ReadStatus, empty, is_far, read, read_near
-from cometmq.store.sifting import Sifter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,12 +39,14 @@ if TYPE_CHECKING:
     from cometmq.broker.stats import BrokerStats
     from cometmq.broker.topics import TopicTable
     from cometmq.core.clock import Clock
+    from cometmq.filter.sql92 import SqlFilter
     from cometmq.net.peer import Peer
     from cometmq.net.router import Handler
     from cometmq.net.tasks import Tasks
     from cometmq.net.watchdog import Watchdog
     from cometmq.protocol.frame import Request
     from cometmq.protocol.framer import TakeFrames
+    from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.engine import MessageStore
     from cometmq.store.reader import ReadLimits, ReadResult
 
@@ -125,11 +126,6 @@ class PullHandler:
         self._hooks = hooks
         self._clock = clock
         self._tasks = tasks
-        self.looker: Looker | None = None
-        if config.filter_lookahead and is_useful():
-            self.looker = Looker(store.log, clock=clock, tasks=tasks)
-            store.queues.on_gone.append(self.looker.forget_queue)
-        self._sifter = Sifter(self.looker)
         #: Whether slaves serve who reads far behind the end; and on a slave, whether it may be
         #: read now, and whether its master is gone.
         self.relieved: Callable[[], bool] = lambda: False
@@ -191,7 +187,7 @@ class PullHandler:
         return at, 0
 
     def _answer_at_once(self, peer: Peer, header: PullMessage, opaque: int) -> bool:
-        """Answer a pull if it finds messages in memory; nothing has happened otherwise."""
+        """Answer a pull if what it asks for is in memory; nothing has happened otherwise."""
         store = self._store
         queues = store.queues.by_topic.get(header.topic)
         queue = None if queues is None else queues.get(header.queue_id)
@@ -203,26 +199,59 @@ class PullHandler:
         except CometError:
             return False  # whoever serves it alone meets it again
         if wanted.sql is not None:
-            return False
-        count, limits = max(1, header.max_msg_nums), store.limits
-        if count > MAX_MESSAGES:
-            count, limits = self._most(header)
-        query = Query(queue, header.queue_offset, count, MAX_BYTES, wanted.codes)
-        result = read_near(query, store.log, limits)
-        if result is None or not result.count:
+            result = self._look_at_once(queue, header, wanted.sql)
+        else:
+            count, limits = max(1, header.max_msg_nums), store.limits
+            if count > MAX_MESSAGES:
+                count, limits = self._most(header)
+            query = Query(queue, header.queue_offset, count, MAX_BYTES, wanted.codes)
+            result = read_near(query, store.log, limits)
+            if result is not None and not result.count:
+                return False
+        if result is None:
             return False
         if header.sys_flag & COMMIT_OFFSET:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        self._stats.on_pull(header.consumer_group, header.topic, result.count, result.size_bytes)
+        if result.count:
+            self._stats.on_pull(
+                header.consumer_group, header.topic, result.count, result.size_bytes
+            )
+        else:
+            self._stats.on_pull_missed()
         numbers = (
             result.max_offset, result.min_offset, result.next_offset,
             self._suggested(header, result), opaque,
         )  # fmt: skip
-        pieces = _answer_pieces(ResponseCode.SUCCESS, ReadStatus.FOUND)
+        pieces = _answer_pieces(_CODES[result.status], result.status)
         peer.write(answer_frame(pieces, numbers, result.chunks))
         return True
+
+    def _look_at_once(
+        self, queue: ConsumeQueue, header: PullMessage, sql: SqlFilter
+    ) -> ReadResult | None:
+        """What matches of messages in memory, or that none of many does; None otherwise, and while
+        others have to get their turns."""
+        if self.longpoll.rests:
+            return None
+        begun_ns = self._clock.monotonic_ns()
+        found = self._look(queue, header.queue_offset, header, sql)
+        self._looked(begun_ns)
+        return found
+
+    def _look(
+        self, queue: ConsumeQueue, offset: int, header: PullMessage, sql: SqlFilter
+    ) -> ReadResult | None:
+        """What matches of messages in memory; None when these are not there."""
+        count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
+        query = Query(queue, offset, count, MAX_BYTES, None)
+        return read_matching_at_once(query, self._store.log, self._store.limits, sql)
+
+    def _looked(self, begun_ns: int) -> None:
+        """A look by an expression that began at that moment is over."""
+        if self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
+            self.longpoll.rest()
 
     def _most(self, header: PullMessage) -> tuple[int, ReadLimits]:
         """How many messages a pull gets that asks by tags at the most, and other limits."""
@@ -284,15 +313,13 @@ class PullHandler:
             if queue is None:
                 return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
             return read(Query(queue, pull.offset, count, MAX_BYTES, wanted.codes), log, limits)
-        sql = wanted.sql
-        count = min(count, MAX_MESSAGES)
         if queue is not None:
-            query = Query(queue, pull.offset, count, MAX_BYTES, None)
-            found = self._sifter.read(query, log, self._store.limits, sql)
+            found = self._look(queue, pull.offset, header, wanted.sql)
             if found is not None:
                 return found
         read_some = partial(self._store.read, topic, queue_id)
-        return read_matching(read_some, pull.offset, count, MAX_BYTES, sql)
+        count = min(count, MAX_MESSAGES)
+        return read_matching(read_some, pull.offset, count, MAX_BYTES, wanted.sql)
 
     def _is_far(self, pull: HeldPull) -> bool:
         queue = self._store.find_queue(*pull.queue)
@@ -304,8 +331,8 @@ class PullHandler:
             self._far.wait(pull, final)
             return
         result = self._find(pull)
-        if pull.wanted.sql is not None and self._clock.monotonic_ns() - begun_ns > LONG_LOOK_NS:
-            self.longpoll.rest()
+        if pull.wanted.sql is not None:
+            self._looked(begun_ns)
         if result.status is ReadStatus.NO_MATCHED_MESSAGE and pull.key >= 0 and not final:
             # What woke it does not match: it waits on behind that, or looks on in a later turn.
             pull.offset = result.next_offset

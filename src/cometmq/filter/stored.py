@@ -7,27 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import compress
 from typing import TYPE_CHECKING
 
-from cometmq.filter.columns import CODEC, texts_of
-from cometmq.message.record import (
-    HEAD,
-    HOST_BITS,
-    MAGIC_V1,
-    head_part,
-    iter_sizes,
-    properties_of,
-)
+from cometmq.message.record import iter_sizes, properties_of
 
 if TYPE_CHECKING:
     from cometmq.message.record import Buffer
-
-_plain_head = head_part("magic", "sys_flag", "body_bytes").unpack_from
-#: Of a record with IPv4 hosts.
-_BODY_AT = HEAD.size
-#: Behind the lengths of body, topic and properties.
-_TOPIC_AT = _BODY_AT + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +49,3 @@ def matching(
     if last is not None:
         kept.append(last[first:stop])
     return Matches(kept, sum(verdicts), size_bytes, sum(map(len, properties)))
-
-
-def texts_at(data: bytes | memoryview, starts: Sequence[int], sizes: Sequence[int]) -> list[str]:
-    """The property texts (columns.py) of the records that begin at ``starts``."""
-    heads = map(_plain_head, repeat(data), starts)
-    places = zip(starts, sizes, heads, strict=True)
-    if isinstance(data, bytes):
-        text = data.decode(CODEC)
-        return [
-            text[at + body_bytes + _TOPIC_AT + data[at + body_bytes + _BODY_AT] : at + size]
-            if magic == MAGIC_V1 and not sys_flag & HOST_BITS
-            else str(properties_of(memoryview(data), at, size), CODEC)
-            for at, size, (magic, sys_flag, body_bytes) in places
-        ]
-    return texts_of(
-        data[at + body_bytes + _TOPIC_AT + data[at + body_bytes + _BODY_AT] : at + size]
-        if magic == MAGIC_V1 and not sys_flag & HOST_BITS
-        else properties_of(data, at, size)
-        for at, size, (magic, sys_flag, body_bytes) in places
-    )

@@ -6,8 +6,8 @@ A trailing ``\\x02`` is read (the C++ and the older Java clients write one) and 
 means nothing. A pair whose name or value is empty is dropped, and the last of two equal names wins
 (upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
 
-Readers of one text stand here. Those of many texts at once read the same: filter/columns.py finds
-a property in all of them, spark/decode/properties.py makes columns of them.
+Readers of one text stand here. Others read the same: speedups/plain/match.py finds what a filter
+asks for, spark/decode/properties.py makes columns of many texts.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
@@ -27,7 +28,9 @@ __all__ = [
     "WALKED_COLUMNS",
     "WHY_PLAIN",
     "Half",
+    "Op",
     "OpenTransactions",
+    "Program",
     "QueueState",
     "TransactionBatch",
     "Walked",
@@ -35,9 +38,11 @@ __all__ = [
     "answer_frame",
     "check_records",
     "cut_records",
+    "in_order",
     "index_hashes",
     "is_record",
     "java_hash",
+    "match_records",
     "put_keys",
     "read_pull",
     "send_frame",
@@ -49,6 +54,7 @@ __all__ = [
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "hashing": ("index_hashes", "java_hash"),
+    "match": ("Program", "match_records"),
     "messages": ("cut_records",),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),

@@ -37,8 +37,7 @@ class ConsumeQueue(QueueState):
     ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
     behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
     ``is_dirty`` the files may lack entries, and the dispatcher knows since when. ``number`` is the
-    journal's (entryjournal.py). With each of ``restarts`` entries may have gone: what is known of
-    an offset is void.
+    journal's (entryjournal.py).
     """
 
     __slots__ = (
@@ -47,7 +46,6 @@ class ConsumeQueue(QueueState):
         "_written",
         "directory",
         "min_offset",
-        "restarts",
         "tail_offset",
         "topic",
     )
@@ -76,11 +74,9 @@ class ConsumeQueue(QueueState):
         self.number = -1
         self.min_offset = 0
         self._floor = 0
-        self.restarts = -1
         self._start_at(0)
 
     def _start_at(self, offset: int) -> None:
-        self.restarts += 1
         self.next_offset = self.max_offset = self.tail_offset = self._written = offset
         self.tail = bytearray()
 

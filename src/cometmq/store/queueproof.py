@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import repeat
-from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.message.record import FIXED_BYTES, head_part
+from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import is_record
 from cometmq.store.dispatch import row_of
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PLACES: Final = head_part("size_bytes", "queue_offset", "physical_offset")
-_BRIEF_HEAD: Final = head_part("size_bytes", "queue_id", "queue_offset", "physical_offset")
 #: Larger than any record that a broker takes: a size over it is wrong.
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 #: How many entries on either side are asked where a record must lie between.
@@ -79,46 +75,6 @@ def count_proven(
 
 def _is_record(queue: ConsumeQueue, offset: int, place: int, size: int, data: Buffer) -> bool:
     return is_record(data, 0, (offset, place, size), queue.queue_id, queue.topic_tail)
-
-
-def are_entries_right(
-    queue: ConsumeQueue,
-    offsets: Sequence[int],
-    places: Sequence[int],
-    sizes: Sequence[int],
-    data: memoryview | bytes,
-    starts: Sequence[int],
-) -> bool:
-    """Whether the record at each start has the size, the queue id, the queue offset and the place
-    of its entry. Its topic is not looked at: that takes as long again."""
-    if queue.topic.startswith(_LIGHT_PREFIX):
-        return True
-    try:
-        heads = list(map(_BRIEF_HEAD.unpack_from, repeat(data), starts))
-    except (StructError, OverflowError):
-        return False  # a start that has no head of a record behind it, or is no place at all
-    return heads == list(zip(sizes, repeat(queue.queue_id), offsets, places, strict=False))
-
-
-def are_of_queue(queue: ConsumeQueue, first: int, stop: int, chunks: Sequence[memoryview]) -> bool:
-    """Whether chunks hold whole records of a queue alone, with rising offsets from ``first`` on and
-    before ``stop``: what can be said where the entries are not at hand."""
-    proof = proof_of(queue)
-    if proof is None:
-        return True
-    for chunk in chunks:
-        at, end = 0, len(chunk)
-        while at < end:
-            if end - at < _PLACES.size:
-                return False
-            size, offset, place = _PLACES.unpack_from(chunk, at)
-            if not first <= offset < stop or not is_record(
-                chunk, at, (offset, place, size), *proof
-            ):
-                return False
-            first = offset + 1
-            at += size
-    return True
 
 
 class EntryRepairs:

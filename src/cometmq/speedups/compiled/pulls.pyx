@@ -2,13 +2,17 @@
 """Reads of a queue, from its entries to the bytes of records that are proven.
 
 Compiled; plain/pulls.py is the definition. Entries and records may hold any bytes: `_choose` keeps
-each record between two offsets that lie within the log's buffer, and `_is_record` looks at nothing
+each record between two offsets that lie within the log's buffer, and `is_record_of` looks at nothing
 outside the record's size.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport malloc, free
-from libc.string cimport memcpy, memcmp
+from libc.string cimport memcpy
+
+from cometmq.speedups.compiled.records cimport (
+    ENTRY_BYTES, GAP_BYTES, HOLE_SIZE, SPAN_BYTES, Bytes, Taken, be32, be64, is_record_of,
+)
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
@@ -16,78 +20,10 @@ cdef extern from "Python.h":
     Py_ssize_t PyBytes_Size(object) except -1
     object PyMemoryView_FromObject(object)
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    static inline uint32_t be32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline int64_t be64(const unsigned char *p) {
-        return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
-    }
-    """
-    unsigned int be32(const unsigned char *) nogil
-    long long be64(const unsigned char *) nogil
-
-ctypedef const unsigned char *Bytes
-
 cdef enum:
-    ENTRY_BYTES = 20
-    HOLE_SIZE = 0x7FFFFFFF
-    HEAD_BYTES = 88
-    BODY_LENGTH_AT = 84
-    BORN_V6 = 16
-    STORE_V6 = 32
-    V6_MORE_BYTES = 12
-    GAP_BYTES = 16 << 10
-    SPAN_BYTES = 512 << 10
     # So many tag codes are compared one by one; of more a set is asked.
     CODES_MAX = 16
     TAKEN_AT_FIRST = 64
-
-cdef unsigned int MAGIC_V1 = 0xDAA320A7
-cdef unsigned int MAGIC_V2 = 0xDAA320AB
-
-
-cdef struct Taken:
-    long long offset
-    long long place
-    long long size
-
-
-cdef bint _is_record(
-    Bytes p, Py_ssize_t readable, Taken *entry, int queue_id, Bytes tail, Py_ssize_t tail_bytes
-) noexcept nogil:
-    """Whether a record is the one of an entry; `readable` bytes may be looked at."""
-    cdef unsigned int magic, flag
-    cdef long long topic_at = HEAD_BYTES, body
-    if readable < HEAD_BYTES or entry.size > readable:
-        return False
-    if (
-        <int>be32(p) != entry.size
-        or <int>be32(p + 12) != queue_id
-        or be64(p + 20) != entry.offset
-        or be64(p + 28) != entry.place
-    ):
-        return False
-    magic = be32(p + 4)
-    flag = be32(p + 36)
-    if flag & BORN_V6:
-        topic_at += V6_MORE_BYTES
-    if flag & STORE_V6:
-        topic_at += V6_MORE_BYTES
-    if topic_at > readable:
-        return False
-    body = <int>be32(p + topic_at - 4)
-    if body < 0:
-        return False
-    topic_at += body
-    if magic == MAGIC_V2:
-        topic_at += 1
-    elif magic != MAGIC_V1:
-        return False
-    # The record's size is not over `readable`, so the topic is within that too.
-    return topic_at + tail_bytes <= entry.size and memcmp(p + topic_at, tail, tail_bytes) == 0
 
 
 def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
@@ -99,7 +35,7 @@ def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
     try:
         if at < 0 or at > view.len:
             return False
-        return bool(_is_record(
+        return bool(is_record_of(
             <Bytes>view.buf + at, view.len - at, &wanted, queue_id,
             <Bytes>PyBytes_AsString(topic_tail), PyBytes_Size(topic_tail),
         ))
@@ -230,7 +166,7 @@ cdef class _Reading:
         cdef Py_ssize_t topic_bytes = PyBytes_Size(tail)
         for n in range(self.count):
             row = &self.taken[n]
-            if not _is_record(
+            if not is_record_of(
                 p + (row.place - base), high - row.place, row, queue_id, topic, topic_bytes
             ):
                 return False

@@ -97,7 +97,6 @@ def choose(chance: Random) -> Settings:
         transaction_check_interval=chance.choice((2_000, 5_000)),
         transaction_check_max=1_000,
         lookout_micros=0,
-        filter_lookahead=False,
     )
     store = StoreConfig(
         store_path_root_dir="/store",

@@ -1,0 +1,433 @@
+"""SQL92 filters over stored records: programs, and which records of queue entries match one.
+
+This is the definition; compiled/match.pyx does the same. A program is what filter/sql92.py makes of
+an expression: steps for a machine with a stack. Each is an operation (:class:`Op`) and its operand.
+
+A value is text (bytes), a whole number, a real one, True, False, or None for unknown, which a
+missing property is. Only True is a match. Text beside a number is read as one, beside a truth as a
+truth. What cannot be compared ends the evaluation without a match (upstream:
+ComparisonExpression.java, ExpressionMessageFilter.java).
+
+A record is laid out in message/record.py, its properties in message/properties.py, a queue entry in
+store/layout.py. Nothing outside the given bytes is looked at, whatever they say.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from functools import lru_cache, partial
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+from cometmq.speedups.plain.pulls import Taken, is_record
+
+Plain: TypeAlias = bytes | int | float | bool | None
+Operand: TypeAlias = Plain | tuple[bytes, ...]
+Step: TypeAlias = tuple[int, Operand]
+
+
+class Op(IntEnum):
+    """What a step does. Values are taken off the stack, and the result is put there."""
+
+    #: The text of the property of this name; unknown when a message has none.
+    PROPERTY = 0
+    #: The operand itself.
+    PUSH = 1
+    #: Text where something true or false is wanted: it is false.
+    AS_TRUTH = 2
+    NEGATE = 3
+    NOT = 4
+    IS_NULL = 5
+    EQUAL = 6
+    LESS = 7
+    LESS_EQUAL = 8
+    GREATER = 9
+    GREATER_EQUAL = 10
+    #: Whether the text is one of several, which are in order (:func:`in_order`).
+    ONE_OF = 11
+    CONTAINS = 12
+    STARTS_WITH = 13
+    ENDS_WITH = 14
+    #: Go on at the step of this number when the value, which stays, is false or true.
+    AND_THEN = 15
+    OR_ELSE = 16
+    #: Two truths joined; the first was not false, or not true.
+    AND = 17
+    OR = 18
+
+
+#: Values on the stack at once. The tree of an expression has at most 128 levels.
+MAX_DEPTH: Final = 256
+_INT: Final = 1 << 31
+_LONG: Final = 1 << 63
+_WHOLE: Final = re.compile(rb"[+-]?[0-9]++")
+# What Java's Double.valueOf takes, without its hexadecimal form. No repeat gives back what it took.
+_REAL: Final = re.compile(
+    rb"[\x00-\x20]*+([+-]?(?:NaN|Infinity"
+    rb"|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?))"
+    rb"[fFdD]?[\x00-\x20]*+"
+)
+#: Digits of the greatest Long; what has more, behind zeros, is none.
+_LONG_DIGITS: Final = 19
+#: Longer texts are read as numbers once, for all steps that compare them.
+_LONG_TEXT: Final = 64
+#: Python looks for a piece in less than so many bytes in a way whose cost is the product of both
+#: lengths. Where that is large, what it looks in is filled up to so many.
+_LONG_SEARCH: Final = 30_000
+_MAX_PRODUCT: Final = 100_000
+
+_ENTRY: Final = Struct(">qiq")
+_HOLE_SIZE: Final = 0x7FFFFFFF
+#: Magic, system flag, and the length of the body where both hosts are IPv4.
+_HEAD: Final = Struct(">4xI28xi44xi")
+_BODY_LENGTH: Final = Struct(">i")
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+_BORN_V6: Final = 16
+_STORE_V6: Final = 32
+_V6_MORE_BYTES: Final = 12
+#: Records so near to each other are asked for together, at most so many bytes.
+_GAP_BYTES: Final = 16 << 10
+_SPAN_BYTES: Final = 512 << 10
+
+
+class _NotComparable(Exception):
+    """Values of an evaluation cannot be compared: the message does not match."""
+
+
+def in_order(texts: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return texts without repeats, shorter ones first: so they can be looked up by halves."""
+    return tuple(sorted(set(texts), key=lambda text: (len(text), text)))
+
+
+class Program:
+    """A filter, ready to run. Raises ValueError for steps that do not leave one value."""
+
+    __slots__ = ("_names", "code")
+
+    def __init__(self, code: tuple[Step, ...]) -> None:
+        _check(code)
+        self.code = code
+        self._names = frozenset(self.names)
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """Those of the properties that it asks for, in order (:func:`in_order`)."""
+        return in_order(
+            name for op, name in self.code if op == _PROPERTY and isinstance(name, bytes)
+        )
+
+    def accepts(self, properties: bytes | bytearray | memoryview) -> bool:
+        """Return whether a message with these property bytes matches."""
+        texts: dict[bytes, bytes] = {}
+        for pair in bytes(properties).split(b"\x02"):
+            name, _, value = pair.partition(b"\x01")
+            if value and name in self._names:
+                texts[name] = value
+        try:
+            return _run(self.code, texts) is True
+        except _NotComparable:
+            return False
+
+
+def _check(code: Sequence[Step]) -> None:
+    """Raise ValueError for steps of which one lacks a value or an operand of its kind, leads back,
+    or leads where another number of values is."""
+    depth = 0
+    expected: dict[int, int] = {}
+    for at, (op, operand) in enumerate(code):
+        taken = 0 if op in (_PROPERTY, _PUSH) else 2 if op in _OF_TWO else 1
+        if not _is_fit(op, operand, range(at + 1, len(code) + 1)):
+            raise ValueError(f"step {at} of the program cannot be run")
+        if depth < taken or expected.get(at, depth) != depth:
+            raise ValueError(f"step {at} of the program does not find its values")
+        depth += 1 - taken
+        if depth > MAX_DEPTH:
+            raise ValueError(f"the program needs a stack of more than {MAX_DEPTH} values")
+        if op in _JUMPS:
+            assert isinstance(operand, int)
+            if expected.setdefault(operand, depth) != depth:
+                raise ValueError(f"step {at} of the program leads where other values are")
+    if depth != 1 or expected.get(len(code), 1) != 1:
+        raise ValueError("the program does not leave one value")
+
+
+def _is_fit(op: int, operand: Operand, onward: range) -> bool:
+    """Whether a step has an operand of its kind."""
+    if op in _JUMPS:
+        return type(operand) is int and operand in onward
+    if op == _PUSH:
+        if type(operand) is int:
+            return -_LONG < operand < _LONG
+        return operand is None or type(operand) in (bytes, bool, float)
+    if op == Op.ONE_OF:
+        return type(operand) is tuple and in_order(operand) == operand
+    if op in (Op.PROPERTY, Op.CONTAINS, Op.STARTS_WITH, Op.ENDS_WITH):
+        return type(operand) is bytes
+    return operand is None and (op in _OF_ONE or op in _OF_TWO)
+
+
+def _run(code: Sequence[Step], texts: Mapping[bytes, bytes]) -> Plain:
+    """Return what is left on the stack. Raises _NotComparable."""
+    stack: list[Plain] = []
+    at = 0
+    while at < len(code):
+        op, operand = code[at]
+        at += 1
+        if op == _PROPERTY:
+            stack.append(texts.get(operand))  # type: ignore[arg-type]
+        elif op == _PUSH:
+            stack.append(operand)  # type: ignore[arg-type]
+        elif op in _OF_TWO:
+            second = stack.pop()
+            stack[-1] = _OF_TWO[op](stack[-1], second)
+        elif op in _OF_ONE:
+            stack[-1] = _OF_ONE[op](stack[-1], operand)
+        elif stack[-1] is (op == Op.OR_ELSE):
+            at = operand  # type: ignore[assignment]
+    return stack.pop()
+
+
+# ------------------------------------------------------------------------------------- operations
+
+
+def _and(first: Plain, second: Plain) -> Plain:
+    return first if second is True else second
+
+
+def _or(first: Plain, second: Plain) -> Plain:
+    return first if second is False else second
+
+
+def _is_null(value: Plain, _: Operand) -> Plain:
+    return value is None
+
+
+def _not(value: Plain, _: Operand) -> Plain:
+    return None if value is None else not value
+
+
+def _as_truth(value: Plain, _: Operand) -> Plain:
+    return None if value is None else False
+
+
+def _negative(value: Plain, _: Operand) -> Plain:
+    return -value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _search(find: Callable[[bytes, Any], bool]) -> Callable[[Plain, Operand], Plain]:
+    def search(value: Plain, wanted: Operand) -> bool | None:
+        if value is None:
+            return None
+        assert isinstance(value, bytes)
+        return find(value, wanted)
+
+    return search
+
+
+def _contains(text: bytes, wanted: bytes) -> bool:
+    if len(text) * len(wanted) > _MAX_PRODUCT:
+        text = text.ljust(_LONG_SEARCH, b"\xff")
+    return wanted in text
+
+
+def _equal(left: Plain, right: Plain) -> bool | None:
+    if left is None:
+        return True if right is None else None
+    if right is None:
+        return False
+    if type(left) is type(right):
+        return left == right
+    if isinstance(left, bytes) and isinstance(right, bool):
+        return (left.lower() == b"true") is right
+    if isinstance(left, bool) and isinstance(right, bytes):
+        raise _NotComparable
+    if isinstance(left, bool) or isinstance(right, bool):
+        return False
+    return _number(left, right) == _number(right, left)
+
+
+def _ordered(order: Callable[[float, float], bool], left: Plain, right: Plain) -> bool | None:
+    if left is None or right is None:
+        return None
+    if isinstance(left, bytes) and isinstance(right, bytes):
+        return order(_real(left), _real(right))
+    if isinstance(left, bool) or isinstance(right, bool):
+        raise _NotComparable
+    return order(_number(left, right), _number(right, left))
+
+
+def _number(value: bytes | int | float, beside: bytes | int | float) -> int | float:
+    """A number, or text as a number of the other side's Java type: Integer, Long or Double."""
+    if not isinstance(value, bytes):
+        return value
+    assert not isinstance(beside, bytes)
+    if isinstance(beside, float):
+        return _real(value)
+    found = _long_whole(value) if len(value) > _LONG_TEXT else _read_whole(value)
+    bound = _INT if -_INT <= beside < _INT else _LONG
+    if found is None or not -bound <= found < bound:
+        raise _NotComparable
+    return found
+
+
+def _read_whole(text: bytes) -> int | None:
+    """None for what is no whole number, or none that a Long can be."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    digits = text.lstrip(b"+-").lstrip(b"0")
+    if len(digits) > _LONG_DIGITS:
+        return None
+    return -int(digits or b"0") if text.startswith(b"-") else int(digits or b"0")
+
+
+def _real(text: bytes) -> float:
+    found = _long_real(text) if len(text) > _LONG_TEXT else _read_real(text)
+    if found is None:
+        raise _NotComparable
+    return found
+
+
+def _read_real(text: bytes) -> float | None:
+    """None for what is no number."""
+    match = _REAL.fullmatch(text)
+    if match is None:
+        return None
+    found = float(match.group(1))
+    # Java orders NaN above every number.
+    return math.inf if math.isnan(found) else found
+
+
+_long_whole = lru_cache(maxsize=_LONG_TEXT)(_read_whole)
+_long_real = lru_cache(maxsize=_LONG_TEXT)(_read_real)
+
+
+_PROPERTY: Final = int(Op.PROPERTY)
+_PUSH: Final = int(Op.PUSH)
+_JUMPS: Final = (Op.AND_THEN, Op.OR_ELSE)
+_OF_TWO: Final[dict[int, Callable[[Plain, Plain], Plain]]] = {
+    Op.EQUAL: _equal,
+    Op.LESS: partial(_ordered, operator.lt),
+    Op.LESS_EQUAL: partial(_ordered, operator.le),
+    Op.GREATER: partial(_ordered, operator.gt),
+    Op.GREATER_EQUAL: partial(_ordered, operator.ge),
+    Op.AND: _and,
+    Op.OR: _or,
+}
+_OF_ONE: Final[dict[int, Callable[[Plain, Operand], Plain]]] = {
+    Op.IS_NULL: _is_null,
+    Op.NOT: _not,
+    Op.AS_TRUTH: _as_truth,
+    Op.NEGATE: _negative,
+    Op.ONE_OF: _search(lambda text, several: text in several),
+    Op.CONTAINS: _search(_contains),
+    Op.STARTS_WITH: _search(bytes.startswith),
+    Op.ENDS_WITH: _search(bytes.endswith),
+}
+
+
+# ---------------------------------------------------------------------------------------- records
+
+
+def match_records(
+    program: Program,
+    entries: bytes | bytearray,
+    offset: int,
+    most: tuple[int, int],
+    budget: tuple[int, int],
+    log: tuple[memoryview, int, int, int, int],
+    queue: tuple[int, bytes] | None,
+    has_at_once: Callable[[int, int], bool],
+) -> tuple[int, int, bytes]:
+    """Return how many queue entries were looked at, the bytes of properties of their records, and
+    those entries whose records match.
+
+    ``entries`` begin with that of the queue offset ``offset``. ``most`` are the count and the bytes
+    of matching records that end it, ``budget`` the count of records and the bytes of properties
+    that are looked at; one record is always looked at, and one that matches always given. ``log``,
+    ``queue`` and ``has_at_once`` are as in :func:`pulls.take_records`.
+
+    It stops before the first entry whose record is not plain: a hole, outside, not its record, or
+    a wait. Nothing was looked at when the first one is.
+    """
+    data, base, low, high, sure = log
+    if not 0 <= base <= low or not 0 <= high <= base + len(data):
+        raise ValueError("records between offsets that are not in the bytes of the log")
+    readable = data[: max(high - base, 0)]
+    chosen = bytearray()
+    looked_at = count = size_bytes = properties_bytes = 0
+    at_hand = (0, 0)
+    for at in range(0, len(entries) - _ENTRY.size + 1, _ENTRY.size):
+        place, size, _ = _ENTRY.unpack_from(entries, at)
+        if not _is_inside(place, size, low, high):
+            break
+        if place < sure and not at_hand[0] <= place <= at_hand[1] - size:
+            at_hand = place, _span_stop(entries, at, (low, min(high, sure)))
+            if not has_at_once(*at_hand):
+                break
+        properties = _proven(readable, base, (offset + looked_at, place, size), queue)
+        if properties is None:
+            break
+        if program.accepts(properties):
+            if count and size_bytes + size > most[1]:
+                break
+            chosen += entries[at : at + _ENTRY.size]
+            count += 1
+            size_bytes += size
+        looked_at += 1
+        properties_bytes += len(properties)
+        if count >= max(most[0], 1) or looked_at >= budget[0] or properties_bytes >= budget[1]:
+            break
+    return looked_at, properties_bytes, bytes(chosen)
+
+
+def _is_inside(place: int, size: int, low: int, high: int) -> bool:
+    return 0 < size < _HOLE_SIZE and low <= place <= high - size
+
+
+def _span_stop(entries: bytes | bytearray, at: int, bounds: tuple[int, int]) -> int:
+    """Where the records end that are asked for together with the one of the entry at a place."""
+    low, high = bounds
+    begin, size, _ = _ENTRY.unpack_from(entries, at)
+    stop: int = begin + size
+    for more in range(at + _ENTRY.size, len(entries) - _ENTRY.size + 1, _ENTRY.size):
+        place, size, _ = _ENTRY.unpack_from(entries, more)
+        if not _is_inside(place, size, low, high) or place < stop:
+            break
+        if place - stop > _GAP_BYTES or place + size - begin > _SPAN_BYTES:
+            break
+        stop = place + size
+    return stop
+
+
+def _proven(
+    data: memoryview, base: int, entry: Taken, queue: tuple[int, bytes] | None
+) -> memoryview | None:
+    """The property bytes of the record of an entry; None when it is not that record."""
+    _, place, size = entry
+    if queue is not None and not is_record(data, place - base, entry, *queue):
+        return None
+    return _properties(data[place - base : place - base + size])
+
+
+def _properties(record: memoryview) -> memoryview | None:
+    """The property bytes of a record; None when its lengths contradict each other."""
+    if len(record) < _HEAD.size:
+        return None
+    magic, flag, body_bytes = _HEAD.unpack_from(record)
+    at = _HEAD.size
+    if flag & (_BORN_V6 | _STORE_V6):
+        at += _V6_MORE_BYTES * (bool(flag & _BORN_V6) + bool(flag & _STORE_V6))
+        if at > len(record):
+            return None
+        (body_bytes,) = _BODY_LENGTH.unpack_from(record, at - _BODY_LENGTH.size)
+    at += body_bytes
+    length_bytes = 1 if magic == _MAGIC_V1 else 2
+    if magic not in (_MAGIC_V1, _MAGIC_V2) or body_bytes < 0 or at + length_bytes > len(record):
+        return None
+    at += length_bytes + int.from_bytes(record[at : at + length_bytes], "big") + 2
+    return record[at:] if at <= len(record) else None
