@@ -115,6 +115,14 @@ class Turn:
         """How many sends wait for it."""
         return len(self.sends) + self.row_count
 
+    def without_sends(self) -> Turn:
+        """Take away all but the sends, to wait on its own."""
+        rest = Turn(
+            end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers
+        )
+        self.puts, self.transactions, self.watchers = [], [], []
+        return rest
+
     def end_watch(self, error: CometError | None) -> None:
         """Tell those who only wait for the turn how it ended."""
         for done in self.watchers:

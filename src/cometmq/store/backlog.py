@@ -1,5 +1,5 @@
-"""Committed records that consumers do not see yet: of a turn that waits for the device, or of one
-with more records than a turn of the loop dispatches.
+"""Committed records that consumers do not see yet: of a turn that waits for the device or to be
+written, or of one with more records than a turn of the loop dispatches.
 
 Dispatch goes in the order of the log, so whatever is committed while something waits here waits
 behind it. Senders need not: an answer promises what the flush policy says, not that every queue
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.store.runs import end_of, parts_of, without_queues
+from cometmq.store.runs import end_of, parts_of, take_back, without_queues
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -70,6 +70,17 @@ class Backlog:
         self._limit = max(limit, self._limit)
         if not self._again:
             self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
+
+    def take_back(self, end: int) -> int:
+        """What lies behind the physical offset ``end`` is not stored: its queue offsets are given
+        again. Gives the messages."""
+        lost, waiting = 0, self._waiting
+        while waiting and waiting[-1][0] > end:
+            _, segment = waiting.pop()
+            lost += len(segment)
+            take_back(segment)
+        self.messages -= lost
+        return lost
 
     def close(self, now_ms: int) -> None:
         """From now on there are no later turns: dispatch all that is released at once."""
