@@ -116,10 +116,17 @@ class Load:
     async def round(self, frames: Callable[[int, int], bytes]) -> tuple[float, list[bytes]]:
         """Serve ``frames(connection, number)`` of every connection; gives the microseconds of one,
         and what each connection was answered."""
-        data = [
+        return await self.serve(self.data(frames))
+
+    def data(self, frames: Callable[[int, int], bytes]) -> list[bytes]:
+        """What every connection brings in a round."""
+        return [
             b"".join([frames(at, number) for number in range(self._in_flight)])
             for at in range(len(self._peers))
         ]
+
+    async def serve(self, data: Sequence[bytes]) -> tuple[float, list[bytes]]:
+        """:meth:`round` with what was made before."""
         begin_ns = time.process_time_ns()
         for (peer, _), received in zip(self._peers, data, strict=True):
             peer.data_received(received)

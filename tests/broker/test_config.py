@@ -33,9 +33,23 @@ def test_a_rocketmq_property_file_is_understood() -> None:
     assert broker.max_message_size == store.max_message_size == 1024
     assert store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert notices == [
-        f"setting {key} does nothing here and is ignored"
-        for key in ("sendMessageThreadPoolNums", "transientStorePoolEnable")
+        "setting sendMessageThreadPoolNums does nothing here and is ignored",
+        "setting transientStorePoolEnable does nothing with flushDiskType=SYNC_FLUSH or "
+        "brokerRole=SLAVE and is ignored",
     ]
+    assert not store.answers_before_write
+
+
+def test_a_transient_pool_is_for_masters_that_flush_later() -> None:
+    """As upstream has it; the log says once what a kill may take."""
+    asked = {"transientStorePoolEnable": "true", "commitIntervalCommitLog": "50"}
+    _, store, notices = load(asked)
+    assert store.answers_before_write
+    assert [notice for notice in notices if "those of the last 250 ms" in notice]
+    _, store, notices = load(asked | {"brokerRole": "SLAVE", "brokerId": "1"})
+    assert not store.answers_before_write
+    assert [notice for notice in notices if "brokerRole=SLAVE and is ignored" in notice]
+    assert not load({})[1].answers_before_write
 
 
 @pytest.mark.parametrize(

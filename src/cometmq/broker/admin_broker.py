@@ -55,8 +55,6 @@ _WITHOUT_POOLS: Final = {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "100000",
     "pageCacheLockTimeMills": "0",
-    "remainTransientStoreBufferNumbs": str(_MAX_INT),
-    "remainHowManyDataToCommit": "0 B",
     "dispatchMaxBuffer": "0",
     "putMessageEntireTimeMax": "0",
     "getMessageEntireTimeMax": "0",
@@ -165,8 +163,14 @@ class BrokerAdmin:
         }
 
     def _about_log(self) -> Mapping[str, str]:
-        store = self._store
+        store, pool = self._store, self._store.transient
+        left = _MAX_INT
+        if pool is not None:
+            size = store.config.transient_store_pool_size
+            left = max(size * (pool.most_bytes - pool.waiting_bytes) // pool.most_bytes, 0)
         return {
+            "remainTransientStoreBufferNumbs": str(left),
+            "remainHowManyDataToCommit": format_size(store.committed_offset - store.written_offset),
             "commitLogMinOffset": str(store.log.segments.start),
             "commitLogMaxOffset": str(store.written_offset),
             "dispatchBehindBytes": str(store.written_offset - store.dispatched_offset),

@@ -247,9 +247,8 @@ _IGNORED: Final = """
     flushConsumeQueueLeastPages destroyMapedFileIntervalForcibly redeleteHangedFileInterval
     haSendHeartbeatInterval haHousekeepingInterval
     messageIndexSafe flushCommitLogTimed
-    offsetCheckInSlave transientStorePoolEnable transientStorePoolSize commitIntervalCommitLog
-    fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage commitCommitLogLeastPages
-    commitCommitLogThoroughInterval enableScheduleMessageStats enableBatchPush isEnableBatchPush
+    offsetCheckInSlave fastFailIfNoBufferInStorePool useReentrantLockWhenPutMessage
+    enableScheduleMessageStats enableBatchPush isEnableBatchPush
     maxLmqConsumeQueueNum enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked mappedFileSizeConsumeQueueExt
     bitMapLengthConsumeQueueExt storePathDLedgerCommitLog dLegerGroup dLegerPeers dLegerSelfId
@@ -304,7 +303,25 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
     warning = advertising_problem(broker)
     if warning:
         notices.append(warning)
+    if store.transient_store_pool_enable:
+        notices.append(_pool_notice(broker, store))
+        if broker.is_slave:
+            store = replace(store, transient_store_pool_enable=False)
     return broker, store, notices
+
+
+def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
+    """What a transient pool means here, as upstream has it (isTransientStorePoolEnable)."""
+    if broker.is_slave or not store.answers_before_write:
+        return (
+            "setting transientStorePoolEnable does nothing with flushDiskType=SYNC_FLUSH or "
+            "brokerRole=SLAVE and is ignored"
+        )
+    late_ms = store.commit_interval_commit_log + store.commit_commit_log_thorough_interval
+    return (
+        "transientStorePoolEnable: sends are acknowledged before they are written; a kill of this "
+        f"process loses those of the last {late_ms} ms, and all that wait while the disk is full"
+    )
 
 
 def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) -> list[str]:

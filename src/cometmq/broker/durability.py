@@ -9,10 +9,16 @@ with the store's error and nothing of it is visible.
     append ... append | commit (one pwrite) | ASYNC_FLUSH: stored
                                             | SYNC_FLUSH: park -> fdatasync -> stored
                                             |                  -> deadline: FLUSH_DISK_TIMEOUT
+                      | transient pool | sends: stored
+                                       | all else: park -> pwrite -> stored
     stored | ASYNC_MASTER: answer
            | SYNC_MASTER: too few slaves: SLAVE_NOT_AVAILABLE
            |              park -> they have it -> answer
            |                   -> deadline: FLUSH_SLAVE_TIMEOUT
+
+With a transient pool (store/transientpool.py) only what clients send is answered before it is
+written. What the broker moves from one place to another, as a delayed message that is due, waits:
+its first place is left behind once the second is sure.
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXPIRE_INTERVAL_MS: Final = 100
+_NEVER_MS: Final = 1 << 62
 
 
 class Replicated(Protocol):
@@ -80,6 +87,8 @@ class Appender:
         self._slaves: Replicated | None = None
         self._slave_timeout_ms = 0
         self._copied: Watermark[Turn] = Watermark()
+        #: What is not written yet of a transient pool's turns.
+        self._unwritten: Watermark[Turn] = Watermark()
         self._turn = Turn()
         #: Of sends that wait for nothing but the write.
         self._unsynced = Turn()
@@ -99,6 +108,9 @@ class Appender:
         self.on_turn_failed: Callable[[], None] = _nothing
         store.on_durable = self._durable
         store.on_sync_failed = self._sync_failed
+        if store.transient is not None:
+            store.on_progress.append(self._written)
+            store.transient.on_lost.append(self._lost)
 
     def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
         """From now on a turn is answered once enough slaves have it, or after a timeout."""
@@ -220,6 +232,16 @@ class Appender:
         self._turn.watchers.append(done)
         return done
 
+    async def written(self, physical_offset: int) -> None:
+        """Wait until the record at a physical offset is written, which only a transient pool puts
+        off. Raises StoreError when it never will be."""
+        end = physical_offset + 1
+        if self._store.written_offset >= end or self._store.committed_offset < end:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._unwritten.park(end, _NEVER_MS, Turn(end=end, watchers=[done]))
+        await done
+
     async def between_turns(self, action: Callable[[], None]) -> None:
         """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
         comes before or after every send, never between a send and its commit. Raises what it
@@ -256,6 +278,8 @@ class Appender:
     def close(self) -> None:
         """Commit and answer what the last turn left; call it before the store closes."""
         self.end_turn()
+        if self._store.transient is not None:
+            self._store.transient.close()
         for turn in self._copied.drain():
             self.waiting_sends -= turn.send_count
             self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
@@ -295,7 +319,7 @@ class Appender:
                 self._fail(failed, error)
             self.on_turn_failed()
             return
-        turn.end = store.log.written
+        turn.end = store.log.held
         if self._unsynced.sends:
             unsynced, self._unsynced = self._unsynced, Turn()
             self._answer(unsynced, ResponseCode.SUCCESS, None)
@@ -305,10 +329,37 @@ class Appender:
             self._stored(repeated)
         if self._synced:
             self._park(turn)
+        elif store.transient is not None:
+            self._stored_early(turn)
+            store.transient.write_soon()
         elif self._slaves is not None:
             self._stored(turn)
         else:
             self._answer(turn, ResponseCode.SUCCESS, None)
+
+    def _stored_early(self, turn: Turn) -> None:
+        """A turn is in the transient pool: its sends are as safe as they ever are."""
+        if turn.end > self._store.written_offset:
+            waiting = turn.without_sends()
+            if waiting.is_awaited:
+                self._unwritten.park(turn.end, _NEVER_MS, waiting)
+        self._stored(turn)
+
+    def _written(self) -> None:
+        for turn in self._unwritten.advance(self._store.written_offset):
+            self._stored(turn)
+
+    def _lost(self, error: StoreError) -> None:
+        """What the transient pool had is not stored."""
+        for turn in self._unwritten.drain():
+            self._fail(turn, error)
+        for turn in self._copied.drain():
+            self.waiting_sends -= turn.send_count
+            if turn.end > self._store.written_offset:
+                self._fail(turn, error)
+            else:
+                self._stored(turn)
+        self.on_turn_failed()
 
     def _park(self, turn: Turn) -> None:
         """Let a turn wait until the device has it."""

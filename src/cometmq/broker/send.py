@@ -234,7 +234,11 @@ class SendHandler:
         ):
             return at, MANY
         index = None
-        if not config.reject_transaction_message and self._appender.on_append is None:
+        if (
+            not config.reject_transaction_message
+            and self._appender.on_append is None
+            and store.transient is None
+        ):
             index = self._transactions.index
             index.immunity_ms = config.transaction_time_out
             index.due_ms = peer.last_read_ms + index.immunity_ms

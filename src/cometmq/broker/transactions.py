@@ -193,8 +193,9 @@ class Transactions:
         return half
 
     async def _end_cold(self, peer: Peer, request: Request[EndTransaction], half: Half) -> None:
-        """End a transaction whose half message has to be read from the disk."""
+        """End a transaction whose half message has to be read from the disk, or written first."""
         try:
+            await self._appender.written(half.physical_offset)
             record = await find_record(self._store, half.physical_offset)
             self._end(peer, request, half, record)
         except CometError as error:

@@ -108,6 +108,14 @@ class Turn(msgspec.Struct, eq=False):
         """Whether anybody hears how it ended."""
         return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
 
+    def without_sends(self) -> Turn:
+        """Take away all but the sends, to wait on its own."""
+        rest = Turn(
+            end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers
+        )
+        self.puts, self.transactions, self.watchers = [], [], []
+        return rest
+
     def end_watch(self, error: CometError | None) -> None:
         """Tell those who only wait for the turn how it ended."""
         for done in self.watchers:

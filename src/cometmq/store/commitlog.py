@@ -39,16 +39,19 @@ class CommitLog:
 
     ``position`` is where the next record goes (buffered ones counted), ``written`` what the
     operating system has, ``durable`` what the device has; ``limit`` ends the file at ``position``.
+    Up to ``held`` it is committed, and may wait to be written (transientpool.py).
     ``opened_at`` is where this run began to write. What is more than ``hot_bytes`` behind the end
     counts as far; ``windows`` is what was read there lately.
     """
 
     __slots__ = (
         "_ahead",
+        "_held",
         "_reached",
         "_runs",
         "durable",
         "failure",
+        "held",
         "hot_bytes",
         "limit",
         "opened_at",
@@ -74,7 +77,8 @@ class CommitLog:
 
     def _reset(self) -> None:
         size = self.segments.file_bytes
-        self.position = self.written
+        self.position = self.held = self.written
+        self._held: list[tuple[int, list[bytes | memoryview]]] = []
         #: Up to where a write that failed may have left something.
         self._reached = self.written
         start = self.segments.start
@@ -174,25 +178,64 @@ class CommitLog:
             self._reset()
             raise anew(self.failure)
         try:
-            self._write_runs()
+            self._write_runs(self._runs)
         except OSError as error:
             problem = self._refuse(error, self.written, self._reached)
             self._reset()
             raise problem from error
-        self.written = self._reached = self.position
+        self.written = self.held = self._reached = self.position
         if len(self._runs) > 1:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()
         self._runs[0] = (self.position, self.parts)
 
-    def _write_runs(self) -> None:
-        if len(self._runs) > 1:
+    def hold(self) -> None:
+        """Commit the turn's records without writing them; :meth:`write_held` does that."""
+        if self.position == self.held:
+            return
+        runs = self._runs
+        # What goes on in the same file is written with it.
+        is_new_file = not (runs[0][0] - self.segments.start) % self.segments.file_bytes
+        if self._held and not is_new_file:
+            self._held[-1][1].extend(runs[0][1])
+            runs = runs[1:]
+        self._held += runs
+        self.held = self.position
+        self.parts = []
+        self._runs = [(self.position, self.parts)]
+
+    def write_held(self) -> None:
+        """Write what was committed and not written.
+
+        Raises StoreFull (no room: it is held still) or StoreOffline (the device failed: it is gone,
+        and with it what was appended since; the log refuses writes from now on).
+        """
+        if self.failure is not None:
+            self._reset()
+            raise anew(self.failure)
+        try:
+            self._write_runs(self._held)
+        except OSError as error:
+            problem = self._refuse(error, self.written, self._reached)
+            self._reached = self.written
+            if not isinstance(problem, StoreFull):
+                self._reset()
+            raise problem from error
+        self.written = self._reached = self.held
+        self._held = []
+
+    def drop_held(self) -> None:
+        """What is not written never will be."""
+        self._reset()
+
+    def _write_runs(self, runs: list[tuple[int, list[bytes | memoryview]]]) -> None:
+        if len(runs) > 1:
             # All files first: where one cannot be made, nothing is written.
-            for start, parts in self._runs:
+            for start, parts in runs:
                 if parts:
                     self._file_at(start)
         files = self.segments.files
-        for start, parts in self._runs:
+        for start, parts in runs:
             if parts:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)
                 self._reached = start + len(data)

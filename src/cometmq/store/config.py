@@ -65,6 +65,11 @@ class StoreConfig:
     clean_file_forcibly_enable: bool = True
     disk_space_warning_level_ratio: int = 90
     damage_policy: DamagePolicy = DamagePolicy.REFUSE
+    transient_store_pool_enable: bool = False
+    transient_store_pool_size: int = 5
+    commit_interval_commit_log: int = 200
+    commit_commit_log_least_pages: int = 4
+    commit_commit_log_thorough_interval: int = 200
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 4096:
@@ -73,7 +78,17 @@ class StoreConfig:
             raise SettingsError("mappedFileSizeConsumeQueue", "must be at least 20 bytes")
         if self.max_hash_slot_num < 1 or self.max_index_num < 2:
             raise SettingsError("maxHashSlotNum", "needs a slot, and maxIndexNum at least 2")
+        if self.transient_store_pool_size < 1:
+            raise SettingsError("transientStorePoolSize", "must be at least 1")
+        if self.commit_interval_commit_log < 1:
+            raise SettingsError("commitIntervalCommitLog", "must be at least 1 ms")
         delay_levels_ms(self.message_delay_level)
+
+    @property
+    def answers_before_write(self) -> bool:
+        """Whether a send is acknowledged before it is written."""
+        is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        return self.transient_store_pool_enable and is_async
 
     @property
     def commit_log_directory(self) -> str:

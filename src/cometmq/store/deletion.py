@@ -47,7 +47,7 @@ class Deletions:
         Raises StoreError; then the topic is as it was.
         """
         store = self._store
-        store.commit()
+        store.write_out()
         aside = ""
         if topic in store.known:
             try:
@@ -89,7 +89,7 @@ class Deletions:
         """Forget the queues of a topic of whose records the log has none any more; the next record
         of each gets offset 0. Gives their numbers. Raises StoreError, OSError."""
         store = self._store
-        store.commit()
+        store.write_out()
         expired = [
             queue_id for queue_id in store.known.get(topic, ()) if self._is_expired(topic, queue_id)
         ]

@@ -318,6 +318,17 @@ class Backlog:
         if not self._again:
             self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
 
+    def take_back(self, end: int) -> int:
+        """What lies after the physical offset ``end`` is not stored: its queue offsets are given
+        again. Returns how many messages that were."""
+        lost, waiting = 0, self._waiting
+        while waiting and waiting[-1][0] > end:
+            _, segment = waiting.pop()
+            lost += len(segment)
+            take_back(segment)
+        self.messages -= lost
+        return lost
+
     def close(self, now_ms: int) -> None:
         """From now on there are no later turns: dispatch all that is released at once."""
         self.call_soon = None

@@ -2,7 +2,8 @@
 
 Everything here runs on one event loop. Within a turn of the loop ``append`` packs records into a
 buffer and gives each its place; ``commit`` writes them in one go and dispatches them. With
-SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device has them.
+SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device has them; with a
+transient pool the write waits, too (transientpool.py).
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from cometmq.store.reader import (
 from cometmq.store.resident import bytes_at_once, recent_from
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
+from cometmq.store.transientpool import TransientPool
 from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ class MessageStore:
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
         log.hot_bytes = files.memory_bytes() * hot_ratio // 100
+        self.transient = TransientPool(self) if config.answers_before_write else None
         self.upkeep = Upkeep(self)
         self.deletions = Deletions(self)
         self.repairs = EntryRepairs(log, self.delays_ms)
@@ -186,6 +189,11 @@ class MessageStore:
     def written_offset(self) -> int:
         """End of what the operating system has."""
         return self.log.written
+
+    @property
+    def committed_offset(self) -> int:
+        """End of what turns committed; beyond ``written_offset`` with a transient pool alone."""
+        return self.log.held
 
     @property
     def durable_offset(self) -> int:
@@ -386,7 +394,8 @@ class MessageStore:
         return self.log.roll()
 
     def commit(self) -> None:
-        """End the turn: write what was appended, dispatch it (with SYNC_FLUSH: once durable).
+        """End the turn: write what was appended, dispatch it (with SYNC_FLUSH: once durable). A
+        transient pool does both later.
 
         Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
         and its queue offsets are given again.
@@ -395,6 +404,9 @@ class MessageStore:
         if not segments:
             return
         self.uncommitted = []
+        if self.transient is not None:
+            self.transient.take(segments, self._now_ms)
+            return
         try:
             self.log.commit()
         except StoreError as error:
@@ -407,6 +419,13 @@ class MessageStore:
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
         for call in (*self.on_progress,):
             call()
+
+    def write_out(self) -> None:
+        """End the turn and write all of the log, with a transient pool too. Raises what
+        :meth:`commit` raises; what such a pool has stays there when there is no room for it."""
+        self.commit()
+        if self.transient is not None:
+            self.transient.write()
 
     def sync(self) -> None:
         """Make what is written durable; parked tokens come back through ``on_durable``."""
@@ -550,6 +569,8 @@ class MessageStore:
         try:
             if self.log.failure is None:
                 self.commit()
+                if self.transient is not None:
+                    self.transient.close()
                 self.backlog.close(self.last_ms)
                 self.upkeep.stop()
         finally:

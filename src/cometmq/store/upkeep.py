@@ -134,6 +134,8 @@ class Upkeep:
             ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
             ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store, self.read_sums).seal_full_files),
         ]
+        if (pool := self._store.transient) is not None:
+            rounds.append(("store-commit-log", config.commit_interval_commit_log, pool.write_late))
         for name, interval_ms, work in rounds:
             tasks.spawn(self._repeat(interval_ms, work), name=name)
 
@@ -433,6 +435,8 @@ def refusal_of(store: MessageStore) -> StoreFull | None:
     """Why writes are refused for now: a full disk, or entries that could not be written."""
     if store.disk_problem:
         return StoreFull(store.disk_problem)
+    if store.transient is not None and store.transient.problem is not None:
+        return store.transient.problem
     if store.upkeep.mark_problem is not None:
         return StoreFull(
             f"no room in {store.config.store_path_root_dir} for an empty file "
