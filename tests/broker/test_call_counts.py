@@ -4,7 +4,6 @@ read to follow it, and what it costs when it comes alone. The bounds only ever g
 from __future__ import annotations
 
 import asyncio
-import statistics
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -127,15 +126,15 @@ async def connected(running: RunningBroker) -> AsyncIterator[Client]:
 async def measured(
     client: Client, request: Callable[[], bytes], is_right: Callable[[bytes], bool]
 ) -> Calls:
-    """The calls of one request of several, the one in the middle."""
+    """Return the calls of the one of several requests that made the fewest: what else goes on at
+    the time only adds to them."""
     samples = []
     for _ in range(SAMPLES):
         calls = Calls()
         answer = await client.ask(request(), calls)
         assert is_right(answer), answer[:300]
         samples.append(calls)
-    middle = statistics.median_low([len(calls.entered) for calls in samples])
-    return next(calls for calls in samples if len(calls.entered) == middle)
+    return min(samples, key=lambda calls: len(calls.entered))
 
 
 def hold(what: str, calls: Calls, most: int, most_modules: int) -> None:
@@ -184,7 +183,7 @@ async def test_a_replicated_send_enters_few_functions_of_both_nodes(
             stores = master.broker.store, slave.broker.store
             await until(lambda: stores[1].dispatched_offset == stores[0].written_offset)
             sent = await measured(client, client.send, is_done)
-    hold("a replicated send", sent, 94, 24)
+    hold("a replicated send", sent, 80, 20)
 
 
 async def test_a_call_too_many_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,12 +229,12 @@ class CommitLog:
         self._reset()
 
     def _write_runs(self, runs: list[tuple[int, list[bytes | memoryview]]]) -> None:
+        files = self.segments.files
         if len(runs) > 1:
             # All files first: where one cannot be made, nothing is written.
             for start, parts in runs:
-                if parts:
+                if parts and not (files and files[-1].base <= start < files[-1].end):
                     self._file_at(start)
-        files = self.segments.files
         for start, parts in runs:
             if parts:
                 data = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -103,7 +103,7 @@ class Replica:
     @property
     def lags(self) -> bool:
         """Whether there is something for :meth:`follow_up`."""
-        return self._followed >= 0 or self.may_check
+        return self._followed >= 0 or self._store.log.written < self._end >= self._behind
 
     def begin(self, offset: int) -> None:
         """Let a store without a record begin at a physical offset.
@@ -133,13 +133,11 @@ class Replica:
         if log.failure is not None:
             raise anew(log.failure)
         self.floods = self.floods or floods
-        if floods or self.unchecked_bytes:
+        if floods or self._end > log.written:
             self._take_unchecked(memoryview(data))
-            if not self.floods:
-                self.check()
             return
         lags = self._followed >= 0
-        batch = None if lags else self._new_batch()
+        batch = None if lags else WriteBatch(store.store_host, log.segments.file_bytes)
         begin = log.written
         view = memoryview(data)
         head = memoryview(b"")
@@ -153,7 +151,8 @@ class Replica:
         # Without a whole record in front of it there is nothing behind it.
         end = self._walk(view, middle, batch, trusted=False)
         if head or end:
-            log.extend(head)
+            if head:
+                log.extend(head)
             log.extend(view[:end])
             log.commit()
         self._rest += bytes(view[end:])
@@ -172,6 +171,8 @@ class Replica:
             self._end, self._rest = end, b""
         log.write_behind(end, data)
         self._end = end + len(data)
+        if not self.floods:
+            self.check()
 
     def _complete(self, view: memoryview) -> int:
         """Add to the rest what its record lacks, or all there is; gives how much that was."""
@@ -189,9 +190,6 @@ class Replica:
             self._rest += bytes(view[taken : taken + more])
             taken += more
         return taken
-
-    def _new_batch(self) -> WriteBatch:
-        return WriteBatch(self._store.store_host, self._store.log.segments.file_bytes)
 
     def _dispatch(self, batch: WriteBatch, end: int) -> None:
         store = self._store
@@ -262,7 +260,7 @@ class Replica:
             self._followed = -1
             return
         size, end = _DISPATCH_BYTES, 0
-        batch = self._new_batch()
+        batch = WriteBatch(self._store.store_host, log.segments.file_bytes)
         while not end:
             end = self._walk(self._read(begin, size, log.written), begin, batch, trusted=True)
             size *= 4
@@ -350,12 +348,19 @@ class Replica:
             rows, hashes, names, at, is_open = walk(
                 view, at, stop, base, self._store.delays_ms, check_crc=not trusted
             )
-            batch.adopt(rows, hashes, [self._queue(*name) for name in names], base)
+            queues: list[ConsumeQueue | None] = []
+            for topic, queue_id, is_listed in names:
+                queues.append(self._queue(topic, queue_id) if is_listed else None)
+            batch.adopt(rows, hashes, queues, base)
         return at
 
-    def _queue(self, topic: str, queue_id: int, is_listed: bool) -> ConsumeQueue | None:
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         try:
-            return self._store.queue(topic, queue_id) if is_listed else None
+            return self._store.queues.by_topic[topic][queue_id]
+        except KeyError:
+            pass
+        try:
+            return self._store.queue(topic, queue_id)
         except MessageIllegal:
             # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
             return None

@@ -404,13 +404,14 @@ def walk(
         )
     finally:
         PyBuffer_Release(&buffer)
-    return Walked(
+    # NamedTuple's own constructor is Python.
+    return tuple.__new__(Walked, (
         PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(Row)),
         PyBytes_FromStringAndSize(
             <const char *>found.hashes, found.hashed * sizeof(unsigned int)
         ),
         queues, start, is_open,
-    )
+    ))
 
 
 cdef bint _goes_on(
