@@ -75,7 +75,7 @@ def _sizes(bound_bytes: int) -> list[int]:
 
 def _slack() -> float:
     """How many times as long anything may take: code whose coverage is traced is slower."""
-    return 1.0 if sys.gettrace() is None else 4.0
+    return 1.0 if sys.gettrace() is None else 6.0
 
 
 def _problem(parser: Parser, took: dict[int, float], size: int, real_bytes: int) -> str:

@@ -169,7 +169,7 @@ PARSERS = (
         g.Grammar(tokens=(b"\x00", b"x\x9c"), more={"a large count": _packed}),
         factor=4,
     ),
-    Parser("table file", lambda data: tables._parsed(data, "a"), g.JSON, refuses=_BODY, factor=12),
+    Parser("table file", lambda data: tables._parsed(data, "a"), g.JSON, refuses=_BODY, factor=16),
     Parser("header, JSON", lambda data: decode_head(JSON, data), g.JSON, factor=4),
     Parser("header, binary", lambda data: decode_head(BINARY, data), g.BINARY, factor=4),
     Parser("frames", _connection, g.BINARY, factor=10),
@@ -177,7 +177,8 @@ PARSERS = (
     Parser("properties", _properties, g.PROPERTIES, 32 * KB, factor=4),
     Parser("keys", _text(properties.split_keys), g.PROPERTIES, 32 * KB, factor=2),
     Parser("tags", _tags, g.TAGS, 32 * KB, (ValueError,), factor=6),
-    Parser("sql text", _sql_text, g.SQL, refuses=(BadFilter,), factor=30),
+    # Read, measured, compiled and checked, word by word.
+    Parser("sql text", _sql_text, g.SQL, refuses=(BadFilter,), factor=45),
     Parser("sql value", partial(_sql_value, expression=_REAL), g.NUMBER, 32 * KB, (), factor=4),
     Parser(
         "sql whole value", partial(_sql_value, expression=_WHOLE), g.NUMBER, 32 * KB, (), factor=4

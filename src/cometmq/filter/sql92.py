@@ -27,8 +27,7 @@ from cometmq.filter.sqltext import (
     OneOf,
     Property,
     Search,
-    measure,
-    parse,
+    parse_and_count,
 )
 from cometmq.speedups import Op, Program, in_order
 
@@ -66,8 +65,7 @@ class SqlFilter:
 
     def __init__(self, expression: str) -> None:
         self.expression = expression
-        tree = parse(expression)
-        _, self.weight = measure(tree)
+        tree, self.weight = parse_and_count(expression)
         self.program = _compiled(tree)
 
     @property

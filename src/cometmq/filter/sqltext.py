@@ -150,7 +150,13 @@ class _Token:
 
 
 def parse(expression: str) -> Node:
-    """Read an expression that is true or false of a message. Raises BadFilter."""
+    """Return the tree of an expression. Raises BadFilter."""
+    return parse_and_count(expression)[0]
+
+
+def parse_and_count(expression: str) -> tuple[Node, int]:
+    """Return the tree of an expression that is true or false of a message, and how many parts of it
+    are evaluated (:func:`measure`). Raises BadFilter."""
     if len(expression) > MAX_CHARS:
         raise BadFilter(expression, MAX_CHARS, f"it is longer than {MAX_CHARS} characters")
     try:
@@ -166,7 +172,7 @@ def parse(expression: str) -> Node:
         raise BadFilter(expression, 0, f"it nests deeper than {MAX_TREE_DEPTH} levels")
     if parts > MAX_PARTS:
         raise BadFilter(expression, 0, f"it has {parts} parts, the limit is {MAX_PARTS}")
-    return node
+    return node, parts
 
 
 def count_words(expression: str) -> int:
@@ -247,10 +253,11 @@ class _Reader:
         self._tokens = tokens
         self._next = 0
         self._depth = 0
+        self.token = tokens[0]
 
-    @property
-    def token(self) -> _Token:
-        return self._tokens[self._next]
+    def _go_to(self, number: int) -> None:
+        self._next = number
+        self.token = self._tokens[number]
 
     def problem(self, text: str) -> BadFilter:
         return BadFilter(self._expression, self.token.position, text)
@@ -263,7 +270,7 @@ class _Reader:
         """Step over the next token when it is one of these words or signs; gives it, or ""."""
         token = self.token
         if token.kind in ("word", "sign") and token.text in texts:
-            self._next += 1
+            self._go_to(self._next + 1)
             return token.text
         return ""
 
@@ -333,7 +340,7 @@ class _Reader:
             elif kind := self.accept(*_SEARCHES):
                 found = Search(kind, self._name(left, kind), self._text())
             else:
-                self._next = start
+                self._go_to(start)
                 return left
             left = Not(found) if negated else found
 
@@ -371,7 +378,7 @@ class _Reader:
         token = self.token
         if token.kind != "string":
             raise self.unexpected("a string in single quotes")
-        self._next += 1
+        self._go_to(self._next + 1)
         return token.text[1:-1].replace("''", "'")
 
     def _unary(self) -> Node:
@@ -403,11 +410,11 @@ class _Reader:
         elif token.kind == "word" and token.text in ("TRUE", "FALSE", "NULL"):
             constant = Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.text])
         elif token.kind == "name":
-            self._next += 1
+            self._go_to(self._next + 1)
             return Property(token.text)
         else:
             raise self.unexpected("a property, a number, a string, TRUE, FALSE, NULL or (")
-        self._next += 1
+        self._go_to(self._next + 1)
         return constant
 
     def _number(self, token: _Token) -> Constant:
