@@ -49,15 +49,15 @@ class Part:
 # A test with two of the markers belongs to the first of them in this order. So compat comes behind
 # those whose tests against Java peers need more than the peers.
 PARTS = (
-    Part("cluster", 15 * 60, 0),
-    Part("spark", 18 * 60, 2, in_order=True),
-    Part("compat", 25 * 60, 0),
-    Part("operation", 25 * 60, 0),
-    Part("store", 12 * 60, 2),
-    Part("unit", 18 * 60, 2),
+    Part("cluster", 25 * 60, 0),
+    Part("spark", 25 * 60, 2, in_order=True),
+    Part("compat", 35 * 60, 0),
+    Part("operation", 35 * 60, 0),
+    Part("store", 20 * 60, 2),
+    Part("unit", 30 * 60, 2),
 )
 # Once more, with plain Python: the tests of what runs on the compiled core.
-PLAIN = Part("plain", 12 * 60, 2)
+PLAIN = Part("plain", 15 * 60, 2)
 # The quick ones first: most mistakes show there.
 RUN_ORDER = ("unit", "plain", "store", "cluster", "compat", "spark", "operation")
 

@@ -13,6 +13,7 @@ from random import Random
 from tests.hostile import pumped
 from tests.hostile.finding import Finding
 from tests.hostile.parsers import Parser
+from tests.pace import slowness
 
 #: The sizes of a text whose parts repeat; small steps first, for what doubles with each level.
 SIZES = (*range(40, 136, 8), 160, 250, 1_000, 8_000)
@@ -76,7 +77,7 @@ def _check_share(parser: Parser, text: bytes, took_ms: float) -> None:
     if took_ms > allowed_ms:
         repeats = REPEATS if took_ms < SURE * allowed_ms else 0
         took_ms = min([took_ms, *(_run_ms(parser, text) for _ in range(repeats))])
-        if took_ms > allowed_ms:
+        if took_ms > allowed_ms * slowness():
             kind = "is slow" if len(text) >= SHORT_BYTES else "is slow for a short text"
             raise Finding(f"{parser.name} {kind}", f"{took_ms:.0f} ms for {len(text)} bytes")
 

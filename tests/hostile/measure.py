@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tests.hostile.grammar import Shape, shapes
 from tests.hostile.parsers import PARSERS, Parser
+from tests.pace import slowness
 
 #: The sizes tried, as far as a parser's bound; small steps first, for what doubles with each level.
 SIZES = (40, 64, 80, 100, 125, 160, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_384, 65_536)
@@ -60,10 +61,11 @@ def complaint_of(parser: Parser, name: str, shape: Shape) -> Complaint | None:
         except Exception as error:
             problem = f"raises {type(error).__name__}"
             return Complaint(parser.name, name, len(text), 0, problem)
-        if problem := _problem(parser, took, size, len(text)):
-            repeats = REPEATS if took[size] < SURE_MS else 0
+        if _problem(parser, took, size, len(text), _slack()):
+            slack = _slack() * slowness()
+            repeats = REPEATS if took[size] < SURE_MS * slack else 0
             took[size] = min([took[size], *(_took_ms(parser, text) for _ in range(repeats))])
-            problem = _problem(parser, took, size, len(text))
+            problem = _problem(parser, took, size, len(text), slack)
             if problem:
                 return Complaint(parser.name, name, len(text), took[size], problem)
     return None
@@ -78,15 +80,17 @@ def _slack() -> float:
     return 1.0 if sys.gettrace() is None else 6.0
 
 
-def _problem(parser: Parser, took: dict[int, float], size: int, real_bytes: int) -> str:
+def _problem(
+    parser: Parser, took: dict[int, float], size: int, real_bytes: int, slack: float
+) -> str:
     """What is wrong with the time of `size`, given those of smaller ones; "" when nothing is."""
     allowed = BASE_MS + ALLOWED_MS * parser.factor * real_bytes / ALLOWED_FOR_BYTES
-    allowed *= _slack()
+    allowed *= slack
     if took[size] > allowed:
         return f"takes more than {allowed:.0f} ms"
     quarter = max(took.get(size // 4, ALLOWED_MS * parser.factor), GROWTH_FROM_MS / 10)
     # What costs much for each byte may begin with a step, as from one way of filtering to another.
-    growth_from_ms = GROWTH_FROM_MS * max(1.0, parser.factor / 60) * _slack()
+    growth_from_ms = GROWTH_FROM_MS * max(1.0, parser.factor / 60) * slack
     if took[size] > growth_from_ms and took[size] > GROWTH_MAX * quarter:
         return f"takes {took[size] / quarter:.0f} times as long for 4 times as much"
     return ""

@@ -59,7 +59,7 @@ def test_a_planted_fault_in_the_core_is_found(planted: object) -> None:
 def quadratic(data: bytes) -> object:
     """In the length of a run of `[`, as many patterns are."""
     run = data[: len(data) - len(data.lstrip(b"["))]
-    return [run[at:].count(b"[") for at in range(len(run)) for _ in range(8)]
+    return [run[at:].count(b"[") for at in range(len(run)) for _ in range(32)]
 
 
 def deep(data: bytes) -> object:
@@ -73,7 +73,7 @@ def deep(data: bytes) -> object:
 def test_what_only_long_texts_show_is_found(planted: object, kind: str) -> None:
     assert callable(planted)
     with pytest.raises(Finding, match=kind):
-        fuzz.fuzz(campaign_of(planted, (ValueError,)), 60, 1)
+        fuzz.fuzz(campaign_of(planted, (ValueError,)), 150, 1)
 
 
 def test_an_unexpected_error_of_a_handler_is_found(
