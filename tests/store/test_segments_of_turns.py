@@ -21,7 +21,7 @@ def test_messages_and_batches_keep_their_order(tmp_path: Path) -> None:
     store.append_batch(queue, ONE, shared(store))
     put(store)
     segments = store.uncommitted
-    assert [(type(segment) is WriteBatch, len(segment)) for segment in segments] == [
+    assert [(isinstance(segment, WriteBatch), len(segment)) for segment in segments] == [
         (True, 1), (False, 2), (True, 2), (False, 1),
     ]  # fmt: skip
     for segment in reversed(segments):
