@@ -14,6 +14,7 @@ import pytest
 from cometmq.client.client import Client
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from tests.operation.raw import RawPeer, send_header
+from tests.pace import slowness
 
 COMETMQ = str(Path(sys.executable).parent / "cometmq")
 SMALL = ("--set", "mappedFileSizeCommitLog=4194304", "--set", "maxHashSlotNum=1000")
@@ -62,7 +63,7 @@ def test_the_first_message_is_acknowledged_after_600_ms_of_work(tmp_path: Path) 
         with running(*start_words(tmp_path / str(len(used)))) as (process, ready):
             asyncio.run(send_one(ready["broker"]))
             used.append(processor_ms(process.pid))
-    assert min(used) < FIRST_MESSAGE_MS_MAX, used
+    assert min(used) < FIRST_MESSAGE_MS_MAX * slowness(), used
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
