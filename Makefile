@@ -15,11 +15,11 @@ STAMP := $(VENV)/.setup-done
 CORE := $(VENV)/.core-tried
 CORE_SOURCES := scripts/build_core.py $(wildcard $(addprefix src/cometmq/speedups/compiled/,*.pyx *.pxd))
 
-.PHONY: help setup core demo flights ecommerce data-sync test check compat lint docs lock bench wheels sanitize deep clean
+.PHONY: help setup core demo flights ecommerce data-sync test coverage check compat lint docs lock bench wheels sanitize deep clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '2,9s/^# *//p' Makefile
+	@sed -n '2,10s/^# *//p' Makefile
 
 setup: $(STAMP) core
 
@@ -49,6 +49,10 @@ data-sync: $(CORE)
 
 test: $(CORE)
 	@$(BIN)/python scripts/test_report.py
+
+# The same with branch coverage, which has to reach its limit.
+coverage: $(CORE)
+	@$(BIN)/python scripts/test_report.py --coverage
 
 check: lint
 	@$(BIN)/pytest -n 2 -q -m "not deep and not store and not cluster and not compat and not spark and not operation"

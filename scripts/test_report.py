@@ -1,12 +1,14 @@
 """Runs everything `make test` promises and sums it up in one closing line.
 
 First the checks (ruff, format, mypy, import contracts, documentation), then pytest in parts, each
-in a process group of its own with a time limit, then branch coverage over all parts together. A
-failed check or part does not stop the rest, so one run shows all there is to mend.
+in a process group of its own with a time limit; with --coverage also branch coverage over all parts
+together, which makes Python half as slow again. A failed check or part does not stop the rest, so
+one run shows all there is to mend.
 
 The closing line has pytest's shape: `==== 512 passed, 0 failed, 0 skipped in 612.33s ====`, with
 what else went wrong between `skipped` and `in`. The exit code is 0 only when every check and test
-passed, every skip stands in `tests/allowed_skips.txt`, and coverage reaches COVERAGE_MIN_PERCENT.
+passed, every skip stands in `tests/allowed_skips.txt`, and coverage, where it is asked for, reaches
+COVERAGE_MIN_PERCENT.
 
 Environment: COMETMQ_TEST_TIME_FACTOR multiplies the time limits (slow machines).
 """
@@ -185,14 +187,17 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def run_part(part: Part, extra: Sequence[str], *, java: bool = True) -> Summary:
-    """Runs one part of the tests under coverage and reads its counts; without ``java``, those of
-    them that need no Java peers."""
+def run_part(
+    part: Part, extra: Sequence[str], *, java: bool = True, coverage: bool = False
+) -> Summary:
+    """Runs one part of the tests and reads its counts; without ``java``, those of them that need no
+    Java peers."""
     report = REPORT_DIR / f"{part.name}.xml"
     report.unlink(missing_ok=True)
     limit_s = part.limit_s * float(os.environ.get("COMETMQ_TEST_TIME_FACTOR", "1"))
     say(f"---- tests: {part.name} (at most {limit_s:.0f} s)")
-    command = [tool("coverage"), "run", "-m", "pytest", "-q", "-m"]
+    command = [tool("coverage"), "run", "-m", "pytest"] if coverage else [tool("pytest")]
+    command += ["-q", "-m"]
     command += [marker_expression(part.name) + ("" if java else " and not compat")]
     command += [f"--junitxml={report}", "--durations=5", *extra]
     if part.workers:
@@ -268,7 +273,9 @@ def measure_coverage() -> Summary:
     return Summary()
 
 
-def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
+def run_tests(
+    part_names: Sequence[str], extra: Sequence[str], *, coverage: bool = False
+) -> Summary:
     """Runs the named parts in order and judges their skips."""
     summary = Summary()
     not_run = Summary()
@@ -276,7 +283,7 @@ def run_tests(part_names: Sequence[str], extra: Sequence[str]) -> Summary:
     missing = missing_java_tools()
     for name in part_names:
         if name != "compat" or not missing:
-            summary.add(run_part(parts[name], extra, java=not missing))
+            summary.add(run_part(parts[name], extra, java=not missing, coverage=coverage))
         else:
             not_run = name_compat_tests(missing)
     for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):
@@ -289,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0 when all is well."""
     parser = argparse.ArgumentParser(description="Run CometMQ's checks and tests.")
     parser.add_argument("--part", action="append", choices=RUN_ORDER, help="only this part")
+    parser.add_argument("--coverage", action="store_true", help="measure branch coverage, too")
     parser.add_argument("pytest_arguments", nargs="*", help="after --, for pytest")
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -300,8 +308,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not summary.problems:
         if options.part is None:
             summary.add(run_checks())
-        summary.add(run_tests(options.part or RUN_ORDER, options.pytest_arguments))
-        if options.part is None:
+        names, extra = options.part or RUN_ORDER, options.pytest_arguments
+        summary.add(run_tests(names, extra, coverage=options.coverage))
+        if options.part is None and options.coverage:
             summary.add(measure_coverage())
     for name in summary.failed:
         say(f"FAILED {name}")
