@@ -4,6 +4,7 @@
 #   make check   lint, unit, architecture tests     make lock    new requirements/*.lock
 #   make core    only the compiled core             make docs    the documentation, strictly
 #   make bench   beside other brokers (BENCH=...)   make deep    the long searches
+#   make coverage  all tests, with branch coverage
 #   make compat  the conformance suite, with real Java clients and brokers
 #   make flights    a year of flights, by Spark     make ecommerce  a shop that fails
 #   make data-sync  PostgreSQL to PostgreSQL and Delta, by Spark
