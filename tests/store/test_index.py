@@ -41,11 +41,11 @@ def test_what_was_gathered_is_found(tmp_path: Path, rows: int) -> None:
     for number in range(rows):
         found = (f"k{number}", "标签") if number % 3 else (f"k{number}",)
         index.gather([row(found, number * 100, NOW_MS + number), row((), 1, NOW_MS)])
-    assert index.query("t", "k0", 9, 0, 1 << 60) == []
-    index.flush_pending(NOW_MS)
-    assert index.pending == 0
-    for number in range(rows):
-        assert index.query("t", f"k{number}", 9, 0, 1 << 60) == [number * 100]
+    for pending in (True, False):
+        assert bool(index.pending) == pending
+        for number in range(rows):
+            assert index.query("t", f"k{number}", 9, 0, 1 << 60) == [number * 100]
+        index.flush_pending(NOW_MS)
     tagged = [number * 100 for number in range(rows) if number % 3]
     assert index.query("t", "标签", 1000, 0, 1 << 60) == tagged[::-1]
     assert index.query("u", "k0", 9, 0, 1 << 60) == []
@@ -130,6 +130,11 @@ def test_a_failed_write_loses_no_key(tmp_path: Path, rows: int) -> None:
     with pytest.raises(OSError, match="No space"):
         index.flush_pending(NOW_MS)
     assert 0 < index.pending <= 2 * rows
+    newest_first = [*range(rows)][::-1]
+    assert index.query("t", "b", 1000, 0, 1 << 60) == newest_first
+    assert index.query("t", "b", 2, 0, 1 << 60) == newest_first[:2]
+    assert index.query("t", "a1", 1000, NOW_MS, NOW_MS) == [1]
+    assert index.query("t", "a1", 1000, NOW_MS + 1, 1 << 60) == []
     files.failing.clear()
     index.flush_pending(NOW_MS)
     assert index.pending == 0

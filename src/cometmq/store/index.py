@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os.path
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain, repeat
@@ -170,15 +171,31 @@ class Index:
         return file
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records with this key (or one of the same hash), newest first."""
+        """Physical offsets of records with this key (or one of the same hash), newest first.
+
+        Entries that are not written yet are among them: a device without room may take none.
+        """
         key_hash = index_hash(topic_prefix(topic), key)
-        found: list[int] = []
+        found = self._query_gathered(key_hash, max_count, begin_ms, end_ms)
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
                 found += file.query(key_hash, max_count - len(found), begin_ms, end_ms)
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         return found
+
+    def _query_gathered(
+        self, key_hash: int, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        if self._rows:
+            self._to_columns()
+        found: deque[int] = deque(maxlen=max(max_count, 0))
+        place = -1
+        for _ in range(self._hashes.count(key_hash)):
+            place = self._hashes.index(key_hash, place + 1)
+            if begin_ms <= self._times_ms[place] <= end_ms:
+                found.appendleft(self._places[place])
+        return [*found]
 
     def full_files(self) -> list[IndexFile]:
         """Files that take no more entries but have their slots in memory only."""
