@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -19,7 +19,8 @@ from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
 from cometmq.message.names import SYSTEM_GROUP_PREFIX
 from cometmq.net.router import Reply, begin_task, end_task
-from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
+from cometmq.protocol.answers import pull_pieces
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
@@ -85,17 +86,6 @@ _HOLDABLE: Final = (ReadStatus.OFFSET_OVERFLOW_ONE, *_EMPTY)
 
 #: Plain pulls of a connection that are served before others get their turn.
 _AT_ONCE: Final = 8
-
-
-@cache
-def _answer_pieces(code: int, status: ReadStatus) -> tuple[bytes, ...]:
-    """The header of an answer, round its numbers."""
-    text = (
-        f'{{"code":{code},"extFields":{{"maxOffset":"|","minOffset":"|","nextBeginOffset":"|",'
-        f'"suggestWhichBrokerId":"|"}},"flag":1,"language":"PYTHON","opaque":|,'
-        f'"remark":"{status.name}","serializeTypeCurrentRPC":"JSON","version":{OUR_VERSION}}}'
-    )
-    return tuple(text.encode().split(b"|"))
 
 
 class PullHandler:
@@ -224,7 +214,7 @@ class PullHandler:
             result.max_offset, result.min_offset, result.next_offset,
             self._suggested(header, result), opaque,
         )  # fmt: skip
-        pieces = _answer_pieces(_CODES[result.status], result.status)
+        pieces = pull_pieces(_CODES[result.status], result.status.name)
         peer.write(answer_frame(pieces, numbers, result.chunks))
         return True
 
@@ -424,7 +414,7 @@ class PullHandler:
             self._answer_slowly(pull, result, code, onward, suggested)
             return
         numbers = (result.max_offset, result.min_offset, onward, suggested, request.opaque)
-        peer.write(answer_frame(_answer_pieces(code, status), numbers, chunks))
+        peer.write(answer_frame(pull_pieces(code, status.name), numbers, chunks))
 
     def _suggested(self, header: PullMessage, result: ReadResult) -> int:
         """The id of the broker that is to be asked next: a slave while the reader is far behind,

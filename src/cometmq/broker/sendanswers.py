@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from msgspec.json import encode
-
 from cometmq.broker.turns import Scattered
 from cometmq.net.router import Reply
-from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode
-from cometmq.protocol.connection import DONE_HEAD, encode_done
+from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.frame import JSON, Request, lengths
 from cometmq.protocol.headers import NoFields, SendMessageResponse
 
@@ -50,7 +48,7 @@ class SendAnswers:
         self._hooks = hooks
         self._hooks_added = hooks.added
         self._id_prefix = store_host.hex().upper().encode()
-        head, *rest = _answer_pieces(config.region_id, config.trace_on)
+        head, *rest = send_pieces(config.region_id, config.trace_on)
         self._head = head
         self._pieces = (head + self._id_prefix, *rest, DONE_HEAD)
         self.recall_handles: dict[int, str] = {}
@@ -201,19 +199,6 @@ class SendAnswers:
 def _message_count(send: WaitingSend) -> int:
     rows = send[4]
     return rows[2] - rows[1] if isinstance(rows, tuple) else 1
-
-
-def _answer_pieces(region: str, trace_on: bool) -> tuple[bytes, ...]:
-    """What stands between the words of an answer that says success: before the ids, the queue, its
-    offset and the opaque, and behind that."""
-    fields = encode({"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false"})
-    return (
-        b'{"code":0,"extFields":' + fields[:-1] + b',"msgId":"',
-        b'","queueId":"',
-        b'","queueOffset":"',
-        b'"},"flag":1,"language":"PYTHON","opaque":',
-        b',"serializeTypeCurrentRPC":"JSON","version":%d}' % OUR_VERSION,
-    )
 
 
 _STORED: Final = frozenset(

@@ -27,8 +27,9 @@ from cometmq.core.errors import (
     RequestTimedOut,
 )
 from cometmq.net.tasks import ended
+from cometmq.protocol.answers import encode_response
 from cometmq.protocol.codes import Language, ResponseCode
-from cometmq.protocol.connection import Answered, Connection, Rejected, encode_response
+from cometmq.protocol.connection import Answered, Connection, Rejected
 from cometmq.protocol.frame import JSON, Request, Response
 from cometmq.protocol.framer import MAX_FRAME_BYTES
 from cometmq.speedups import send_frame

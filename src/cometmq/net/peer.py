@@ -27,7 +27,8 @@ from cometmq.core.errors import NotConnected, RemoteProtocolError, RequestTimedO
 from cometmq.net.departures import Departures
 from cometmq.net.memory import PeerMemory, process_budget
 from cometmq.net.watchdog import SHORT_NS
-from cometmq.protocol.connection import Answered, Connection, encode_response, request_of
+from cometmq.protocol.answers import encode_response
+from cometmq.protocol.connection import Answered, Connection, request_of
 from cometmq.protocol.frame import JSON, decode_head
 from cometmq.protocol.framer import ALL, MAX_HEADER_BYTES, FrameTooLarge
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from cometmq.core.errors import BadRequest, CometError, LocalProtocolError
+from cometmq.protocol.answers import encode_done, encode_response
 from cometmq.protocol.codes import ResponseCode
-from cometmq.protocol.connection import Answered, Rejected, encode_done, encode_response
+from cometmq.protocol.connection import Answered, Rejected
 from cometmq.protocol.frame import JSON
 from cometmq.protocol.headers import Header
 from cometmq.protocol.registry import REGISTRY, Lane, Side

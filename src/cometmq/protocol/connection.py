@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from cometmq.core.errors import BadRequest, RemoteProtocolError
-from cometmq.protocol.codes import OUR_VERSION, Language
+from cometmq.protocol.codes import Language
 from cometmq.protocol.fields import to_ext
 from cometmq.protocol.frame import (
     FLAG_ONEWAY,
@@ -25,7 +25,6 @@ from cometmq.protocol.frame import (
     Response,
     decode_head,
     encode_head,
-    lengths,
 )
 from cometmq.protocol.framer import MAX_FRAME_BYTES, Framer, RawFrame
 from cometmq.protocol.registry import FAST_DECODERS, decode_fields
@@ -47,11 +46,6 @@ CHARGED_BODY_BYTES: Final = 4_096
 _TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
-#: The commonest header of all: done, and nothing to tell.
-DONE_HEAD: Final = b'{"code":0,"extFields":{},"flag":1,"language":"PYTHON","opaque":'
-_DONE: Final = (
-    DONE_HEAD + b'%d,"serializeTypeCurrentRPC":"JSON","version":' + str(OUR_VERSION).encode() + b"}"
-)
 _FAST_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -303,34 +297,4 @@ def request_of(head: Head, fields: H, codec: int, body: bytes = b"") -> Request[
         remark=head.remark,
         body=body,
         codec=codec,
-    )
-
-
-def encode_done(opaque: int) -> bytes:
-    """Bytes of the response in JSON that says success, and no more."""
-    head = _DONE % opaque
-    return lengths(len(head)) + head
-
-
-def encode_response(
-    request: Request[Any],
-    code: int,
-    *,
-    header: Header | None = None,
-    ext: dict[str, str] | None = None,
-    remark: str | None = None,
-    body_bytes: int = 0,
-) -> bytes:
-    """Bytes of a response, in the request's own codec; its body of ``body_bytes`` follows them."""
-    nothing = header is None and not ext and remark is None and not body_bytes
-    if nothing and not code and request.codec == JSON:
-        return encode_done(request.opaque)
-    return encode_head(
-        code=code,
-        opaque=request.opaque,
-        flag=FLAG_RESPONSE,
-        ext=to_ext(header) if ext is None else ext,
-        remark=remark,
-        codec=request.codec,
-        body_bytes=body_bytes,
     )

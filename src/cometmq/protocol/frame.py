@@ -251,12 +251,19 @@ def encode_head(
 
 
 def head_pieces(
-    code: int, ext: Mapping[str, str], language: Language, names: Sequence[str]
+    code: int,
+    ext: Mapping[str, str],
+    language: Language,
+    names: Sequence[str],
+    *,
+    flag: int = 0,
+    remark: str | None = None,
 ) -> tuple[bytes, ...]:
-    """The JSON header of a request as what stands round the values of some of its fields, in the
-    order of ``names``, and round its opaque. Their values in ``ext`` mean nothing."""
+    """A JSON header as what stands round the values of some of its fields, in the order of
+    ``names``, and round its opaque. Their values in ``ext`` mean nothing."""
     ext = {name: "" if name in names else value for name, value in ext.items()}
-    rest = encode_head(code=code, opaque=0, flag=0, ext=ext, language=language)[_LENGTHS.size :]
+    head = encode_head(code=code, opaque=0, flag=flag, ext=ext, remark=remark, language=language)
+    rest = head[_LENGTHS.size :]
     pieces: list[bytes] = []
     # A mark with quotes in it stands in no string: there they are escaped.
     for mark in (*[b'"%b":"' % name.encode() for name in names], b'"opaque":'):
