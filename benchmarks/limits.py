@@ -26,7 +26,7 @@ from zlib import crc32
 from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
 from cometmq.net.runtime import run
-from cometmq.speedups import QueueState, WriteBatch
+from cometmq.speedups import QueueState, SendBatch
 
 QUEUES: Final = 8
 TOPIC: Final = "limit"
@@ -69,7 +69,7 @@ class Core(Echo):
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data
-        batch = WriteBatch(bytes(8), 1 << 30)
+        batch = SendBatch(bytes(8), 1 << 30)
         taken, at, state, _ = batch.append(
             data, 0, {TOPIC.encode(): self._queues}, bytes(8), b"", 1 << 22, 0, 1 << 30,
             0, 1 << 20, 1 << 30,

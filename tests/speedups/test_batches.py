@@ -33,8 +33,8 @@ def append(
     world: World, body: bytes, common: Shared, topic: bytes = b"t", limit: int = FILE_BYTES
 ) -> tuple[int, bytes]:
     """Take a batch into queue 0 of a topic."""
-    size, packed = world.batch.append_batch(
-        body, world.queues[topic][0], common.middle(NOW_MS), common.properties, world.position,
+    size, packed = world.core.append_batch(
+        world.batch, body, world.queues[topic][0], common.middle(NOW_MS), common.properties, world.position,
         limit, NOW_MS,
     )  # fmt: skip
     world.position += len(packed)
@@ -227,7 +227,7 @@ def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -
 
 @pytest.mark.parametrize("compiled", cores()[1:], ids=lambda core: core.name)
 def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> None:
-    made = compiled.WriteBatch(HOST, FILE_BYTES)
+    made = compiled.WriteBatch()
     queue = World(compiled).queues[b"t"][0]
     for arguments in (
         (None, queue, b"", b"", 0, 1, 1), (b"", None, b"", b"", 0, 1, 1),
@@ -235,6 +235,6 @@ def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> Non
         (b"", queue, b"", None, 0, 1, 1), (b"", object(), b"", b"", 0, 1, 1),
     ):  # fmt: skip
         with pytest.raises(TypeError):
-            made.append_batch(*arguments)
+            compiled.append_batch(made, *arguments)
     with pytest.raises(TypeError):
         made.message_ids(0, 0, None)

@@ -73,7 +73,7 @@ class World:
         for topic, count in (("t", 2), ("ü漢", 1)):
             self.queues[topic.encode()] = [self.queue(topic, number) for number in range(count)]
         self.queues[b"t"].append(None)
-        self.batch = self.core.WriteBatch(HOST, FILE_BYTES)
+        self.batch = self.core.SendBatch(HOST, FILE_BYTES)
 
     def queue(self, topic: str, number: int) -> Any:
         """A queue of this core."""
@@ -230,7 +230,7 @@ def test_a_body_may_be_empty_and_not_over_the_limit(core: SimpleNamespace) -> No
     for size, taken in ((0, 1), (BODY_MAX_BYTES, 1), (BODY_MAX_BYTES + 1, 0)):
         world = World(core)
         assert world.append(framed(header_of(), b"x" * size))[0] == taken
-    short = core.WriteBatch(b"short", FILE_BYTES)
+    short = core.SendBatch(b"short", FILE_BYTES)
     for made, at, host in (
         (world.batch, -1, BORN), (world.batch, 1, BORN), (world.batch, 0, b""), (short, 0, BORN),
     ):  # fmt: skip
@@ -253,7 +253,7 @@ def test_enough_is_taken_and_a_full_file_ends_it(core: SimpleNamespace) -> None:
     assert world.append(frame * 5, size=size + 1)[:3] == (2, 2 * len(frame), 0)
     world.position = FILE_BYTES - 2 * size
     assert world.append(frame * 5)[:3] == (1, len(frame), -1)
-    small = core.WriteBatch(HOST, size)
+    small = core.SendBatch(HOST, size)
     found = small.append(
         frame, 0, world.queues, BORN, SUFFIX, BODY_MAX_BYTES, 0, size, 0, 9, 1 << 30
     )

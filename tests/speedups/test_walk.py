@@ -323,7 +323,7 @@ def queue_of(core: SimpleNamespace, number: int, next_offset: int = 7) -> Any:
 def adopted(
     core: SimpleNamespace, log: bytes, queues: list[Any], **changes: Any
 ) -> tuple[Any, int]:
-    batch = core.WriteBatch(V4, 1 << 30)
+    batch = core.WriteBatch()
     found = walked(core, log)
     return batch, batch.adopt(found.rows, found.hashes, queues, BASE, **changes)
 
@@ -394,11 +394,11 @@ def test_rows_of_another_walk_are_refused(core: SimpleNamespace) -> None:
         (found.rows, found.hashes[:4], [queue, queue]),
         (found.rows, b"", [queue, queue]),
     ):
-        batch = core.WriteBatch(V4, 1 << 30)
+        batch = core.WriteBatch()
         with pytest.raises(ValueError, match="another walk"):
             batch.adopt(rows, hashes, queues, BASE)
         assert batch.count == 0
-    batch = core.WriteBatch(V4, 1 << 30)
+    batch = core.WriteBatch()
     with pytest.raises(ValueError, match="begins"):
         batch.adopt(found.rows, found.hashes, [queue, queue], BASE, begins=[0])
     assert batch.adopt(b"", b"", [], BASE) == 0
@@ -424,7 +424,7 @@ def test_both_cores_adopt_alike(
             for number, queue in enumerate(queues)
         ]
         froms = [0 if begin is None else begin for begin in begins] + [0] * len(queues)
-        batch = core.WriteBatch(V4, 1 << 30)
+        batch = core.WriteBatch()
         stop = batch.adopt(
             found.rows, found.hashes, given_queues, BASE, first, limit, with_keys=with_keys,
             begins=froms[: len(queues)] if begins else None, in_order=in_order,

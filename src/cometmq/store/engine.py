@@ -29,7 +29,7 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.speedups import TransactionBatch
+from cometmq.speedups import TransactionBatch, append_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
@@ -296,8 +296,8 @@ class MessageStore:
         middle, properties = shared.middle(now_ms), shared.properties
         try:
             limit = min(log.limit, log.position + BATCH_BYTES_MAX + BLANK_BYTES)
-            size, packed = batch.append_batch(
-                body, queue, middle, properties, log.position, limit, now_ms
+            size, packed = append_batch(
+                batch, body, queue, middle, properties, log.position, limit, now_ms
             )
             if not packed:
                 if size > BATCH_BYTES_MAX:
@@ -306,8 +306,8 @@ class MessageStore:
                         f"{BATCH_BYTES_MAX}: send smaller batches"
                     )
                 position = self._roll(size)
-                _, packed = batch.append_batch(
-                    body, queue, middle, properties, position, log.limit, now_ms
+                _, packed = append_batch(
+                    batch, body, queue, middle, properties, position, log.limit, now_ms
                 )
         except ValueError as error:
             raise MessageIllegal(str(error)) from None

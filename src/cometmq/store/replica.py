@@ -137,7 +137,7 @@ class Replica:
             self._take_unchecked(memoryview(data))
             return
         lags = self._followed >= 0
-        batch = None if lags else WriteBatch(store.store_host, log.segments.file_bytes)
+        batch = None if lags else WriteBatch()
         begin = log.written
         view = memoryview(data)
         head = memoryview(b"")
@@ -260,7 +260,7 @@ class Replica:
             self._followed = -1
             return
         size, end = _DISPATCH_BYTES, 0
-        batch = WriteBatch(self._store.store_host, log.segments.file_bytes)
+        batch = WriteBatch()
         while not end:
             end = self._walk(self._read(begin, size, log.written), begin, batch, trusted=True)
             size *= 4

@@ -1,17 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """From the bytes of a log to columns of its records.
 
-Compiled; plain/walk.py is the definition. The bytes may be anything: `_look` keeps all that it
-finds of a record within the pointer that it was given, and `_scan` reads between two pointers.
+Compiled; plain/walk.py is the definition. The bytes may be anything: `is_whole` keeps all that is
+found of a record within what is left, and `find_named` reads between two pointers.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from cometmq.speedups.compiled.octets cimport (
-    Bytes, be16, be32, be64, character, crc32_of, look_at_processor, make_crc_tables, text_hash,
+from cometmq.speedups.compiled.checksums cimport (
+    look_at_processor, make_crc_tables, stored_crc,
 )
+from cometmq.speedups.compiled.octets cimport Bytes, be32, be64
+from cometmq.speedups.compiled.properties cimport Named, find_named, forget, hash_keys, tag_code
+from cometmq.speedups.compiled.records cimport (
+    BORN_V6, PREPARED_BIT, TRANSACTION_MASK, V6_MORE_BYTES, Parts, is_whole,
+)
+from cometmq.speedups.compiled.texts cimport Span, character, text_hash
 
 from cometmq.speedups.plain.walk import Walked
 
@@ -23,13 +29,7 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    FIXED_BYTES = 91
-    HEAD_BYTES = 88
-    BORN_V6 = 0x10
-    STORE_V6 = 0x20
-    LONGER_HOST_BYTES = 12
-    PREPARED = 0x4
-    TRANSACTION = 0xC
+    STORE_MS_AT = 56
     SCHEDULE_BYTES = 19
     UNKNOWN_DELAY_MS = 1000
     QUEUES_MAX = 1024
@@ -37,9 +37,6 @@ cdef enum:
     TABLE = 2048
     ROWS_AT_FIRST = 64
 
-cdef unsigned int MAGIC_V1 = 0xDAA320A7
-cdef unsigned int MAGIC_V2 = 0xDAA320AB
-cdef unsigned int SIGN = 0x80000000
 cdef const char *SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -72,99 +69,28 @@ cdef struct Queue:
     bint is_listed
 
 
-cdef struct Span:
-    Bytes at
-    Py_ssize_t size
-
-
-cdef struct Named:
-    Span unique
-    Span keys
-    Span tag
-    Span delay
-
-
 cdef inline int _look(
     Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, Row *row
 ) noexcept nogil:
     """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
     from `p` on."""
-    cdef unsigned int magic, crc
-    cdef int sys_flag
-    cdef long long size, head = HEAD_BYTES, body_bytes, body_end, topic, topic_end
-    if left < FIXED_BYTES:
-        return 0
-    size = be32(p)
-    magic = be32(p + 4)
-    sys_flag = <int>be32(p + 36)
-    row.store_ms = be64(p + 56)
-    if sys_flag & (BORN_V6 | STORE_V6):
-        if sys_flag & BORN_V6:
-            head += LONGER_HOST_BYTES
-            row.store_ms = be64(p + 56 + LONGER_HOST_BYTES)
-        if sys_flag & STORE_V6:
-            head += LONGER_HOST_BYTES
-    if head > left or size > left:
-        return 0
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return 0
-    if has_place and be64(p + 28) != place:
-        return 0
-    body_bytes = <int>be32(p + head - 4)
-    body_end = head + body_bytes
-    if body_bytes < 0 or body_end + 3 > size:
-        return 0
-    if magic == MAGIC_V1:
-        topic = body_end + 1
-        topic_end = topic + p[body_end]
-    else:
-        topic = body_end + 2
-        topic_end = topic + be16(p + body_end)
-    if topic_end + 2 > size or topic_end + 2 + be16(p + topic_end) != size:
+    cdef Parts parts
+    cdef unsigned int crc
+    if not is_whole(p, left, &parts) or (has_place and be64(p + 28) != place):
         return 0
     if check_crc:
         crc = be32(p + 8)
-        if crc and crc32_of(p + head, body_bytes) & 0x7FFFFFFF != crc:
+        if crc and stored_crc(p + parts.body, parts.body_end - parts.body) != crc:
             return 0
-    row.size = size
+    row.size = be32(p)
     row.queue_offset = be64(p + 20)
-    row.sys_flag = sys_flag
-    row.body = head
-    row.body_end = body_end
-    row.topic = topic
-    row.topic_end = topic_end
+    row.sys_flag = <int>be32(p + 36)
+    row.store_ms = be64(p + STORE_MS_AT + (V6_MORE_BYTES if row.sys_flag & BORN_V6 else 0))
+    row.body = parts.body
+    row.body_end = parts.body_end
+    row.topic = parts.topic
+    row.topic_end = parts.topic_end
     return 1
-
-
-cdef inline void _scan(Bytes p, Bytes end, Named *named) noexcept nogil:
-    """Find in properties the values that are asked for: of each the last that is not empty."""
-    cdef Bytes stop
-    cdef Span *found
-    cdef Py_ssize_t name_bytes, size
-    memset(named, 0, sizeof(Named))
-    while p < end:
-        stop = <Bytes>memchr(p, 2, end - p)
-        if stop == NULL:
-            stop = end
-        found = NULL
-        name_bytes = 5
-        size = stop - p
-        if size > 5:
-            if p[4] == 1:
-                if memcmp(p, b"TAGS", 4) == 0:
-                    found = &named.tag
-                elif memcmp(p, b"KEYS", 4) == 0:
-                    found = &named.keys
-            elif size > 6 and memcmp(p, b"DELAY\x01", 6) == 0:
-                name_bytes = 6
-                found = &named.delay
-            elif size > 9 and memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
-                name_bytes = 9
-                found = &named.unique
-            if found != NULL:
-                found.at = p + name_bytes
-                found.size = stop - found.at
-        p = stop + 1
 
 
 cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
@@ -183,10 +109,6 @@ cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
             if point == 0xFFFD:
                 return True
     return False
-
-
-cdef inline unsigned int _absolute(unsigned int value) noexcept nogil:
-    return (0 - value) & (SIGN - 1) if value & SIGN else value
 
 
 cdef class _Walk:
@@ -280,27 +202,6 @@ cdef class _Walk:
         )
         return self.last
 
-    cdef int _add_keys(self, Row *row, Named *named, unsigned int prefix) except -1:
-        """The hashes of index keys: of the unique one, then of those between blanks."""
-        cdef Bytes p = named.keys.at
-        cdef Bytes end = p + named.keys.size
-        cdef Bytes stop
-        if named.unique.size:
-            self.hashes[self.hashed] = _absolute(
-                text_hash(prefix, named.unique.at, named.unique.size)
-            )
-            self.hashed += 1
-        while named.keys.size and p < end:
-            stop = <Bytes>memchr(p, c' ', end - p)
-            if stop == NULL:
-                stop = end
-            if stop > p:
-                self.hashes[self.hashed] = _absolute(text_hash(prefix, p, stop - p))
-                self.hashed += 1
-            p = stop + 1
-        row.hashes = self.hashed - row.first_hash
-        return 0
-
     cdef Py_ssize_t run(
         self, Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base,
         tuple delays_ms, bint check_crc,
@@ -328,9 +229,10 @@ cdef class _Walk:
             queue = &self.queues[number]
             text = p + found.topic_end + 2
             end = p + found.size
-            if end > text or not found.sys_flag & PREPARED:
+            if end > text or not found.sys_flag & PREPARED_BIT:
                 queue.is_listed = True
-            _scan(text, end, &named)
+            forget(&named)
+            find_named(text, end, &named)
             # Each key has at least one byte, and all but the last one a blank behind it.
             self._make_room(named.keys.size // 2 + 2)
             row = &self.rows[self.count]
@@ -343,13 +245,14 @@ cdef class _Walk:
             row.body_end += at
             row.topic += at
             row.topic_end += at
-            row.tag_code = <int>text_hash(0, named.tag.at, named.tag.size) if named.tag.size else 0
+            row.tag_code = tag_code(&named)
             if queue.is_delayed:
                 moment = _delay_of(&named.delay, delays_ms)
                 if moment:
                     row.tag_code = <long long>(moment + <unsigned long long>row.store_ms)
-            if row.sys_flag & TRANSACTION != TRANSACTION:
-                self._add_keys(row, &named, queue.prefix)
+            if row.sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
+                row.hashes = hash_keys(&named, queue.prefix, self.hashes + self.hashed)
+                self.hashed += row.hashes
             row.odd = (
                 queue.is_odd or queue.queue_id < 0 or row.queue_offset < 0
                 or (end > text and memchr(text, 0, end - text) != NULL)
