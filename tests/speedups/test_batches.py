@@ -34,8 +34,8 @@ def append(
 ) -> tuple[int, bytes]:
     """Take a batch into queue 0 of a topic."""
     size, packed = world.core.append_batch(
-        world.batch, body, world.queues[topic][0], common.middle(NOW_MS), common.properties, world.position,
-        limit, NOW_MS,
+        world.batch, body, world.queues[topic][0], common.middle(NOW_MS), common.properties,
+        world.position, limit, NOW_MS,
     )  # fmt: skip
     world.position += len(packed)
     return size, packed

@@ -231,10 +231,11 @@ def test_a_body_may_be_empty_and_not_over_the_limit(core: SimpleNamespace) -> No
         world = World(core)
         assert world.append(framed(header_of(), b"x" * size))[0] == taken
     short = core.SendBatch(b"short", FILE_BYTES)
-    for made, at, host in (
-        (world.batch, -1, BORN), (world.batch, 1, BORN), (world.batch, 0, b""), (short, 0, BORN),
+    for made, at, host, problem in (
+        (world.batch, -1, BORN, "outside the data"), (world.batch, 1, BORN, "outside the data"),
+        (world.batch, 0, b"", "8 bytes"), (short, 0, BORN, "8 bytes"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="outside the data"):
+        with pytest.raises(ValueError, match=problem):
             made.append(b"", at, {}, host, SUFFIX, 1, 0, FILE_BYTES, 0, 1, 1)
 
 

@@ -52,6 +52,24 @@ cdef struct Parts:
     long long topic_end
 
 
+# A record that a walk met: plain/walk.py.
+cdef struct WalkedRow:
+    long long position
+    long long size
+    long long queue
+    long long queue_offset
+    long long tag_code
+    long long store_ms
+    long long sys_flag
+    long long first_hash
+    long long hashes
+    long long odd
+    long long body
+    long long body_end
+    long long topic
+    long long topic_end
+
+
 cdef inline bint find_parts(Bytes p, long long size, Parts *parts) noexcept nogil:
     """Find the parts of a record of a size; False when its lengths contradict each other."""
     cdef unsigned int magic, flag

@@ -14,6 +14,10 @@ cdef enum Reading:
     PREPARED = 2
     ENDING = 3
 
+# The bit of a request's flag that says that it wants no answer.
+cdef enum:
+    ONEWAY = 2
+
 # The numbers of the fields of a send.
 cdef enum:
     TOPIC = 1
@@ -72,6 +76,10 @@ cdef class SendBatch(WriteBatch):
     cdef _append(
         self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
         Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max,
+    )
+    cdef _take_frames(
+        self, bytes data, Py_ssize_t at, Taking *taking, Py_ssize_t body_max_bytes,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     )
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2

@@ -47,7 +47,6 @@ cdef enum:
     SEND_V2 = 310
     END_TRANSACTION = 37
     ROLLBACK = 12
-    ONEWAY = 2
     #: Bits of sysFlag that no send that is taken has: of ended transactions, of IPv6 hosts.
     ODD_FLAGS = 0x38
     SEND_FIELDS = 14
@@ -297,12 +296,33 @@ cdef class SendBatch(WriteBatch):
         long long store_ms, Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
         """Take the plain sends at the begin of `data`; see plain/sends.py."""
+        return self._append(
+            data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
+            rows_max, bytes_max,
+        )
+
+    cdef _append(
+        self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
+        Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max,
+    ):
         cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
+        cdef Taking taking
+        if PyBytes_Size(born_host) != 8 or PyBytes_Size(self.store_host) != 8:
+            raise ValueError("a host that has not 8 bytes")
+        taking.known = <void *>known
+        taking.last_topic = NULL
+        taking.last_topic_bytes = -1
+        taking.last_queues = NULL
+        taking.born_host = <Bytes>PyBytes_AsString(born_host)
+        taking.suffix = <Bytes>PyBytes_AsString(suffix)
+        taking.suffix_bytes = PyBytes_Size(suffix)
+        taking.position = position
+        taking.limit = limit
+        taking.store_ms = store_ms
+        taking.used = 0
         try:
-            return self._append(
-                data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
-                rows_max, bytes_max,
-            )
+            return self._take_frames(data, at, &taking, body_max_bytes, rows_max, bytes_max)
         except BaseException:
             self._undo(count, hashed, owned)
             raise
@@ -319,9 +339,8 @@ cdef class SendBatch(WriteBatch):
         self.hashed = hashed
         del self.queues[owned:]
 
-    cdef _append(
-        self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
-        Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
+    cdef _take_frames(
+        self, bytes data, Py_ssize_t at, Taking *taking, Py_ssize_t body_max_bytes,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     ):
         cdef Bytes begin = <Bytes>PyBytes_AsString(data)
@@ -329,24 +348,11 @@ cdef class SendBatch(WriteBatch):
         cdef Bytes p
         cdef Bytes stop
         cdef Send send
-        cdef Taking taking
         cdef unsigned long long total, header_bytes
         cdef Py_ssize_t taken = 0, size
         cdef int state = 0, reading
-        if (at < 0 or at > end - begin or PyBytes_Size(born_host) != 8
-                or PyBytes_Size(self.store_host) != 8):
-            raise ValueError("a begin outside the data, or a host that has not 8 bytes")
-        taking.known = <void *>known
-        taking.last_topic = NULL
-        taking.last_topic_bytes = -1
-        taking.last_queues = NULL
-        taking.born_host = <Bytes>PyBytes_AsString(born_host)
-        taking.suffix = <Bytes>PyBytes_AsString(suffix)
-        taking.suffix_bytes = PyBytes_Size(suffix)
-        taking.position = position
-        taking.limit = limit
-        taking.store_ms = store_ms
-        taking.used = 0
+        if at < 0 or at > end - begin:
+            raise ValueError("a begin outside the data")
         p = begin + at
         while end - p >= 8:
             total = be32(p)
@@ -365,11 +371,11 @@ cdef class SendBatch(WriteBatch):
             if send.body_bytes <= body_max_bytes:
                 reading = _read(p + 8, send.body, &send, self.scratch, taking.suffix_bytes)
             if reading == PLAIN:
-                size = self._take_plain(&send, &taking)
+                size = self._take_plain(&send, taking)
             elif reading == ODD:
                 size = 0
             else:
-                size = self._take_other(reading, &send, &taking)
+                size = self._take_other(reading, &send, taking)
             if size <= 0:
                 state = -1 if size < 0 else 1
                 break
@@ -379,11 +385,9 @@ cdef class SendBatch(WriteBatch):
             p = stop
         if state == 1:
             state = self._odd_frames(p, end, taking.suffix_bytes)
+        packed = PyBytes_FromStringAndSize(<const char *>self.out, taking.used)
         self.size_bytes += taking.used
-        return (
-            taken, p - begin, state,
-            PyBytes_FromStringAndSize(<const char *>self.out, taking.used),
-        )
+        return taken, p - begin, state, packed
 
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2:
         """Take a send; the bytes of its record, 0 when it is odd, -1 when the file is full."""

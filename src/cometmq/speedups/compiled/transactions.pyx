@@ -22,7 +22,7 @@ from cometmq.speedups.compiled.records cimport (
     COMMIT, HEAD_BYTES, HOST_BITS, MAGIC_V1, TRANSACTION_MASK, Parts, has_topic, is_whole,
 )
 from cometmq.speedups.compiled.sends cimport (
-    END_GROUP, END_HALF_OFFSET, END_KIND, END_PLACE, ENDING, PREPARED, QUEUE_ID, SYS_FLAG, TOPIC,
+    END_GROUP, END_HALF_OFFSET, END_KIND, END_PLACE, ENDING, ONEWAY, PREPARED, QUEUE_ID, SYS_FLAG, TOPIC,
     Send, SendBatch, Taking, find_queue,
 )
 from cometmq.speedups.compiled.texts cimport Span, is_text
@@ -124,7 +124,7 @@ cdef class TransactionBatch(SendBatch):
         OpenTransactions transactions, tuple log,
     ):
         """Take plain sends and transactions; see plain/transactions.py."""
-        cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
+        cdef long long base = 0, begin = 0, end = 0
         cdef bint is_seen = transactions is not None and log is not None
         if transactions is not None:
             if self.open is not None and self.open is not transactions:
@@ -135,17 +135,14 @@ cdef class TransactionBatch(SendBatch):
             view, base, begin, end = log
             PyObject_GetBuffer(view, &self.log, PyBUF_SIMPLE)
             self.log_base = base
-            self.log_begin = max(<long long>begin, self.log_base)
-            self.log_end = min(<long long>end, self.log_base + self.log.len)
+            self.log_begin = max(begin, base)
+            self.log_end = min(end, base + self.log.len)
         self.admits = transactions is not None
         try:
             return self._append(
                 data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
                 rows_max, bytes_max,
             )
-        except BaseException:
-            self._undo(count, hashed, owned)
-            raise
         finally:
             self.admits = False
             self.log_begin = self.log_end = 0
@@ -354,7 +351,7 @@ cdef class TransactionBatch(SendBatch):
         named.tag.size = 1
         out = self._add(ops, &here, &named, size, &row)
         row.opaque = <unsigned int>send.header.opaque
-        row.oneway = send.header.flag & 2
+        row.oneway = send.header.flag & ONEWAY
         row.role = OP
         row.half_offset = half_offset
         memset(out, 0, HEAD_BYTES)

@@ -15,7 +15,7 @@ from cometmq.speedups.compiled.checksums cimport (
 from cometmq.speedups.compiled.octets cimport Bytes, be32, be64
 from cometmq.speedups.compiled.properties cimport Named, find_named, forget, hash_keys, tag_code
 from cometmq.speedups.compiled.records cimport (
-    BORN_V6, PREPARED_BIT, TRANSACTION_MASK, V6_MORE_BYTES, Parts, is_whole,
+    BORN_V6, PREPARED_BIT, TRANSACTION_MASK, V6_MORE_BYTES, Parts, WalkedRow, is_whole,
 )
 from cometmq.speedups.compiled.texts cimport Span, character, text_hash
 
@@ -40,23 +40,6 @@ cdef enum:
 cdef const char *SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
-cdef struct Row:
-    long long position
-    long long size
-    long long queue
-    long long queue_offset
-    long long tag_code
-    long long store_ms
-    long long sys_flag
-    long long first_hash
-    long long hashes
-    long long odd
-    long long body
-    long long body_end
-    long long topic
-    long long topic_end
-
-
 cdef struct Queue:
     Bytes topic
     Py_ssize_t topic_bytes
@@ -70,7 +53,7 @@ cdef struct Queue:
 
 
 cdef inline int _look(
-    Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, Row *row
+    Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, WalkedRow *row
 ) noexcept nogil:
     """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
     from `p` on."""
@@ -114,7 +97,7 @@ cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
 cdef class _Walk:
     """What a walk has found so far."""
 
-    cdef Row *rows
+    cdef WalkedRow *rows
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
     cdef unsigned int *hashes
@@ -145,10 +128,10 @@ cdef class _Walk:
         cdef void *found
         if self.count == self.capacity:
             wanted = self.capacity * 2 + ROWS_AT_FIRST
-            found = realloc(self.rows, wanted * sizeof(Row))
+            found = realloc(self.rows, wanted * sizeof(WalkedRow))
             if found == NULL:
                 raise MemoryError
-            self.rows = <Row *>found
+            self.rows = <WalkedRow *>found
             self.capacity = wanted
         if self.hashed + hashes > self.hash_capacity:
             wanted = self.hash_capacity * 2 + hashes + ROWS_AT_FIRST
@@ -210,8 +193,8 @@ cdef class _Walk:
         cdef Bytes p
         cdef Bytes text
         cdef Bytes end
-        cdef Row found
-        cdef Row *row
+        cdef WalkedRow found
+        cdef WalkedRow *row
         cdef Queue *queue
         cdef Named named
         cdef int number
@@ -309,7 +292,7 @@ def walk(
         PyBuffer_Release(&buffer)
     # NamedTuple's own constructor is Python.
     return tuple.__new__(Walked, (
-        PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(Row)),
+        PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(WalkedRow)),
         PyBytes_FromStringAndSize(
             <const char *>found.hashes, found.hashed * sizeof(unsigned int)
         ),
@@ -321,7 +304,7 @@ cdef bint _goes_on(
     Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base, bint check_crc
 ) noexcept nogil:
     """Whether a record begins where a walk stopped that had too many queues."""
-    cdef Row row
+    cdef WalkedRow row
     return _look(
         begin + at, stop - at, has_base,
         <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &row,
@@ -331,7 +314,7 @@ cdef bint _goes_on(
 def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
     """Where a walk over these bytes stops that looks at CRCs, too; see plain/walk.py."""
     cdef Py_buffer buffer
-    cdef Row row
+    cdef WalkedRow row
     cdef bint has_base = base is not None
     cdef long long first = base if has_base else 0
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)

@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 from cometmq.speedups.compiled.octets cimport (
     DIGITS_MAX, Bytes, put32, put64, put_decimal, put_hex,
 )
-from cometmq.speedups.compiled.records cimport ENTRY_BYTES, PREPARED_BIT
+from cometmq.speedups.compiled.records cimport ENTRY_BYTES, PREPARED_BIT, WalkedRow
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
@@ -24,21 +24,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     JOURNAL_ROW_BYTES = 36
-
-
-# A row of a walk: see plain/walk.py.
-cdef struct WalkedRow:
-    long long position
-    long long size
-    long long queue
-    long long queue_offset
-    long long tag_code
-    long long store_ms
-    long long sys_flag
-    long long first_hash
-    long long hashes
-    long long odd
-    long long places[4]
 
 
 cdef class QueueState:

@@ -150,9 +150,7 @@ def _row(queue: QueueState, message: _Message, position: int, store_ms: int) -> 
     return Row(queue, queue.queue_id, place, tag, keys_of(unique, keys))
 
 
-def _record(
-    queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes
-) -> bytes:
+def _record(queue: QueueState, message: _Message, place: tuple[int, int], middle: bytes) -> bytes:
     front = _FRONT.pack(
         message.size, MAGIC_V1, stored_crc(message.body), queue.queue_id, message.flag, *place
     )

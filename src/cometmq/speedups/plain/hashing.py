@@ -39,7 +39,8 @@ def absolute(value: int) -> int:
 
 
 def text_hash(value: int, text: bytes) -> int:
-    """Return :func:`extended_hash` for UTF-8; what is none counts as replaced, as Python does it."""
+    """Return :func:`extended_hash` for UTF-8. What is none counts as replaced, as Python does
+    it."""
     return extended_hash(value, text.decode("utf-8", "replace"))
 
 

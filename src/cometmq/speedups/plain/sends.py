@@ -101,9 +101,9 @@ class Send:
             if not fields[TOPIC] or fields[SYS_FLAG] & _ODD_FLAGS:
                 raise Odd
             self._read_properties(_unescaped(fields[PROPERTIES] or b""))
-        elif not fields[END_GROUP] or not fields[_END_MESSAGE_ID]:
-            raise Odd
-        elif fields[END_KIND] not in (_COMMIT, _ROLLBACK):
+            return
+        is_known = fields[END_KIND] in (_COMMIT, _ROLLBACK)
+        if not is_known or not fields[END_GROUP] or not fields[_END_MESSAGE_ID]:
             raise Odd
 
     def _read_properties(self, text: bytes) -> None:
@@ -247,8 +247,10 @@ class SendBatch(WriteBatch):
         (0: more bytes are needed or enough was taken; -1: the file is full; else how many frames
         from there on are odd), and the bytes of the records. Whatever it raises, it took nothing.
         """
-        if not 0 <= at <= len(data) or len(born_host) != 8 or len(self._store_host) != 8:
-            raise ValueError("a begin outside the data, or a host that has not 8 bytes")
+        if len(born_host) != 8 or len(self._store_host) != 8:
+            raise ValueError("a host that has not 8 bytes")
+        if not 0 <= at <= len(data):
+            raise ValueError("a begin outside the data")
         self._suffix = suffix
         self._body_max_bytes = body_max_bytes
         count = len(self.rows)
@@ -343,20 +345,7 @@ class SendBatch(WriteBatch):
         properties = self._with_suffix(send.properties)
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
             return None
-        record = self._pack(send, queue, properties, taking)
-        self.rows.append(
-            Row(
-                queue,
-                send.fields[QUEUE_ID],
-                (taking.position, len(record), taking.store_ms),
-                send.tag,
-                send.keys,
-                send.opaque,
-                oneway=send.oneway,
-            )
-        )
-        queue.next_offset += 1
-        return record
+        return self._add(send, queue, properties, taking)
 
     def _queue_for(self, taking: Taking, topic: bytes, queue_id: int) -> QueueState:
         """A known queue. Raises Odd when there is none."""
@@ -374,8 +363,8 @@ class SendBatch(WriteBatch):
             raise Odd
         return False
 
-    def _pack(self, send: Send, queue: QueueState, properties: bytes, taking: Taking) -> bytes:
-        """The record of a send."""
+    def _add(self, send: Send, queue: QueueState, properties: bytes, taking: Taking) -> bytes:
+        """Add the row of a send; gives its record."""
         fields, body = send.fields, send.body
         tail = queue.topic_tail
         head = HEAD.pack(
@@ -384,4 +373,11 @@ class SendBatch(WriteBatch):
             fields[BORN_MS], taking.born_host, taking.store_ms, self._store_host,
             fields[RECONSUME_TIMES] or 0, 0, len(body),
         )  # fmt: skip
-        return b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
+        record = b"".join((head, body, tail, len(properties).to_bytes(2, "big"), properties))
+        row = Row(
+            queue, fields[QUEUE_ID], (taking.position, len(record), taking.store_ms), send.tag,
+            send.keys, send.opaque, oneway=send.oneway,
+        )  # fmt: skip
+        self.rows.append(row)
+        queue.next_offset += 1
+        return record

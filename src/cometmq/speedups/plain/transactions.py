@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cometmq.speedups.plain.headers import Odd
 from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
 from cometmq.speedups.plain.records import (
     HEAD,
@@ -30,7 +31,6 @@ from cometmq.speedups.plain.sends import (
     QUEUE_ID,
     SYS_FLAG,
     TOPIC,
-    Odd,
     Send,
     SendBatch,
     Taking,
@@ -194,19 +194,14 @@ class TransactionBatch(SendBatch):
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
             return None
         send.fields[SYS_FLAG] &= ~TRANSACTION_MASK
-        record = self._pack(send, queue, properties, taking)
-        row = Row(
-            queue, queue_id, (taking.position, len(record), taking.store_ms), send.tag, send.keys,
-            send.opaque, oneway=send.oneway,
-        )  # fmt: skip
+        record = self._add(send, queue, properties, taking)
+        row = self.rows[-1]
         row.role = HALF
-        self.rows.append(row)
         group = (send.group or b"").decode()
         half = Half(taking.position, group, taking.store_ms, known.immunity_ms)
         half.due_ms = known.due_ms
-        known.halves[queue.next_offset] = half
-        known.planned_end = min(known.planned_end, queue.next_offset)
-        queue.next_offset += 1
+        known.halves[row.queue_offset] = half
+        known.planned_end = min(known.planned_end, row.queue_offset)
         return record
 
     def _end(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
