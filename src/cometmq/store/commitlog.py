@@ -46,6 +46,7 @@ class CommitLog:
 
     __slots__ = (
         "_ahead",
+        "_early",
         "_held",
         "_reached",
         "_runs",
@@ -85,8 +86,10 @@ class CommitLog:
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
         self._runs: list[tuple[int, list[bytes | memoryview]]] = [(self.position, self.parts)]
+        #: So many of them are written, by :meth:`write_early`.
+        self._early = 0
 
-    def append(self, packed: bytes) -> None:
+    def append(self, packed: bytes | memoryview) -> None:
         """Take records, which fit into the current file, behind the others."""
         if len(packed) < _LONG_BYTES:
             self.parts.append(packed)
@@ -178,16 +181,30 @@ class CommitLog:
             self._reset()
             raise anew(self.failure)
         try:
-            self._write_runs(self._runs)
+            self._write_runs(self._runs[self._early :] if self._early else self._runs)
         except OSError as error:
             problem = self._refuse(error, self.written, self._reached)
             self._reset()
             raise problem from error
+        self._early = 0
         self.written = self.held = self._reached = self.position
         if len(self._runs) > 1:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()
         self._runs[0] = (self.position, self.parts)
+
+    def write_early(self, bytes_max: int) -> bool:
+        """Write the first of what the turn has, some more than ``bytes_max``; gives whether much is
+        left. It counts as written at the commit, and what fails here fails again there."""
+        while self._early < len(self._runs) - 1 and bytes_max > 0 and self.failure is None:
+            run = self._runs[self._early]
+            try:
+                self._write_runs([run])
+            except OSError:
+                return False
+            bytes_max -= sum(map(len, run[1]))
+            self._early += 1
+        return bytes_max <= 0
 
     def hold(self) -> None:
         """Commit the turn's records without writing them; :meth:`write_held` does that."""

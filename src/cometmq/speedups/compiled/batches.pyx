@@ -26,6 +26,7 @@ cdef extern from "Python.h":
     object PyByteArray_FromStringAndSize(const char *, Py_ssize_t)
     char *PyByteArray_AsString(object) except NULL
     Py_ssize_t PyByteArray_Size(object) except -1
+    Py_ssize_t PY_SSIZE_T_MAX
 
 make_crc_tables()
 look_at_processor()
@@ -47,10 +48,11 @@ cdef struct Message:
     Py_ssize_t own_bytes
 
 
-# A body, what its records have in common, and what the first look at it told.
+# A body, what its records have in common, and what a look at messages from `at` on told.
 cdef struct Batch:
     Bytes begin
     Bytes end
+    Bytes at
     Bytes middle
     Py_ssize_t middle_bytes
     Bytes more
@@ -100,19 +102,20 @@ cdef inline bint _is_parted(Message *message, Py_ssize_t more_bytes) noexcept no
     )
 
 
-cdef int _look(Batch *batch, Bytes *at) noexcept nogil:
-    """Look through a body; 0 when all messages are whole, else what is wrong with the one `at`."""
-    cdef Bytes p = batch.begin
+cdef int _look(Batch *batch, Py_ssize_t most) noexcept nogil:
+    """Look at messages, at most so many; 0 when all are whole, else what is wrong with the one that
+    is `at` then."""
+    cdef Bytes p = batch.at
     cdef Message message
     cdef Py_ssize_t text_bytes
     cdef Py_ssize_t fixed_bytes = FRONT_BYTES + batch.middle_bytes + 4 + batch.tail_bytes + 2
     cdef int problem
     batch.count = batch.longest = 0
     batch.total = 0
-    while p < batch.end:
+    while p < batch.end and batch.count < most:
         problem = _read_entry(p, batch.end, &message)
         if problem:
-            at[0] = p
+            batch.at = p
             return problem
         text_bytes = message.own_bytes + batch.more_bytes + _is_parted(&message, batch.more_bytes)
         if text_bytes > batch.longest:
@@ -127,9 +130,8 @@ cdef int _prepare(
     Batch *batch, bytes body, QueueState queue, bytes middle, bytes properties, bint unlocked
 ) except -1:
     """Look at a body and what its records have in common. Raises ValueError."""
-    cdef Bytes at = NULL
     cdef int problem
-    batch.begin = <Bytes>PyBytes_AsString(body)
+    batch.begin = batch.at = <Bytes>PyBytes_AsString(body)
     batch.end = batch.begin + PyBytes_Size(body)
     batch.middle = <Bytes>PyBytes_AsString(middle)
     batch.middle_bytes = PyBytes_Size(middle)
@@ -143,11 +145,11 @@ cdef int _prepare(
     find_named(batch.more, batch.more + batch.more_bytes, &batch.named)
     if unlocked:
         with nogil:
-            problem = _look(batch, &at)
+            problem = _look(batch, PY_SSIZE_T_MAX)
     else:
-        problem = _look(batch, &at)
+        problem = _look(batch, PY_SSIZE_T_MAX)
     if problem:
-        raise ValueError(_problem(problem, batch.begin, at, batch.end))
+        raise ValueError(_problem(problem, batch.begin, batch.at, batch.end))
     if not batch.count:
         raise ValueError("the batch holds no message")
     if batch.longest > PROPERTIES_MAX_BYTES:
@@ -162,9 +164,9 @@ cdef bint _pack(
     Batch *batch, WriteBatch rows, void *queue, long long offset, long long position,
     long long store_ms, unsigned char *out,
 ) noexcept nogil:
-    """Write the records and add their rows; False when there is no memory for those, and then
-    nothing was added."""
-    cdef Bytes p = batch.begin
+    """Write the records of the messages that were looked at and add their rows; False when there
+    is no memory for those, and then nothing was added."""
+    cdef Bytes p = batch.at
     cdef Py_ssize_t more_bytes = batch.more_bytes
     cdef Py_ssize_t fixed_bytes = FRONT_BYTES + batch.middle_bytes + 4 + batch.tail_bytes + 2
     cdef Py_ssize_t count = rows.count, hashed = rows.hashed, text_bytes, n
@@ -215,6 +217,7 @@ cdef bint _pack(
         memcpy(out, batch.more, more_bytes)
         out += more_bytes
         position += row.size
+    batch.at = p
     return True
 
 
@@ -251,26 +254,33 @@ def append_batch(
 
 
 def pack_batch(
-    WriteBatch rows not None, bytes body not None, QueueState queue not None,
-    bytes middle not None, bytes properties not None, long long bytes_max,
+    bytes body not None, QueueState queue not None, bytes middle not None,
+    bytes properties not None, long long bytes_max, Py_ssize_t rows_max,
 ):
     """Pack a batch that has no place yet; see plain/batches.py."""
     cdef Batch batch
+    cdef WriteBatch rows
     cdef unsigned char *out
-    cdef bytes tail = queue.topic_tail
+    cdef bytes tail = queue.topic_tail  # held: it is read without the lock
+    cdef long long total
     cdef bint is_packed
-    if rows.count:
-        raise ValueError("the rows of another batch")
+    cdef list parts = []
+    if rows_max < 1:
+        raise ValueError("parts without rows")
     _prepare(&batch, body, queue, middle, properties, True)
-    if batch.total > bytes_max:
-        return batch.total, bytearray()
-    packed = PyByteArray_FromStringAndSize(NULL, batch.total)
-    out = <unsigned char *>PyByteArray_AsString(packed)
-    with nogil:
-        is_packed = _pack(&batch, rows, NULL, 0, 0, 0, out)
-    if not is_packed:
-        raise MemoryError
-    return batch.total, packed
+    total = batch.total
+    while total <= bytes_max and batch.at < batch.end:
+        rows = WriteBatch()
+        with nogil:
+            _look(&batch, rows_max)
+        packed = PyByteArray_FromStringAndSize(NULL, batch.total)
+        out = <unsigned char *>PyByteArray_AsString(packed)
+        with nogil:
+            is_packed = _pack(&batch, rows, NULL, 0, 0, 0, out)
+        if not is_packed:
+            raise MemoryError
+        parts.append((rows, packed))
+    return total, parts
 
 
 def place_batch(

@@ -70,34 +70,35 @@ def append_batch(
 
 
 def pack_batch(
-    rows: WriteBatch,
     body: bytes,
     queue: QueueState,
     middle: bytes,
     properties: bytes,
     bytes_max: int,
-) -> tuple[int, bytearray]:
-    """:meth:`append_batch` into empty ``rows``, without a place, a queue offset and a time:
-    :func:`place_batch` gives them. Nothing else may happen to ``rows`` until then.
+    rows_max: int,
+) -> tuple[int, list[tuple[WriteBatch, bytearray]]]:
+    """The rows and the records of a batch, as :func:`append_batch` makes them, but without a place,
+    queue offsets and a time: :func:`place_batch` gives them. They come in parts of at most
+    ``rows_max`` messages, to which nothing else may happen until then.
 
-    Gives how many bytes the records have, and these; none when they are more than ``bytes_max``.
-    May run beside the loop: it changes nothing but ``rows``.
+    Gives how many bytes the records have, and the parts; none when that is more than ``bytes_max``.
+    Raises what :func:`append_batch` raises. May run in a thread.
     """
-    if rows.count:
-        raise ValueError("the rows of another batch")
     messages = _messages(body, queue, middle, properties)
     total = sum([message.size for message in messages])
+    parts: list[tuple[WriteBatch, bytearray]] = []
     if total > bytes_max:
-        return total, bytearray()
-    packed: list[bytes] = []
-    position = 0
-    for number, message in enumerate(messages):
-        row = _row(queue, message, position, 0)
-        row.queue = None
-        rows.rows.append(row)
-        packed.append(_record(queue, message, (number, position), middle))
-        position += message.size
-    return total, bytearray().join(packed)
+        return total, parts
+    for first in range(0, len(messages), rows_max):
+        rows, packed, position = WriteBatch(), bytearray(), 0
+        for number, message in enumerate(messages[first : first + rows_max]):
+            row = _row(queue, message, position, 0)
+            row.queue, row.queue_offset = None, number
+            rows.rows.append(row)
+            packed += _record(queue, message, (number, position), middle)
+            position += message.size
+        parts.append((rows, packed))
+    return total, parts
 
 
 def place_batch(
