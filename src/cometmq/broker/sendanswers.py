@@ -80,7 +80,7 @@ class SendAnswers:
         hooked = bool(self._hooks_added)
         for send in sends:
             peer, request, queue_id, queue_offset, physical = send
-            if isinstance(physical, list):
+            if isinstance(physical, list) and code in _STORED:
                 self._answer_large(send, physical, [], code, remark)
                 continue
             slow = hooked or request.codec != JSON or code != 0 or remark is not None
@@ -88,7 +88,7 @@ class SendAnswers:
             handles = self.recall_handles
             if (
                 slow
-                or isinstance(physical, Scattered)
+                or isinstance(physical, (Scattered, list))
                 or (handles and isinstance(physical, int) and physical in handles)
             ):
                 self._answer_slowly(send, code, remark)
