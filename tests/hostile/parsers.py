@@ -38,6 +38,7 @@ from cometmq.speedups.plain import match as plain_match
 from cometmq.store.mounts import parse_mounts
 from tests.hostile import files, queues
 from tests.hostile import grammar as g
+from tests.hostile.bothcores import COMPARED
 
 KB = 1024
 
@@ -230,4 +231,5 @@ PARSERS = (
     Parser("index file", files.index, files.INDEX, refuses=(), factor=8),
     Parser("client offsets", files.client_offsets, g.JSON, refuses=(), factor=16),
     Parser("Spark properties", files.spark_properties, g.PROPERTIES, refuses=(), factor=2),
+    *(Parser(each.name, each, each.grammar, 8 * KB, refuses=(), factor=60) for each in COMPARED),
 )
