@@ -225,6 +225,54 @@ def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -
     assert again.batch.dispatch() == ({}, [], True)
 
 
+def test_a_batch_in_parts_is_the_same_as_at_once(core: SimpleNamespace) -> None:
+    body = batch.pack([(n, b"b" * n, b"UNIQ_KEY\x01k%d\x02TAGS\x01t" % n) for n in range(7)])
+    at_once, in_parts = World(core), World(core)
+    for world in (at_once, in_parts):
+        world.queues[b"t"][0].delay_ms = 40
+    _, packed = append(at_once, body, shared(b"x\x01y"))
+    queue, common = in_parts.queues[b"t"][0], shared(b"x\x01y")
+    total, parts = core.pack_batch(body, queue, common.middle(0), common.properties, 1 << 20, 3)
+    assert (total, [rows.count for rows, _ in parts]) == (len(packed), [3, 3, 1])
+    assert queue.next_offset == 5
+    assert [rows.entry_rows() for rows, _ in parts] == [b""] * 3
+    position = 0
+    for rows, records in parts:
+        core.place_batch(rows, records, queue, common.middle(NOW_MS), position, NOW_MS)
+        position += len(records)
+        assert (rows.size_bytes, rows.end, rows.last_ms) == (len(records), position, NOW_MS)
+    assert b"".join(bytes(records) for _, records in parts) == packed
+    assert b"".join(rows.entry_rows() for rows, _ in parts) == at_once.batch.entry_rows()
+    keys = [b"".join(column) for column in zip(*[r.index_columns() for r, _ in parts], strict=True)]
+    assert tuple(keys) == at_once.batch.index_columns()
+    assert queue.next_offset == 12
+    for rows, _ in reversed(parts):
+        rows.take_back()
+    assert queue.next_offset == 5
+
+
+def test_what_cannot_be_packed_or_placed_changes_nothing(core: SimpleNamespace) -> None:
+    body = batch.pack([(0, b"x", b"")] * 3)
+    queue, other = World(core).queues[b"t"][:2]
+    middle = bytes(48)
+    size, _ = core.pack_batch(body, queue, middle, b"", 1 << 20, 3)
+    assert core.pack_batch(body, queue, middle, b"", size - 1, 3) == (size, [])
+    with pytest.raises(ValueError, match="batch body"):
+        core.pack_batch(body[:-1], queue, middle, b"", 1 << 20, 3)
+    with pytest.raises(ValueError, match="rows|zero"):
+        core.pack_batch(body, queue, middle, b"", 1 << 20, 0)
+    for change in ("queue", "cut", "longer", "placed"):
+        _, [(rows, packed)] = core.pack_batch(body, queue, middle, b"", 1 << 20, 3)
+        if change == "placed":
+            core.place_batch(rows, packed, queue, middle, 0, 1)
+        if change in ("cut", "longer"):
+            packed = packed[:-1] if change == "cut" else packed + b"x"
+        before = queue.next_offset
+        with pytest.raises(ValueError, match="another batch"):
+            core.place_batch(rows, packed, other if change == "queue" else queue, middle, 0, 1)
+        assert queue.next_offset == before
+
+
 @pytest.mark.parametrize("compiled", cores()[1:], ids=lambda core: core.name)
 def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> None:
     made = compiled.WriteBatch()

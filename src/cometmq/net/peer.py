@@ -187,9 +187,9 @@ class Peer(asyncio.Protocol):
     # ------------------------------------------------------------------------------------- turns
 
     def _turn(self) -> None:
-        self._turn_due = False
-        if self.closed:
+        if self.closed or self._held:
             return
+        self._turn_due = False
         now_ns = self._now_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS

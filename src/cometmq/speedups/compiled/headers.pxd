@@ -242,13 +242,10 @@ cdef inline bint read_fields(
                 return False
         elif kind != ASCII or not form.has_others:
             return False
-        if p == end:
-            return False
-        p += 1
-        if p[-1] == c'}':
+        if not read_mark(&p, end, c','):
             break
-        if p[-1] != c',':
-            return False
+    if not read_mark(&p, end, c'}'):
+        return False
     cursor[0] = p
     return header.fields & form.required == form.required
 
@@ -308,11 +305,9 @@ cdef inline bint read_header(
         if header.seen & bit:
             return False
         header.seen |= bit
-        if p == end:
-            return False
-        p += 1
-        if p[-1] == c'}':
+        if not read_mark(&p, end, c','):
             break
-        if p[-1] != c',':
-            return False
-    return p == end and header.seen & (CODE | EXT_FIELDS | OPAQUE) == CODE | EXT_FIELDS | OPAQUE
+    return (
+        read_mark(&p, end, c'}') and p == end
+        and header.seen & (CODE | EXT_FIELDS | OPAQUE) == CODE | EXT_FIELDS | OPAQUE
+    )
