@@ -259,7 +259,7 @@ def test_what_cannot_be_packed_or_placed_changes_nothing(core: SimpleNamespace) 
     assert core.pack_batch(body, queue, middle, b"", size - 1, 3) == (size, [])
     with pytest.raises(ValueError, match="batch body"):
         core.pack_batch(body[:-1], queue, middle, b"", 1 << 20, 3)
-    with pytest.raises(ValueError, match="rows|zero"):
+    with pytest.raises(ValueError, match=r"rows|zero"):
         core.pack_batch(body, queue, middle, b"", 1 << 20, 0)
     for change in ("queue", "cut", "longer", "placed"):
         _, [(rows, packed)] = core.pack_batch(body, queue, middle, b"", 1 << 20, 3)

@@ -96,7 +96,7 @@ class Peer(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._turn_due = False
         self._flush_due = False
-        self._held = False
+        self._holds = 0
         self._reading = True
         self._writable = True
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -187,9 +187,9 @@ class Peer(asyncio.Protocol):
     # ------------------------------------------------------------------------------------- turns
 
     def _turn(self) -> None:
-        if self.closed or self._held:
-            return
         self._turn_due = False
+        if self.closed:
+            return
         now_ns = self._now_ns
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
@@ -206,7 +206,7 @@ class Peer(asyncio.Protocol):
                 event = self._serve(stop_ns)
             more = others != ALL and connection.has_more
             # Asked behind the work: a turn that begins serves something, whatever the time is.
-            if self._held or now_ns() > stop_ns:
+            if self._holds or now_ns() > stop_ns:
                 break
         if backlog or more:
             self._continue()
@@ -222,7 +222,7 @@ class Peer(asyncio.Protocol):
         while True:
             event = backlog.popleft()
             handle(self, event)
-            if not backlog or self._held or now_ns() > stop_ns:
+            if not backlog or self._holds or now_ns() > stop_ns:
                 return event
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
@@ -241,15 +241,18 @@ class Peer(asyncio.Protocol):
             self._pause_reading()
 
     def hold(self) -> None:
-        """Serve nothing more of this connection, and read nothing, before :meth:`go_on`. Called by
-        a handler."""
-        self._held = self._turn_due = True
+        """Serve nothing more of this connection, and read nothing, before :meth:`go_on`. For the
+        handler of a request that was just read."""
+        self._holds += 1
+        self._turn_due = True
         self._pause_reading()
 
     def go_on(self) -> None:
-        """Serve on what :meth:`hold` stopped."""
-        self._held = self._turn_due = False
-        self._continue()
+        """Serve on, once for each :meth:`hold`."""
+        self._holds -= 1
+        if not self._holds:
+            self._turn_due = False
+            self._continue()
 
     def _refuse_stream(self, error: RemoteProtocolError) -> None:
         log.warning("connection closed peer=%s reason=%s", self.address, str(error))
@@ -323,7 +326,7 @@ class Peer(asyncio.Protocol):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if self.memory.is_full or self._held:
+        if self.memory.is_full or self._holds:
             return
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True
