@@ -7,7 +7,7 @@ that it was given.
 """
 
 from libc.stdlib cimport malloc, realloc, free
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 from cometmq.speedups.compiled.checksums cimport (
     look_at_processor, make_crc_tables, stored_crc,
@@ -176,8 +176,8 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
         name.size = parted - p
         value.at = parted + 1
         value.size = stop - parted - 1
-        if name.size == 4 and memcmp(p, b"WAIT", 4) == 0:
-            if waits or value.size != 4 or memcmp(value.at, b"true", 4) != 0:
+        if is_text(&name, b"WAIT", 4):
+            if waits or not is_text(&value, b"true", 4):
                 return 0
             waits = True
         else:
@@ -185,47 +185,37 @@ cdef int _scan_properties(unsigned char *text, Py_ssize_t size, Send *send) noex
                 out[0] = 2
                 out += 1
             if out != p:
-                # Closing up goes to the left, byte for byte: both may lie upon each other.
-                _move(out, p, stop - p)
+                memmove(out, p, stop - p)
+                name.at = out
                 value.at -= p - out
-            if name.size == 4 and memcmp(out, b"TAGS", 4) == 0:
+            if is_text(&name, b"TAGS", 4):
                 if send.named.tag.size:
                     return 0
                 send.named.tag = value
-            elif name.size == 4 and memcmp(out, b"KEYS", 4) == 0:
+            elif is_text(&name, b"KEYS", 4):
                 if send.named.keys.size:
                     return 0
                 send.named.keys = value
-            elif name.size == 5 and memcmp(out, b"DELAY", 5) == 0:
-                return 0
-            elif name.size == 6 and memcmp(out, b"PGROUP", 6) == 0:
+            elif is_text(&name, b"UNIQ_KEY", 8):
+                if send.named.unique.size:
+                    return 0
+                send.named.unique = value
+            elif is_text(&name, b"TRAN_MSG", 8):
+                if send.is_prepared or not is_text(&value, b"true", 4):
+                    return 0
+                send.is_prepared = True
+            elif is_text(&name, b"PGROUP", 6):
                 send.is_bound |= send.group.size > 0
                 send.group = value
-            elif name.size == 10 and memcmp(out, b"REAL_TOPIC", 10) == 0:
+            elif is_text(&name, b"DELAY", 5):
+                return 0
+            elif (is_text(&name, b"REAL_TOPIC", 10) or is_text(&name, b"REAL_QID", 8)
+                    or is_text(&name, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30)):
                 send.is_bound = True
-            elif name.size == 30 and memcmp(out, b"CHECK_IMMUNITY_TIME_IN_SECONDS", 30) == 0:
-                send.is_bound = True
-            elif name.size == 8:
-                if memcmp(out, b"TRAN_MSG", 8) == 0:
-                    if send.is_prepared or not is_text(&value, b"true", 4):
-                        return 0
-                    send.is_prepared = True
-                elif memcmp(out, b"REAL_QID", 8) == 0:
-                    send.is_bound = True
-                elif memcmp(out, b"UNIQ_KEY", 8) == 0:
-                    if send.named.unique.size:
-                        return 0
-                    send.named.unique = value
             out += stop - p
         p = stop + 1
     send.kept_bytes = out - text
     return 1
-
-
-cdef inline void _move(unsigned char *out, Bytes p, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t n
-    for n in range(size):
-        out[n] = p[n]
 
 
 cdef int _read(
