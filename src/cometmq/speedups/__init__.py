@@ -21,7 +21,7 @@ from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
 from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
-from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
+from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, walk
 from cometmq.speedups.plain.writebatch import QueueState, WriteBatch
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "WriteBatch",
     "answer_frame",
     "append_batch",
-    "check_records",
     "cut_records",
     "in_order",
     "index_hashes",
@@ -70,7 +69,7 @@ NAMES = {
     "requests": ("send_frame", "settle_sends"),
     "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
-    "walk": ("check_records", "walk"),
+    "walk": ("walk",),
     "writebatch": ("QueueState", "WriteBatch"),
 }
 
