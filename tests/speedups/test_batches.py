@@ -212,17 +212,17 @@ def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -
     append(world, body, shared())
     append(world, body, shared(), "ü漢".encode())
     queues = world.queues[b"t"][0], world.queues["ü漢".encode()][0]
-    assert world.batch.entry_queues() == [*queues]
+    assert world.batch.unnamed_queues(1 << 62) == [*queues]
     world.batch.drop({queues[0]})
-    assert world.batch.entry_queues() == [queues[1]]
+    assert world.batch.unnamed_queues(1 << 62) == [queues[1]]
     assert len(world.batch.entry_rows()) == 3 * 36
-    assert world.batch.dispatch()[0].keys() == {queues[1]}
+    assert world.batch.dispatch(1 << 20)[0] == [queues[1]]
     again = World(core)
     append(again, body, shared())
     append(again, body, shared())
     again.batch.take_back()
     assert again.queues[b"t"][0].next_offset == 5
-    assert again.batch.dispatch() == ({}, [], True)
+    assert again.batch.dispatch(0) == ([], (0, 0), [], [], True)
 
 
 def test_a_batch_in_parts_is_the_same_as_at_once(core: SimpleNamespace) -> None:

@@ -39,8 +39,7 @@ cdef class QueueState:
     cdef public unsigned int topic_hash
     cdef public bint is_dirty
     cdef public bint is_prompt
-    cdef long long grown_count
-    cdef long long grown_bytes
+    cdef bint has_grown
 
 
 cdef class WriteBatch:
@@ -56,6 +55,7 @@ cdef class WriteBatch:
 
     cdef bint has_room(self, Py_ssize_t rows, Py_ssize_t keys) noexcept nogil
     cdef int make_room(self, Py_ssize_t rows, Py_ssize_t keys) except -1
+    cdef void ask_ahead(self, Py_ssize_t n) noexcept
     cdef int let_go(self, Row *row) except -1
 
 

@@ -204,30 +204,39 @@ class WriteBatch:
             return None
         return row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ()
 
-    def dispatch(self) -> tuple[dict[Any, tuple[int, int]], list[Any], bool]:
+    def dispatch(
+        self, long_bytes: int
+    ) -> tuple[list[Any], tuple[int, int], list[Any], list[Any], bool]:
         """Put the entries of rows that were not dispatched yet into their queues.
 
-        Gives the messages and bytes of each queue, the queues that are dirty since, and whether
-        all rows were in order: the first that is not behind the entries of its queue ends it.
+        Gives the queues of these, each once; how many messages they are, and their bytes; the
+        queues that are dirty since; those that are to be written now, for they are prompt or have
+        ``long_bytes`` in memory; and whether all rows were in order: the first that is not behind
+        the entries of its queue ends it.
         """
-        grown: dict[Any, tuple[int, int]] = {}
+        grown: dict[Any, None] = {}
         soiled: list[Any] = []
+        count = size_bytes = 0
+        in_order = True
         for row in self.rows[self.dispatched_count :]:
             queue = row.queue
             if queue is not None:
                 takes_slot = row.queue_offset >= 0
                 if takes_slot and row.queue_offset != queue.max_offset:
-                    return grown, soiled, False
+                    in_order = False
+                    break
                 if takes_slot:
                     queue.tail += ENTRY.pack(row.place, row.size, row.tag_code)
                     queue.max_offset += 1
-                count, size_bytes = grown.get(queue, (0, 0))
-                grown[queue] = count + 1, size_bytes + row.size
+                grown[queue] = None
+                count += 1
+                size_bytes += row.size
                 if takes_slot and not queue.is_dirty:
                     queue.is_dirty = True
                     soiled.append(queue)
             self.dispatched_count += 1
-        return grown, soiled, True
+        due = [queue for queue in grown if queue.is_prompt or len(queue.tail) >= long_bytes]
+        return [*grown], (count, size_bytes), soiled, due, in_order
 
     def rows_from(self, first: int) -> list[tuple[Any, int, int, int, int, int, tuple[str, ...]]]:
         """Rows as the dispatcher knows them (store/dispatch.py), without keys."""
@@ -237,9 +246,11 @@ class WriteBatch:
             if row.queue is not None
         ]
 
-    def entry_queues(self) -> list[Any]:
-        """The queues that rows belong to, each once, in the order of their first rows."""
-        return list(dict.fromkeys(row.queue for row in self.rows if _has_entry(row)))
+    def unnamed_queues(self, first: int) -> list[Any]:
+        """The queues that rows belong to whose ``number`` is below ``first``, each once, in the
+        order of their first rows."""
+        found = {row.queue: None for row in self.rows if _has_entry(row)}
+        return [queue for queue in found if queue is not None and queue.number < first]
 
     def entry_rows(self) -> bytes:
         """The rows of the journal, which name queues by their ``number``."""
