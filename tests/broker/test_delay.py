@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from cometmq.store.gathering import Found, gather
 
 from cometmq.broker import delay
 from cometmq.broker.config import BrokerConfig
@@ -16,7 +17,6 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.protocol.codes import RequestCode
 from cometmq.store.commitlog import CommitLog
-from cometmq.store.gathering import Found, gather
 from cometmq.store.layout import QUEUE_ENTRY
 from tests.broker.world import STORE_HOST, Parts, open_parts
 

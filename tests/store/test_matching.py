@@ -47,7 +47,7 @@ def look(
     topic: str = "t",
 ) -> ReadResult | None:
     query = Query(store.queue(topic, 0), offset, max_count, max_bytes, None)
-    return read_matching_at_once(query, store.log, store.limits, SqlFilter(expression))
+    return read_matching_at_once(query, store.reads, store.limits, SqlFilter(expression))
 
 
 def offsets(result: ReadResult) -> list[int]:
@@ -111,7 +111,7 @@ def selected(store: MessageStore, queue_id: int, sql: SqlFilter) -> list[Record]
     queue = store.queue("t", queue_id)
     while offset < queue.max_offset:
         query = Query(queue, offset, 32, 1 << 18, None)
-        result = read_matching_at_once(query, store.log, store.limits, sql)
+        result = read_matching_at_once(query, store.reads, store.limits, sql)
         assert result is not None
         assert result.next_offset > offset
         found += [record for chunk in result.chunks for record in iter_decode(chunk)]
@@ -212,7 +212,7 @@ def test_what_is_not_at_hand_is_left_to_a_read(
     first.view  # noqa: B018 - the map that is asked for
     first._is_resident = lambda _start, _stop: False
     assert look(store, "TRUE") is None
-    store.log.hot_bytes = 0
+    store.reads.hot_bytes = 0
     assert look(store, "TRUE", offset=99) is None
     store.close()
 

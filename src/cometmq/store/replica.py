@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Final
 from cometmq.core.errors import MessageIllegal, StoreError, anew
 from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, iter_spans
 from cometmq.speedups import WriteBatch, check_records, walk
-from cometmq.store.resident import is_recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -243,7 +242,7 @@ class Replica:
         file = log.segments.find(begin)
         assert file is not None
         limit = min(file.end, end)
-        if not is_recent(log, begin):
+        if begin < self._store.reads.recent_from:
             file.will_need(begin, min(begin + _AHEAD_BYTES, limit))
         size = min(size, limit - begin)
         if len(self._buffer) < size:

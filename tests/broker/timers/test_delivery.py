@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from cometmq.store.gathering import Found, gather
 
 from cometmq.broker.redelivery import REST_MS
 from cometmq.broker.timers import delivery
@@ -12,7 +13,6 @@ from cometmq.core.errors import StoreCorrupt, StoreFull
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.store.commitlog import CommitLog
-from cometmq.store.gathering import Found, gather
 from cometmq.store.layout import QUEUE_ENTRY
 from tests.broker.timers.timedworld import TimedWorld, timed_world
 
