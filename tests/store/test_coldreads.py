@@ -14,6 +14,7 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
+from cometmq.filter.tags import tag_code
 from cometmq.message.record import Record, decode_one, iter_decode
 from cometmq.net.tasks import Tasks
 from cometmq.store import coldreads
@@ -461,6 +462,129 @@ async def test_sealed_files_are_served_whole(tmp_path: Path, ratio: int) -> None
         got, errors = await replayed(store, queue_id)
         assert got == [each.queue_offset for each in records if each.queue_id == queue_id]
         assert not errors
+    store.close()
+
+
+def touching(records: list[Record], block: int) -> set[tuple[int, int]]:
+    """Queue and offset of the records that have bytes in a block."""
+    return {
+        (each.queue_id, each.queue_offset)
+        for each in records
+        if each.physical_offset < block + BLOCK_BYTES
+        and each.physical_offset + each.size_bytes > block
+    }
+
+
+async def assert_refused(store: MessageStore, records: list[Record], block: int) -> None:
+    """All records are served but those that have bytes in a block."""
+    lost = touching(records, block)
+    assert len(lost) > 50
+    for queue_id in range(3):
+        got, errors = await replayed(store, queue_id)
+        assert set(got) == {
+            each.queue_offset
+            for each in records
+            if each.queue_id == queue_id and (queue_id, each.queue_offset) not in lost
+        }
+        assert errors == {block}
+
+
+@pytest.mark.parametrize("ratio", [0, 40])
+async def test_a_damaged_block_is_never_served_and_the_others_are(
+    tmp_path: Path, ratio: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, records = made(tmp_path)
+    block = FILE_BYTES + BLOCK_BYTES
+    flip(root, block + 1_000)
+    store = reopened(root, access_message_in_memory_max_ratio=ratio)
+    await store.reads.load([(block + 900, 200)], ahead=True)
+    await scrub(store)
+    assert store.reads.windows.find(store.log.segments.files[1], block + 900, block + 1_100)
+    await assert_refused(store, records, block)
+    codes = frozenset(tag_code(f"g{number}") for number in range(4))
+    first = min(offset for queue_id, offset in touching(records, block) if queue_id == 0)
+    result = store.read("t", 0, first, 1, codes=codes)
+    assert result.cold
+    with pytest.raises(StoreCorrupt):
+        await store.load(result)
+    assert caplog.text.count("log_block_damaged") == 1
+    assert store.runtime()["damaged_blocks"] == 1
+    store.close()
+
+
+async def test_damage_in_what_this_run_wrote_is_not_served_either(tmp_path: Path) -> None:
+    store = sealed_store(tmp_path)
+    records = log_of(store)
+    flip(tmp_path, BLOCK_BYTES + 77)
+    assert store.reads.recent_from == 0
+    await scrub(store)
+    assert store.reads.recent_from == 2 * BLOCK_BYTES
+    await assert_refused(store, records, BLOCK_BYTES)
+    store.close()
+
+
+async def test_every_way_to_read_refuses_a_damaged_block(tmp_path: Path) -> None:
+    root, records = made(tmp_path)
+    # The flag of the first record: nothing in RocketMQ's files would show it.
+    flip(root, 16)
+    store = reopened(root)
+    assert await store.fetch_at(0) is not None
+    await scrub(store)
+    assert store.message_at(0) is None
+    for question in (
+        store.fetch_at(0),
+        store.store_time_at("t", 0, 0),
+        store.earliest_time("t", 0),
+        store.offset_by_time("t", 0, 0),
+        store.query_index("t", "k0", 5, 0, 1 << 62),
+        store.reads.bytes_at(0, 10),
+    ):
+        with pytest.raises(StoreCorrupt, match="not what they were") as caught:
+            await question
+        assert caught.value.offset == 0
+        assert caught.value.path.endswith("0" * 20)
+    last = records[-1]
+    assert await store.fetch_at(last.physical_offset) is not None
+    store.close()
+
+
+@pytest.mark.parametrize("ratio", [0, 40])
+async def test_a_block_that_was_brought_back_is_served_again(
+    tmp_path: Path, ratio: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, records = made(tmp_path)
+    flip(root, 16)
+    store = reopened(root, access_message_in_memory_max_ratio=ratio)
+    got, _ = await replayed(store, 0)
+    assert 0 in got
+    await scrub(store)
+    for _ in range(2):
+        _, errors = await replayed(store, 0)
+        assert errors == {0}
+    flip(root, 16)
+    assert await store.fetch_at(0) is not None
+    assert store.runtime()["damaged_blocks"] == 0
+    got, errors = await replayed(store, 0)
+    assert got == [each.queue_offset for each in records if each.queue_id == 0]
+    assert not errors
+    result = store.read("t", records[0].queue_id, records[0].queue_offset, 1)
+    if result.cold:
+        await store.load(result)
+    assert next(iter_decode(result.chunks[0])) == records[0]
+    assert caplog.text.count("log_block_restored") == 1
+    store.close()
+
+
+async def test_a_block_that_cannot_be_read_again_stays_damaged(tmp_path: Path) -> None:
+    root, _ = made(tmp_path)
+    flip(root, 16)
+    store = reopened(root)
+    await scrub(store)
+    flip(root, 16)
+    file = store.log.segments.files[0]
+    os.truncate(file.path, 0)
+    with pytest.raises(StoreCorrupt):
+        await store.reads.bytes_at(0, 10)
     store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.message.properties import decode
 from cometmq.message.record import Record, iter_decode
-from cometmq.store import matching, resident
+from cometmq.store import coldreads, matching
 from cometmq.store.engine import MessageStore
 from cometmq.store.matching import read_matching_at_once
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
@@ -64,7 +64,7 @@ def test_what_matches_is_given_over_steps_and_files(
 ) -> None:
     monkeypatch.setattr(matching, "_STEP_ENTRIES", step)
     if not recent:
-        monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+        monkeypatch.setattr(coldreads, "RECENT_BYTES", -1)
     result = look(store, "seven = 3")
     assert result is not None
     assert (result.status, result.next_offset) == (ReadStatus.FOUND, 100)
@@ -206,7 +206,7 @@ def test_offsets_outside_are_left_to_a_read(store: MessageStore, topic: str, off
 def test_what_is_not_at_hand_is_left_to_a_read(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+    monkeypatch.setattr(coldreads, "RECENT_BYTES", -1)
     first = store.log.segments.find(0)
     assert first is not None
     first.view  # noqa: B018 - the map that is asked for
