@@ -26,6 +26,7 @@ from zlib import crc32
 from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
 from cometmq.net.runtime import run
+from cometmq.protocol.answers import DONE_HEAD, send_pieces
 from cometmq.speedups import QueueState, WriteBatch
 
 QUEUES: Final = 8
@@ -37,11 +38,8 @@ BATCH_BYTES: Final = 64 * (128 + 63)
 SYNC_BESIDE_US: Final = 60.0
 _SYNCS: Final = 200
 _FILE_MAX_BYTES: Final = 1 << 30
-_PIECES: Final = (
-    b'{"code":0,"extFields":{"msgId":"7F00000100002A9F', b'","queueId":"', b'","queueOffset":"',
-    b'"},"flag":1,"language":"OTHER","opaque":',
-    b',"serializeTypeCurrentRPC":"JSON","version":407}',
-)  # fmt: skip
+_HEAD, *_REST = send_pieces("DefaultRegion", trace_on=True)
+_PIECES: Final = (_HEAD + b"7F00000100002A9F", *_REST, DONE_HEAD)
 
 
 class Echo(asyncio.Protocol):

@@ -20,7 +20,6 @@ from cometmq.core.errors import StoreError, StoreFull, StoreOffline, anew
 from cometmq.message.record import BLANK, MAGIC_BLANK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
     from cometmq.store.mapped import LogFile
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ERASE_BYTES = 1 << 20
 _LONG_BYTES = 1 << 20
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -115,39 +113,6 @@ class CommitLog:
                 self.limit += self.segments.file_bytes
         self.parts = []
         self._runs.append((self.position, self.parts))
-
-    def write_behind(self, offset: int, data: memoryview) -> None:
-        """Put bytes of another log at ``offset``, behind ``written``, where they are no part of
-        this log until :meth:`adopt`. Nothing may be buffered.
-
-        Raises StoreFull or StoreOffline; then nothing of ``data`` is there.
-        """
-        if self.failure is not None:
-            raise anew(self.failure)
-        start = reached = offset
-        try:
-            while data:
-                file = self._file_at(reached)
-                piece = data[: file.end - reached]
-                data = data[len(piece) :]
-                start_of_piece, reached = reached, reached + len(piece)
-                file.write(start_of_piece, piece)
-        except OSError as error:
-            raise self._refuse(error, start, reached) from error
-
-    def adopt(self, end: int) -> None:
-        """What :meth:`write_behind` put there up to ``end`` is part of the log from now on."""
-        self.written = end
-        self._reset()
-
-    def clear_behind(self, end: int) -> Iterator[None]:
-        """Take away, step by step, what :meth:`write_behind` put there up to ``end``. The file at
-        ``written`` has to be synced before anything is appended. Raises OSError."""
-        if end > self.limit and self._ahead is None:
-            self.segments.drop_after(self.limit - 1)
-        for start in range(self.written, min(end, self.limit), _ERASE_BYTES):
-            self._erase(start, min(start + _ERASE_BYTES, end, self.limit))
-            yield
 
     def restart_at(self, offset: int) -> None:
         """Let a log without a record begin at ``offset``, where one of its files would begin.
