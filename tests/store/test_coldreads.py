@@ -114,6 +114,24 @@ async def test_what_the_system_lacks_is_read_in_a_thread(tmp_path: Path) -> None
     store.close()
 
 
+async def test_what_a_window_has_near_the_end_is_not_touched_through_the_map(
+    tmp_path: Path,
+) -> None:
+    files = Watched()
+    store = rerun(tmp_path, files)
+    files.cold = False
+    file = store.log.segments.files[0]
+    view = file.view
+    file._is_resident = lambda _start, _stop: False
+    await store.reads.load([(0, 2_000)], ahead=True)
+    assert store.reads.mapped(file, 100, 1_000) is None
+    assert store.reads.at_once(file, 100, 1_000) == view[100:1_000]
+    reads = files.reads
+    assert not store.read("t", 0, 0, 3).cold
+    assert files.reads == reads
+    store.close()
+
+
 async def test_entries_that_are_not_in_memory(tmp_path: Path) -> None:
     files = Watched()
     store = rerun(tmp_path, files)

@@ -104,15 +104,21 @@ class ColdReads:
 
     # --- at once -----------------------------------------------------------------------------
 
-    def at_once(self, file: LogFile, start: int, stop: int) -> memoryview | None:
-        """The bytes of a file between two physical offsets, when that takes no wait; else None."""
+    def mapped(self, file: LogFile, start: int, stop: int) -> memoryview | None:
+        """The bytes between two physical offsets in the map of their file, when touching them takes
+        no wait; else None."""
         if start >= self.recent_from:
             return file.view[start - file.base : stop - file.base]
-        if file.damaged and file.find_damage(start, stop) >= 0:
+        if self.is_far(start) or file.find_damage(start, stop) >= 0:
             return None
-        if not self.is_far(start) and (found := file.resident(start, stop)) is not None:
-            return found
-        return self.windows.find(file, start, stop)
+        return file.resident(start, stop)
+
+    def at_once(self, file: LogFile, start: int, stop: int) -> memoryview | None:
+        """The bytes of a file between two physical offsets, when that takes no wait; else None."""
+        found = self.mapped(file, start, stop)
+        if found is None and file.find_damage(start, stop) < 0:
+            found = self.windows.find(file, start, stop)
+        return found
 
     def ranges_at_once(self, ranges: Sequence[Range]) -> list[memoryview] | None:
         """The bytes of ranges that go up; None when one takes a wait. Fewer than ranges when the
@@ -133,7 +139,7 @@ class ColdReads:
         if file is None or stop > file.end:
             return None
         end = max(stop, min(end, file.end))
-        if file.damaged and (damage := file.find_damage(start, end)) >= 0:
+        if (damage := file.find_damage(start, end)) >= 0:
             end = damage
             if end < stop:
                 return None
@@ -251,7 +257,7 @@ class ColdReads:
         return False
 
     async def _damage(self, file: LogFile, start: int, stop: int) -> int:
-        while file.damaged and (offset := file.find_damage(start, stop)) >= 0:
+        while (offset := file.find_damage(start, stop)) >= 0:
             if await self.is_damaged(file, offset):
                 return offset
         return -1

@@ -181,6 +181,8 @@ class LogFile:
     def find_damage(self, start: int, stop: int) -> int:
         """Where the first damaged block begins that holds bytes between two physical offsets; -1
         with none."""
+        if not self.damaged:
+            return -1
         first = start - (start - self.base) % BLOCK_BYTES
         return next((at for at in range(first, stop, BLOCK_BYTES) if at in self.damaged), -1)
 

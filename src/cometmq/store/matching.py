@@ -114,7 +114,7 @@ def _look(
         (budget.count, budget.size_bytes),
         (view, base, base, end, reads.recent_from),
         None if offset >= queue.tail_offset else proof_of(queue),
-        lambda start, stop: reads.at_once(file, start, stop) is not None,
+        lambda start, stop: reads.mapped(file, start, stop) is not None,
     )
     if not looked_at:
         return None

@@ -190,7 +190,7 @@ def _at_once(
         (min(max_count, limits.hot_max_count), min(max_bytes, limits.hot_max_bytes)),
         (file.view, base, base, min(end, reads.log.written), reads.recent_from),
         None if is_right else proof_of(queue),
-        lambda start, stop: reads.at_once(file, start, stop) is not None,
+        lambda start, stop: reads.mapped(file, start, stop) is not None,
     )
     if found is None:
         return None

@@ -70,13 +70,13 @@ class Scrub:
         return os.path.join(self._store.config.store_path_root_dir, SCRUB_FILE)
 
     def resume(self) -> None:
-        """Take over what the last run knew. Raises OSError."""
-        raw = read_file(self._store.files, self._path)
-        if raw is None:
-            return
+        """Take over what the last run knew; nothing where that cannot be read."""
         try:
+            raw = read_file(self._store.files, self._path)
+            if raw is None:
+                return
             self._progress = msgspec.json.decode(raw, type=Progress)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
             logger.warning("scrub_progress_unreadable path=%s error=%r", self._path, str(error))
             return
         self._saved = raw
