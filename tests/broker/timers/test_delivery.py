@@ -120,11 +120,12 @@ async def test_very_much_damage_is_given_up(
     async def damaged(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
         return [StoreCorrupt("file", at, "flipped") for at, _ in ranges]
 
-    monkeypatch.setattr(ColdReads, "gather", damaged)
     monkeypatch.setattr(delivery, "MAX_HELD", 2)
     async with timed_world(tmp_path) as world:
         for number in range(3):
             await world.send(b"%d" % number, 1_000)
+        await world.settle()
+        monkeypatch.setattr(ColdReads, "gather", damaged)
         await world.advance(2_000)
         assert world.timers.facts()["timerHeldBack"] == "2"
         assert "timed message given up" in caplog.text
