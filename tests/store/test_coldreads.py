@@ -27,7 +27,7 @@ from cometmq.store.reader import ReadStatus
 from cometmq.store.seals import BLOCK_BYTES
 from tests.store.faults import ForgetfulFiles
 from tests.store.sealed import FILE_BYTES, flip, reopened, scrub, sealed_store
-from tests.store.stores import fill, log_of, opened
+from tests.store.stores import fill, log_of, opened, put
 
 # --- at once -------------------------------------------------------------------------------------
 
@@ -651,6 +651,54 @@ def test_a_log_that_ends_earlier_takes_its_seals_along(tmp_path: Path) -> None:
     assert store.written_offset == middle.physical_offset
     assert store.seals.bases | store.seals.doubted == {0}
     fill(store, 900, queues=3, first=10_000)
+    store.close()
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("tagged", [False, True])
+@pytest.mark.parametrize("at_hand", [False, True])
+async def test_a_replay_over_the_edges_of_windows_and_files(
+    tmp_path: Path, tagged: bool, at_hand: bool, core: object
+) -> None:
+    chance = random.Random(7)
+    files = ForgetfulFiles()
+    size = 2 * WINDOW_BYTES + 70_000
+    store = opened(tmp_path, files=files, mapped_file_size_commit_log=size)
+    for number in range(3_000):
+        body = chance.randbytes(chance.choice((10, 1_000, 5_000)))
+        put(store, "t", chance.randrange(4), body, tag=f"g{number % 3}")
+        store.commit()
+    store.close()
+    files.cold = False
+    store = opened(
+        tmp_path,
+        files=files,
+        mapped_file_size_commit_log=size,
+        access_message_in_memory_max_ratio=0,
+    )
+    assert len(store.log.segments.files) >= 3
+    codes = frozenset([tag_code("g1")]) if tagged else None
+    wanted = [each for each in log_of(store) if not tagged or b"g1" in each.properties]
+    counts: list[int] = []
+    for queue_id in range(4):
+        got: list[Record] = []
+        offset = 0
+        while offset < store.queue("t", queue_id).max_offset:
+            files.cold = not at_hand
+            result = store.read("t", queue_id, offset, 32, codes=codes)
+            files.cold = False
+            if result.cold:
+                await store.load(result)
+            found = [record for chunk in result.chunks for record in iter_decode(chunk)]
+            assert len(found) == result.count
+            assert sum(map(len, result.chunks)) == result.size_bytes <= 262_144
+            assert result.far or not found
+            got += found
+            counts.append(len(found))
+            offset = result.next_offset
+        assert got == [each for each in wanted if each.queue_id == queue_id]
+    # What windows have comes by the limits for what is in memory.
+    assert max(counts) > 8
     store.close()
 
 
