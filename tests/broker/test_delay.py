@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import delay
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.delay import TICK_MS, DelayLevels
 from cometmq.broker.redelivery import GATHER_COUNT
@@ -15,8 +14,7 @@ from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
 from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.protocol.codes import RequestCode
-from cometmq.store.commitlog import CommitLog
-from cometmq.store.gathering import Found, gather
+from cometmq.store.coldreads import ColdReads, Found
 from cometmq.store.layout import QUEUE_ENTRY
 from tests.broker.world import STORE_HOST, Parts, open_parts
 
@@ -226,13 +224,15 @@ async def test_damage_holds_a_level_up_and_the_others_go_on(
         await park(parts, 2, b"other level")
         bad = QUEUE_ENTRY.unpack(parts.store.queue(SCHEDULE, 0).read(1, 1))[0]
 
-        async def damaged(log: CommitLog, ranges: list[tuple[int, int]]) -> list[Found]:
-            found = await gather(log, ranges)
+        gather = ColdReads.gather
+
+        async def damaged(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+            found = await gather(reads, ranges)
             flipped = StoreCorrupt("file", bad, "flipped")
             pairs = zip(ranges, found, strict=True)
             return [flipped if at == bad else view for (at, _), view in pairs]
 
-        monkeypatch.setattr(delay, "gather", damaged)
+        monkeypatch.setattr(ColdReads, "gather", damaged)
         clock.advance(5_000)
         assert await parts.delivery.deliver_due() == 2
         assert await parts.delivery.deliver_due() == 0

@@ -286,6 +286,9 @@ async def test_damage_in_a_sealed_file_is_answered_by_name(
     path = seal_and_damage(tmp_path, 200_000)
     async with running_broker(tmp_path) as running:
         client = await running.connect()
+        async with asyncio.timeout(60):
+            while not running.broker.store.runtime()["damaged_blocks"]:
+                await asyncio.sleep(0.01)
         head, records = await client.pull(0)
         # What lies before the damage is served.
         assert (head.code, [record.queue_offset for record in records]) == (0, [0])

@@ -74,7 +74,7 @@ async def test_cold_history_is_read_in_a_thread_and_at_the_rate(tmp_path: Path) 
         await made.close(node)
         settings = MasterSettings(rate_bytes_per_s=2_000_000, transfer_bytes=10_000)
         master = await made.master(settings=settings)
-        master.store.log.hot_bytes = 0
+        master.store.reads.hot_bytes = 0
         slave = made.slave(master)
         await until_copied(master, slave)
         assert_same(master.store, slave.store)

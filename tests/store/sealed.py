@@ -33,7 +33,7 @@ def seal_all(store: MessageStore) -> list[int]:
             store.seals.add(
                 Seal(file.base, file.size_bytes, store.last_ms, found.summary, found.sums)
             )
-            file.seal(store.seals, proven=True)
+            file.seals = store.seals
             done.append(file.base)
     return done
 
@@ -60,3 +60,17 @@ def flip(root: Path, offset: int, bits: int = 0x10) -> None:
         byte = file.read(1)[0]
         file.seek(offset % FILE_BYTES)
         file.write(bytes([byte ^ bits]))
+
+
+async def scrub(store: MessageStore) -> None:
+    """Compare all sealed files with their seals, without a child process."""
+    assert isinstance(store.clock, VirtualClock)
+    store.upkeep.scrub.read = block_sums
+    store.clock.advance(store.config.scrub_interval_hours * 3_600_000)
+    await store.upkeep.scrub.compare_files()
+
+
+async def block_sums(path: str, _size_bytes: int, _bytes_per_s: int) -> bytes:
+    """What the child of the scrub gives."""
+    with open(path, "rb") as file:  # noqa: ASYNC230
+        return sums_of(file.read())

@@ -205,3 +205,41 @@ def test_new_memory_is_zero(size_bytes: int) -> None:
     memory = zeroed_memory(size_bytes)
     assert memory == bytes(size_bytes)
     memory[:] = b"x" * size_bytes
+
+
+MAP_BYTES = 1 << 20
+
+
+def test_only_bytes_that_were_touched_are_in_memory(tmp_path: Path) -> None:
+    handle = FILES.open(str(tmp_path / "log"), create=True)
+    FILES.resize(handle, MAP_BYTES)
+    is_resident = FILES.residency(FILES.map(handle, MAP_BYTES))
+    assert not is_resident(0, MAP_BYTES)
+    FILES.pwrite(handle, b"x" * 50_000, 100_000)
+    assert is_resident(100_000, 150_000)
+    assert is_resident(100_001, 100_002)
+    assert not is_resident(90_000, 150_000)
+    assert not is_resident(100_000, 160_000)
+    FILES.close(handle)
+
+
+def test_what_is_longer_than_an_answer_holds_is_not_asked(tmp_path: Path) -> None:
+    handle = FILES.open(str(tmp_path / "log"), create=True)
+    size = 5_000 * 4_096
+    FILES.resize(handle, size)
+    mapped = FILES.map(handle, size)
+    is_resident = FILES.residency(mapped)
+    FILES.pwrite(handle, bytes(size), 0)
+    assert is_resident(0, size // 2)
+    assert not is_resident(0, size)
+    FILES.close(handle)
+
+
+def test_positions_outside_of_the_map(tmp_path: Path) -> None:
+    handle = FILES.open(str(tmp_path / "log"), create=True)
+    FILES.resize(handle, 4_096)
+    mapped = FILES.map(handle, 4_096)
+    FILES.pwrite(handle, b"x" * 4_096, 0)
+    assert FILES.residency(mapped)(0, 4_096)
+    assert not FILES.residency(mapped)(1 << 40, (1 << 40) + 1)
+    FILES.close(handle)

@@ -10,7 +10,7 @@ import pytest
 from cometmq.filter.sql92 import SqlFilter
 from cometmq.message.properties import decode
 from cometmq.message.record import Record, iter_decode
-from cometmq.store import matching, resident
+from cometmq.store import coldreads, matching
 from cometmq.store.engine import MessageStore
 from cometmq.store.matching import read_matching_at_once
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, Query, ReadResult, ReadStatus
@@ -47,7 +47,7 @@ def look(
     topic: str = "t",
 ) -> ReadResult | None:
     query = Query(store.queue(topic, 0), offset, max_count, max_bytes, None)
-    return read_matching_at_once(query, store.log, store.limits, SqlFilter(expression))
+    return read_matching_at_once(query, store.reads, store.limits, SqlFilter(expression))
 
 
 def offsets(result: ReadResult) -> list[int]:
@@ -64,7 +64,7 @@ def test_what_matches_is_given_over_steps_and_files(
 ) -> None:
     monkeypatch.setattr(matching, "_STEP_ENTRIES", step)
     if not recent:
-        monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+        monkeypatch.setattr(coldreads, "RECENT_BYTES", -1)
     result = look(store, "seven = 3")
     assert result is not None
     assert (result.status, result.next_offset) == (ReadStatus.FOUND, 100)
@@ -111,7 +111,7 @@ def selected(store: MessageStore, queue_id: int, sql: SqlFilter) -> list[Record]
     queue = store.queue("t", queue_id)
     while offset < queue.max_offset:
         query = Query(queue, offset, 32, 1 << 18, None)
-        result = read_matching_at_once(query, store.log, store.limits, sql)
+        result = read_matching_at_once(query, store.reads, store.limits, sql)
         assert result is not None
         assert result.next_offset > offset
         found += [record for chunk in result.chunks for record in iter_decode(chunk)]
@@ -206,13 +206,13 @@ def test_offsets_outside_are_left_to_a_read(store: MessageStore, topic: str, off
 def test_what_is_not_at_hand_is_left_to_a_read(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident, "RECENT_BYTES", -1)
+    monkeypatch.setattr(coldreads, "RECENT_BYTES", -1)
     first = store.log.segments.find(0)
     assert first is not None
     first.view  # noqa: B018 - the map that is asked for
     first._is_resident = lambda _start, _stop: False
     assert look(store, "TRUE") is None
-    store.log.hot_bytes = 0
+    store.reads.hot_bytes = 0
     assert look(store, "TRUE", offset=99) is None
     store.close()
 

@@ -96,7 +96,7 @@ async def test_ranges_of_dropped_files(tmp_path: Path) -> None:
     store.log.segments.drop_first()
     await store.load(result)
     assert result.chunks == []
-    assert await queries.bytes_at(store.log, 0, 10) is None
+    assert await store.reads.bytes_at(0, 10) is None
     assert store.log.view(0, 10) is None
     assert queries.record_size(None, 0) == 0
     store.close()

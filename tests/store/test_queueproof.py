@@ -169,7 +169,7 @@ def test_who_filters_gets_no_wrong_record_and_misses_none(store: MessageStore, n
         wrong = bytearray(right)
         wrong[bit // 8] ^= 1 << bit % 8
         overwrite(path, at, wrong)
-        found = read_matching_at_once(query, store.log, store.limits, wanted)
+        found = read_matching_at_once(query, store.reads, store.limits, wanted)
         if found is None:
             assert number == 0
             assert served(store, "a") == ALL

@@ -73,7 +73,7 @@ def test_many_at_once(store: MessageStore) -> None:
     def many(count: int, bytes_max: int, codes: frozenset[int] | None = None) -> ReadResult:
         found = store.find_queue("t", 0)
         assert found is not None
-        return read(Query(found, 0, count, bytes_max, codes), store.log, limits)
+        return read(Query(found, 0, count, bytes_max, codes), store.reads, limits)
 
     assert offsets(many(1_000, 1 << 18)) == list(range(100))
     assert offsets(many(70, 1 << 18)) == list(range(70))

@@ -139,10 +139,3 @@ def test_doubted_seals_count_once_confirmed(tmp_path: Path) -> None:
     again.forget([0])
     last = Seals(PosixFiles(), str(tmp_path))
     assert (last.bases, last.doubted) == ({100}, set())
-
-
-def test_damage_is_news_once(tmp_path: Path) -> None:
-    seals = made(tmp_path)
-    assert seals.is_news(5)
-    assert not seals.is_news(5)
-    assert seals.damaged == {5}

@@ -37,7 +37,6 @@ from cometmq.message import properties as props
 from cometmq.message.names import SCHEDULE_TOPIC
 from cometmq.protocol.fastjson import parse_json
 from cometmq.store.config import delay_levels_ms
-from cometmq.store.gathering import gather
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
     from cometmq.broker.durability import Appender
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
+    from cometmq.store.coldreads import Found
     from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
-    from cometmq.store.gathering import Found
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +234,7 @@ class DelayDelivery:
         if not due:
             return 0
         begin = self._positions[level]
-        found = await gather(self._store.log, due)
+        found = await self._store.reads.gather(due)
         queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
         if not await self._store.repairs.prove(queue, begin, due, found):
             return 0  # made right; a later round reads them again

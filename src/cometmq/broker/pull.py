@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from cometmq.broker.farreads import FarReads
 from cometmq.broker.filtering import keep_matching, read_matching
 from cometmq.broker.longpoll import MAX_HOLD_MS, HeldPull, LongPoll
 from cometmq.core.errors import BadRequest, CometError, StoreCorrupt
@@ -26,6 +25,7 @@ from cometmq.protocol.framer import MANY
 from cometmq.protocol.headers import PullMessage, PullMessageResponse
 from cometmq.protocol.route import PERM_READ
 from cometmq.speedups import answer_frame, read_pull
+from cometmq.store.coldreads import FarTurns
 from cometmq.store.matching import read_matching_at_once
 from cometmq.store.reader import Query, ReadStatus, empty, is_far, read, read_near
 
@@ -123,12 +123,7 @@ class PullHandler:
         self.is_alone: Callable[[], bool] = lambda: False
         self._bulk_limits = structs.replace(store.limits, hot_max_count=MAX_BULK_MESSAGES)
         self._cold_reads = asyncio.Semaphore(MAX_COLD_READS)
-        self._far = FarReads(
-            clock=clock,
-            tasks=tasks,
-            written=lambda: store.written_offset,
-            read=self._serve_held,
-        )
+        self._far = FarTurns(clock, tasks, lambda: store.written_offset)
         soon = asyncio.get_running_loop().call_soon
         self.longpoll = LongPoll(
             clock,
@@ -195,7 +190,7 @@ class PullHandler:
             if count > MAX_MESSAGES:
                 count, limits = self._most(header)
             query = Query(queue, header.queue_offset, count, MAX_BYTES, wanted.codes)
-            result = read_near(query, store.log, limits)
+            result = read_near(query, store.reads, limits)
             if result is not None and not result.count:
                 return False
         if result is None:
@@ -236,7 +231,7 @@ class PullHandler:
         """What matches of messages in memory; None when these are not there."""
         count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
         query = Query(queue, offset, count, MAX_BYTES, None)
-        return read_matching_at_once(query, self._store.log, self._store.limits, sql)
+        return read_matching_at_once(query, self._store.reads, self._store.limits, sql)
 
     def _looked(self, begun_ns: int) -> None:
         """A look by an expression that began at that moment is over."""
@@ -287,6 +282,10 @@ class PullHandler:
         except Exception as error:  # nobody else is there to answer it
             self._fail(pull, error)
 
+    def _serve_far(self, pull: HeldPull, final: bool) -> None:
+        if not pull.peer.closed:
+            self._serve_held(pull, final)
+
     def _fail(self, pull: HeldPull, error: Exception) -> None:
         if not isinstance(error, StoreCorrupt):  # the store has said that once, for everybody
             log.error("pull failed queue=%s peer=%s error=%r", pull.queue, pull.peer.address, error)
@@ -297,12 +296,13 @@ class PullHandler:
     def _find(self, pull: HeldPull) -> ReadResult:
         wanted, header = pull.wanted, pull.request.header
         topic, queue_id = pull.queue
-        queue, log = self._store.find_queue(topic, queue_id), self._store.log
+        queue = self._store.find_queue(topic, queue_id)
         count, limits = self._most(header)
         if wanted.sql is None:
             if queue is None:
                 return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-            return read(Query(queue, pull.offset, count, MAX_BYTES, wanted.codes), log, limits)
+            query = Query(queue, pull.offset, count, MAX_BYTES, wanted.codes)
+            return read(query, self._store.reads, limits)
         if queue is not None:
             found = self._look(queue, pull.offset, header, wanted.sql)
             if found is not None:
@@ -313,12 +313,12 @@ class PullHandler:
 
     def _is_far(self, pull: HeldPull) -> bool:
         queue = self._store.find_queue(*pull.queue)
-        return queue is not None and is_far(queue, pull.offset, self._store.log)
+        return queue is not None and is_far(queue, pull.offset, self._store.reads)
 
     def _read(self, pull: HeldPull, final: bool) -> None:
         begun_ns = self._clock.monotonic_ns()
         if self._far.must_wait(begun_ns) and self._is_far(pull):
-            self._far.wait(pull, final)
+            self._far.wait(partial(self._serve_far, pull, final))
             return
         result = self._find(pull)
         if pull.wanted.sql is not None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from cometmq.broker.durability import Appender
     from cometmq.core.clock import Clock
+    from cometmq.store.coldreads import Found
     from cometmq.store.engine import MessageStore
-    from cometmq.store.gathering import Found
 
 log = logging.getLogger(__name__)
 

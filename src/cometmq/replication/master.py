@@ -18,8 +18,6 @@ from cometmq.replication.places import Places
 from cometmq.replication.rate import Rate
 from cometmq.replication.replicas import FALL_BEHIND_MAX_BYTES, are_enough, reached
 from cometmq.replication.transfer import BadPeer, Bounds, SlaveLink
-from cometmq.store.loading import load_ranges
-from cometmq.store.resident import bytes_at_once
 
 if TYPE_CHECKING:
     import socket
@@ -278,7 +276,7 @@ class _Slave(asyncio.Protocol):
                 self.abort()
                 return
             stop = min(stop, file.end)
-            view = bytes_at_once(master.store.log, file, start, stop)
+            view = master.store.reads.at_once(file, start, stop)
             if view is None:
                 self._later(self._load(start, stop - start))
                 return
@@ -312,7 +310,7 @@ class _Slave(asyncio.Protocol):
         await self._master.clock.sleep_ms(wait_ms)
 
     async def _load(self, start: int, size_bytes: int) -> None:
-        pieces = await load_ranges(self._master.store.log, [(start, size_bytes)])
+        pieces = await self._master.store.reads.load([(start, size_bytes)], ahead=True)
         if pieces and self.link.sent == start:
             self._send(pieces[0].sound())
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline, anew
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.store.windows import Windows
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -38,8 +37,7 @@ class CommitLog:
     ``position`` is where the next record goes (buffered ones counted), ``written`` what the
     operating system has, ``durable`` what the device has; ``limit`` ends the file at ``position``.
     Up to ``held`` it is committed, and may wait to be written (transientpool.py).
-    ``opened_at`` is where this run began to write. What is more than ``hot_bytes`` behind the end
-    counts as far; ``windows`` is what was read there lately.
+    ``opened_at`` is where this run began to write.
     """
 
     __slots__ = (
@@ -51,21 +49,17 @@ class CommitLog:
         "durable",
         "failure",
         "held",
-        "hot_bytes",
         "limit",
         "opened_at",
         "parts",
         "position",
         "segments",
-        "windows",
         "written",
     )
 
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self.failure: StoreError | None = None
-        self.hot_bytes = 1 << 62
-        self.windows = Windows(lambda: self.written)
         self._ahead: Future[LogFile] | None = None
         self.resume(segments.start)
 
@@ -291,10 +285,6 @@ class CommitLog:
             if file.base < self.written:
                 found.append(file)
         return found[::-1] if self.durable < self.written else []
-
-    def is_far(self, offset: int) -> bool:
-        """Whether what is at ``offset`` is so far behind the end that it may not be in memory."""
-        return self.written - offset > self.hot_bytes
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
         """Bytes of one record or several in one file; None when no file holds them."""

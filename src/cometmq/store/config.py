@@ -65,6 +65,8 @@ class StoreConfig:
     clean_file_forcibly_enable: bool = True
     disk_space_warning_level_ratio: int = 90
     damage_policy: DamagePolicy = DamagePolicy.REFUSE
+    scrub_bytes_per_second: int = 8 << 20
+    scrub_interval_hours: int = 24
     transient_store_pool_enable: bool = False
     transient_store_pool_size: int = 5
     commit_interval_commit_log: int = 200
@@ -82,6 +84,8 @@ class StoreConfig:
             raise SettingsError("transientStorePoolSize", "must be at least 1")
         if self.commit_interval_commit_log < 1:
             raise SettingsError("commitIntervalCommitLog", "must be at least 1 ms")
+        if min(self.scrub_bytes_per_second, self.scrub_interval_hours) < 0:
+            raise SettingsError("scrubBytesPerSecond", "it and scrubIntervalHours are not negative")
         delay_levels_ms(self.message_delay_level)
 
     @property

@@ -31,6 +31,7 @@ from cometmq.message.record import (
     host_flags,
 )
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
+from cometmq.store.coldreads import ColdReads, Spawner
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
@@ -57,11 +58,10 @@ from cometmq.store.reader import (
     load,
     read,
 )
-from cometmq.store.resident import bytes_at_once, recent_from
 from cometmq.store.runtime import numbers
 from cometmq.store.seals import Seals
 from cometmq.store.transientpool import TransientPool
-from cometmq.store.upkeep import Spawner, Upkeep, closed_error, refusal_of
+from cometmq.store.upkeep import Upkeep, closed_error, refusal_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -148,7 +148,7 @@ class MessageStore:
         self.uncommitted: list[Segment] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
-        log.hot_bytes = files.memory_bytes() * hot_ratio // 100
+        self.reads = ColdReads(log, files.memory_bytes() * hot_ratio // 100)
         self.transient = TransientPool(self) if config.answers_before_write else None
         self.upkeep = Upkeep(self)
         self.deletions = Deletions(self)
@@ -409,7 +409,7 @@ class MessageStore:
         file = self.log.segments.find(end - 1)
         if file is None:
             return None
-        return file.view, file.base, max(file.base, recent_from(self.log)), end
+        return file.view, file.base, max(file.base, self.reads.recent_from), end
 
     def _stamp(self) -> None:
         """Fix the turn's store time: never before that of the turn before."""
@@ -506,12 +506,12 @@ class MessageStore:
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return empty(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read(Query(queue, offset, max_count, max_bytes, codes), self.log, self.limits)
+        return read(Query(queue, offset, max_count, max_bytes, codes), self.reads, self.limits)
 
     async def load(self, result: ReadResult) -> None:
         """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
         behind a damaged block. Raises StoreCorrupt when nothing is before that."""
-        await load(result, self.log, self.limits, self.repairs)
+        await load(result, self.reads, self.limits, self.repairs)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
         """The record at a physical offset, if that takes no wait; see :meth:`fetch_at`."""
@@ -521,18 +521,18 @@ class MessageStore:
         file = self.log.segments.find(physical_offset)
         if file is None or physical_offset + FIXED_BYTES > file.end:
             return None
-        head = bytes_at_once(self.log, file, physical_offset, physical_offset + FIXED_BYTES)
+        head = self.reads.at_once(file, physical_offset, physical_offset + FIXED_BYTES)
         size = record_size(head, physical_offset)
         if not size or physical_offset + size > file.end:
             return None
-        return bytes_at_once(self.log, file, physical_offset, physical_offset + size)
+        return self.reads.at_once(file, physical_offset, physical_offset + size)
 
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
         """The bytes of the record that begins at a physical offset; None when none does.
 
         For an offset that anybody may have sent: what stands there is checked, not believed.
         """
-        return await record_at(self.log, physical_offset, self.dispatcher.position)
+        return await record_at(self.reads, physical_offset, self.dispatcher.position)
 
     async def offset_by_time(
         self, topic: str, queue_id: int, store_ms: int, *, upper: bool = False
@@ -544,14 +544,14 @@ class MessageStore:
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return 0
-        return await offset_by_time(self.log, queue, store_ms, upper=upper)
+        return await offset_by_time(self.reads, queue, store_ms, upper=upper)
 
     async def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message at a queue offset was stored, ms; -1 when there is none."""
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return -1
-        return await store_time_at(self.log, queue, offset)
+        return await store_time_at(self.reads, queue, offset)
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
         """When the oldest message of a queue was stored, ms; -1 when there is none."""
@@ -568,7 +568,7 @@ class MessageStore:
         self.dispatcher.write_index(self.clock.wall_ms())
         count = min(max_count, self.config.max_msgs_num_batch)
         return await query_index(
-            self.index, self.log, self.dispatcher.position,
+            self.index, self.reads, self.dispatcher.position,
             (topic, key), count, (begin_ms, end_ms),
         )  # fmt: skip
 

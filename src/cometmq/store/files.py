@@ -22,6 +22,9 @@ from cometmq.core.memory import limit_bytes
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
+#: Pages that are asked for at once, and the size of CPython's Py_buffer.
+_PAGES_MAX: Final = 1 << 12
+_PY_BUFFER_WORDS: Final = 10
 #: Messages are nobody's business but that of the user who runs the broker. What exists keeps the
 #: mode that it has: whoever opened it to others meant to.
 FILE_MODE: Final = 0o600
@@ -268,10 +271,7 @@ class PosixFiles:
         return memoryview(mmap.mmap(handle, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
 
     def residency(self, mapped: memoryview) -> Residency:
-        # Here: a broker that serves nothing old starts without ctypes.
-        from cometmq.store.pagecache import residency
-
-        return residency(mapped)
+        return _residency(mapped)
 
     def names(self, path: str) -> list[str]:
         try:
@@ -371,6 +371,40 @@ class PosixFiles:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
 
 
+def _residency(mapped: memoryview) -> Residency:
+    """Ask the system (mincore, Linux). Without that call nothing is in memory for certain.
+
+    Unlike a read that must not wait this copies nothing: 1.2 us for 72 KB, which take 8 us and more
+    to copy. The answer is of the moment: short of memory the system may take a page away right
+    after it, and touching it then waits for the device once.
+    """
+    # Here: a broker that serves nothing old starts without ctypes.
+    import ctypes
+
+    try:
+        mincore = ctypes.CDLL(None).mincore
+    except (AttributeError, OSError):
+        return lambda _start, _stop: False
+    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    answer = bytearray(_PAGES_MAX)
+    answer_at = ctypes.addressof((ctypes.c_char * len(answer)).from_buffer(answer))
+    # A Py_buffer has the address first.
+    buffer = (ctypes.c_void_p * _PY_BUFFER_WORDS)()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(mapped), buffer, 0)
+    begin, end = buffer[0] or 0, len(mapped)
+    ctypes.pythonapi.PyBuffer_Release(buffer)
+
+    def is_resident(start: int, stop: int) -> bool:
+        first = start - start % mmap.PAGESIZE
+        pages = (stop - first + mmap.PAGESIZE - 1) // mmap.PAGESIZE
+        # The view is named here to keep the map: another might stand at its address else.
+        if stop > end or pages > _PAGES_MAX or not mapped:
+            return False
+        return not mincore(begin + first, stop - first, answer_at) and answer.find(0, 0, pages) < 0
+
+    return is_resident
+
+
 class SnapshotFiles(PosixFiles):
     """What only copying whole stores needs."""
 
@@ -436,6 +470,11 @@ class ReadOnlyFiles(PosixFiles):
 
     def lock(self, path: str) -> int:
         raise _refused(path)
+
+    def drop_cached(self, handle: int, offset: int, size_bytes: int) -> None:
+        """Have the system forget bytes that nobody will read again soon."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(handle, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def lock_holder(self, path: str) -> int:
         """Who holds the lock on a file: 0 nobody, -1 a broker of ours, else a process's number."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os.path
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cometmq.store.layout import file_name
-from cometmq.store.seals import BLOCK_BYTES, block_count
+from cometmq.store.seals import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files, Residency
@@ -20,10 +19,10 @@ _COPY_BYTES = 1 << 20
 class LogFile:
     """The file that holds the log from ``base`` up to ``end``.
 
-    ``seals`` has checksums of its blocks once it is full; ``unproven`` has a 1 for each block that
-    was not yet compared with them, and is None when the whole file may be served from the map.
-    ``linked`` says that a snapshot holds the same file. Before the first change of a file that is
-    sealed or linked its seal goes and the snapshot keeps the old one.
+    ``seals`` has checksums of its blocks once it is full; ``damaged`` are the physical offsets of
+    blocks that were found to differ, whose bytes are for nobody. ``linked`` says that a snapshot
+    holds the same file. Before the first change of a file that is sealed or linked its seal goes
+    and the snapshot keeps the old one.
     """
 
     __slots__ = (
@@ -34,13 +33,13 @@ class LogFile:
         "_view",
         "base",
         "closed",
+        "damaged",
         "end",
         "handle",
         "linked",
         "path",
         "seals",
         "size_bytes",
-        "unproven",
     )
 
     def __init__(self, files: Files, path: str, base: int, size_bytes: int, handle: int) -> None:
@@ -52,7 +51,7 @@ class LogFile:
         self.closed = False
         self.linked = files.names_of(handle) > 1
         self.seals: Seals | None = None
-        self.unproven: bytearray | None = None
+        self.damaged: set[int] = set()
         self.path = path
         self.base = base
         self.size_bytes = size_bytes
@@ -174,35 +173,31 @@ class LogFile:
         self._files.close(old)
         self.unmap()
 
-    def seal(self, seals: Seals, *, proven: bool) -> None:
-        """Compare what the device gives with a seal from now on.
-
-        ``proven`` says that all of the file was just compared, or made.
-        """
-        self.seals = seals
-        self.unproven = None if proven else bytearray(b"\1" * block_count(self.size_bytes))
-
     def unseal(self) -> None:
         """There is no seal to compare with."""
-        self.seals = self.unproven = None
+        self.seals = None
+        self.damaged.clear()
 
-    def is_proven(self, start: int, stop: int) -> bool:
-        """Whether bytes may be served from the map; physical offsets."""
-        unproven = self.unproven
-        if unproven is None:
+    def find_damage(self, start: int, stop: int) -> int:
+        """Where the first damaged block begins that holds bytes between two physical offsets; -1
+        with none."""
+        if not self.damaged:
+            return -1
+        first = start - (start - self.base) % BLOCK_BYTES
+        return next((at for at in range(first, stop, BLOCK_BYTES) if at in self.damaged), -1)
+
+    def differs(self, offset: int) -> bool:
+        """Whether the block at a physical offset is not what it was when the file was full, or
+        cannot be read. A thread may ask."""
+        if (seals := self.seals) is None:
+            return False
+        block = memoryview(bytearray(min(BLOCK_BYTES, self.end - offset)))
+        try:
+            seal = seals.of(self.base)
+            found = block[: self.read_into(block, offset)]
+        except OSError:
             return True
-        first, last = start - self.base, stop - 1 - self.base
-        return unproven.find(1, first // BLOCK_BYTES, last // BLOCK_BYTES + 1) < 0
-
-    def note_proven(self, start: int, stop: int, bad: Collection[int]) -> None:
-        """Whole blocks were compared; those that begin at ``bad`` differ."""
-        unproven = self.unproven
-        if unproven is None:
-            return
-        for offset in range(start, stop, BLOCK_BYTES):
-            unproven[(offset - self.base) // BLOCK_BYTES] = offset in bad
-        if 1 not in unproven:
-            self.unproven = None
+        return seal is None or not seal.holds((offset - self.base) // BLOCK_BYTES, found)
 
     def sync(self) -> None:
         """Return once what was written is on the device. A thread may do it.

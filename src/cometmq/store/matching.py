@@ -13,11 +13,10 @@ from cometmq.speedups import match_records, take_records
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.store.queueproof import proof_of
 from cometmq.store.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
-from cometmq.store.resident import bytes_at_once, recent_from
 
 if TYPE_CHECKING:
     from cometmq.speedups import Program
-    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.coldreads import ColdReads
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.reader import Query, ReadLimits
 
@@ -51,7 +50,7 @@ class _Step(NamedTuple):
 
 
 def read_matching_at_once(
-    query: Query, log: CommitLog, limits: ReadLimits, wanted: Matcher
+    query: Query, reads: ColdReads, limits: ReadLimits, wanted: Matcher
 ) -> ReadResult | None:
     """At most ``max_count`` messages and ``max_bytes`` that match, from ``offset`` on, at least one
     where one is found; of at most MAX_SCANNED_ENTRIES that are looked at, fewer when that is much
@@ -72,7 +71,7 @@ def read_matching_at_once(
     count = size_bytes = 0
     while at < stop and count < max_count and not budget.is_spent:
         most = max_count - count, max_bytes - size_bytes
-        found = _look(queue, at, min(stop - at, _STEP_ENTRIES), log, wanted, most, budget)
+        found = _look(queue, at, min(stop - at, _STEP_ENTRIES), reads, wanted, most, budget)
         # One that matches comes always; here it may be one too many.
         if found is None or (count and size_bytes + found.size_bytes > max_bytes):
             break
@@ -93,7 +92,7 @@ def _look(
     queue: ConsumeQueue,
     offset: int,
     entry_count: int,
-    log: CommitLog,
+    reads: ColdReads,
     wanted: Matcher,
     most: tuple[int, int],
     budget: Budget,
@@ -103,19 +102,19 @@ def _look(
     if not entries:
         return None
     first = int.from_bytes(entries[:8], "big")
-    file = log.segments.find(first)
-    if file is None or log.is_far(first):
+    file = reads.log.segments.find(first)
+    if file is None or reads.is_far(first):
         return None
-    view, base, end = file.view, file.base, min(file.end, log.written)
+    view, base, end = file.view, file.base, min(file.end, reads.log.written)
     looked_at, properties_bytes, chosen = match_records(
         wanted.program,
         entries,
         offset,
         most,
         (budget.count, budget.size_bytes),
-        (view, base, base, end, recent_from(log)),
+        (view, base, base, end, reads.recent_from),
         None if offset >= queue.tail_offset else proof_of(queue),
-        lambda start, stop: bytes_at_once(log, file, start, stop) is not None,
+        lambda start, stop: reads.mapped(file, start, stop) is not None,
     )
     if not looked_at:
         return None

@@ -164,6 +164,7 @@ class _Opening:
         store.durable.position = scan.position
         number = self._positions.number if self._positions is not None else 0
         store.upkeep.resume(min(first, self._synced(start)), number)
+        store.upkeep.scrub.resume()
         self._report(start, first, scan, mender, passes)
         store.upkeep.mark_running()
         store.update_refusal()

@@ -17,11 +17,9 @@ from cometmq.message.record import (
     store_ms_of,
 )
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
-from cometmq.store.loading import load_ranges
-from cometmq.store.resident import bytes_at_once
 
 if TYPE_CHECKING:
-    from cometmq.store.commitlog import CommitLog
+    from cometmq.store.coldreads import ColdReads
     from cometmq.store.consumequeue import ConsumeQueue
     from cometmq.store.index import Index
 
@@ -36,33 +34,18 @@ class IndexQuery(NamedTuple):
     last_update_phys: int
 
 
-async def bytes_at(log: CommitLog, offset: int, size_bytes: int) -> memoryview | None:
-    """Bytes of the log; None when no file holds them.
-
-    Raises StoreCorrupt when they are not what they were.
-    """
-    file = log.segments.find(offset)
-    if file is None or offset + size_bytes > file.end:
-        return None
-    found = bytes_at_once(log, file, offset, offset + size_bytes)
-    if found is not None:
-        return found
-    pieces = await load_ranges(log, [(offset, size_bytes)])
-    return pieces[0].sound() if pieces else None
-
-
-async def record_at(log: CommitLog, offset: int, end: int) -> memoryview | None:
+async def record_at(reads: ColdReads, offset: int, end: int) -> memoryview | None:
     """The record that begins at ``offset`` and ends by ``end``; None when there is none.
 
     The offset may come from anybody: what stands there is checked, not believed.
     """
-    if not log.segments.start <= offset <= end - FIXED_BYTES:
+    if not reads.log.segments.start <= offset <= end - FIXED_BYTES:
         return None
-    head = await bytes_at(log, offset, FIXED_BYTES)
+    head = await reads.bytes_at(offset, FIXED_BYTES)
     size = record_size(head, offset)
     if not size or offset + size > end:
         return None
-    return await bytes_at(log, offset, size)
+    return await reads.bytes_at(offset, size)
 
 
 def record_size(head: memoryview | None, offset: int) -> int:
@@ -73,18 +56,20 @@ def record_size(head: memoryview | None, offset: int) -> int:
     return int(size) if magic in (MAGIC_V1, MAGIC_V2) and physical_offset == offset else 0
 
 
-async def store_time_at(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+async def store_time_at(reads: ColdReads, queue: ConsumeQueue, offset: int) -> int:
     """When the message at a queue offset was stored, ms; -1 when there is none."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     phys, size, _ = QUEUE_ENTRY.unpack(queue.read(offset, 1))
     if size == HOLE_SIZE:
         return -1
-    head = await bytes_at(log, phys, STORE_MS_BYTES)
+    head = await reads.bytes_at(phys, STORE_MS_BYTES)
     return -1 if head is None or not record_size(head, phys) else store_ms_of(head)
 
 
-async def offset_by_time(log: CommitLog, queue: ConsumeQueue, store_ms: int, *, upper: bool) -> int:
+async def offset_by_time(
+    reads: ColdReads, queue: ConsumeQueue, store_ms: int, *, upper: bool
+) -> int:
     """The first offset stored at or after a time; with ``upper`` the last one at or before it.
 
     ``max_offset`` when all are older (``min_offset`` with ``upper`` when all are newer).
@@ -94,7 +79,7 @@ async def offset_by_time(log: CommitLog, queue: ConsumeQueue, store_ms: int, *, 
     bound_ms = store_ms + 1 if upper else store_ms
     while low < high:
         middle = (low + high) // 2
-        if await store_time_at(log, queue, middle) < bound_ms:
+        if await store_time_at(reads, queue, middle) < bound_ms:
             low = middle + 1
         else:
             high = middle
@@ -103,7 +88,7 @@ async def offset_by_time(log: CommitLog, queue: ConsumeQueue, store_ms: int, *, 
 
 async def query_index(
     index: Index,
-    log: CommitLog,
+    reads: ColdReads,
     end: int,
     key: tuple[str, str],
     max_count: int,
@@ -113,7 +98,7 @@ async def query_index(
     places = index.query(*key, max_count, *times_ms)
     records: list[memoryview] = []
     for place in sorted(set(places)):
-        record = await record_at(log, place, end)
+        record = await record_at(reads, place, end)
         if record is not None:
             records.append(record)
     return IndexQuery(records, index.end_ms, index.end_phys)

@@ -1,7 +1,7 @@
 """Reading a queue for a consumer: decide what to send, without copying a byte of it.
 
 ``read`` looks at queue entries only and gives ranges of the log, with their bytes where that takes
-no wait (resident.py). Otherwise the result is cold: the store's ``load`` gets what is missing in a
+no wait (coldreads.py). Otherwise the result is cold: the store's ``load`` gets what is missing in a
 thread. Far behind the end an answer is smaller (upstream: DefaultMessageStore.getMessage).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from enum import Enum
-from itertools import accumulate
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
@@ -19,17 +19,14 @@ from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import QUEUE_OFFSET_POSITION, iter_sizes
 from cometmq.speedups import take_records
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from cometmq.store.loading import damaged, load_ranges
 from cometmq.store.queueproof import count_proven, proof_of
-from cometmq.store.resident import RECENT_BYTES, bytes_at_once, ranges_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cometmq.store.coldreads import ColdReads, Piece
     from cometmq.store.commitlog import CommitLog
     from cometmq.store.consumequeue import ConsumeQueue
-    from cometmq.store.loading import Piece
-    from cometmq.store.mapped import LogFile
     from cometmq.store.queueproof import EntryRepairs
 
 MAX_SCANNED_ENTRIES = 800
@@ -108,7 +105,7 @@ def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int
     return ReadResult(status, next_offset, min_offset, max_offset, [], 0, 0, False, [])
 
 
-def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
+def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
     """At most ``max_count`` messages and ``max_bytes`` from ``offset`` on; at least one.
 
     With ``codes``, only entries with one of these tag codes. ``next_offset`` is behind the last
@@ -123,10 +120,10 @@ def read(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult:
         waits = empty(ReadStatus.FOUND, offset, low, high)
         waits.cold, waits.query = True, query
         return waits
-    return choose(entries, query, log, limits, is_right=offset >= queue.tail_offset)
+    return choose(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
 
 
-def read_near(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult | None:
+def read_near(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult | None:
     """:func:`read` where it finds all it needs in memory, near the end of the log; else None."""
     queue, offset = query.queue, query.offset
     if not queue.min_offset <= offset < queue.max_offset:
@@ -134,21 +131,21 @@ def read_near(query: Query, log: CommitLog, limits: ReadLimits) -> ReadResult | 
     entries = queue.read_at_once(offset, query.entry_count)
     if entries is None:
         return None
-    return _at_once(entries, query, log, limits, is_right=offset >= queue.tail_offset)
+    return _at_once(entries, query, reads, limits, is_right=offset >= queue.tail_offset)
 
 
-def is_far(queue: ConsumeQueue, offset: int, log: CommitLog) -> bool:
+def is_far(queue: ConsumeQueue, offset: int, reads: ColdReads) -> bool:
     """Whether a queue's entry at an offset is of a record far behind the end of the log."""
     if not queue.min_offset <= offset < queue.max_offset:
         return False
     entry = queue.read_at_once(offset, 1)
-    return entry is None or log.is_far(next(_iter_entries(entry))[0])
+    return entry is None or reads.is_far(next(_iter_entries(entry))[0])
 
 
 def choose(
     entries: bytes | bytearray,
     query: Query,
-    log: CommitLog,
+    reads: ColdReads,
     limits: ReadLimits,
     *,
     is_right: bool = False,
@@ -157,38 +154,43 @@ def choose(
     """The result from the queue entries that a query looks at. ``is_right`` says that they need no
     proof: they were never in a file. Up to the offset ``gone`` the log is known to have no records
     any more."""
-    found = _at_once(entries, query, log, limits, is_right=is_right)
-    if found is None and query.codes is None:
-        found = _read_lately(entries, query, log, limits, is_right=is_right)
+    found = _at_once(entries, query, reads, limits, is_right=is_right)
+    if found is None and entries and reads.is_far(int.from_bytes(entries[:8], "big")):
+        found = _from_windows(entries, query, reads, limits, is_right=is_right)
     if found is not None:
         return found
-    return _one_by_one(entries, query, log, limits, is_right=is_right, gone=gone)
+    return _one_by_one(entries, query, reads, limits, is_right=is_right, gone=gone)
 
 
 def _at_once(
-    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits, *, is_right: bool
+    entries: bytes | bytearray,
+    query: Query,
+    reads: ColdReads,
+    limits: ReadLimits,
+    *,
+    is_right: bool,
 ) -> ReadResult | None:
     """What nearly every read finds: records of one file, near the end of the log and in memory.
     None when the entries have to be looked at one by one."""
     queue, offset, max_count, max_bytes, codes = query
-    written, files = log.written, log.segments.files
+    segments = reads.log.segments
     first = int.from_bytes(entries[:8], "big")
-    if not entries or written - first > log.hot_bytes:
+    if not entries or reads.is_far(first):
         return None
+    files = segments.files
     is_last = files and files[-1].base <= first < files[-1].end
-    file = files[-1] if is_last else log.segments.find(first)
+    file = files[-1] if is_last else segments.find(first)
     if file is None:
         return None
     base, end = file.base, file.end
-    recent = max(log.opened_at, written - RECENT_BYTES)  # as resident.py has it
     found = take_records(
         entries,
         offset,
         codes,
         (min(max_count, limits.hot_max_count), min(max_bytes, limits.hot_max_bytes)),
-        (file.view, base, base, min(end, written), recent),
+        (file.view, base, base, min(end, reads.log.written), reads.recent_from),
         None if is_right else proof_of(queue),
-        lambda start, stop: bytes_at_once(log, file, start, stop) is not None,
+        lambda start, stop: reads.mapped(file, start, stop) is not None,
     )
     if found is None:
         return None
@@ -229,13 +231,13 @@ class _Taken(msgspec.Struct, gc=False):
 def _one_by_one(
     entries: bytes | bytearray,
     query: Query,
-    log: CommitLog,
+    reads: ColdReads,
     limits: ReadLimits,
     *,
     is_right: bool,
     gone: int,
 ) -> ReadResult:
-    taken = _take(entries, query, log, limits, is_right=is_right, gone=gone)
+    taken = _take(entries, query, reads, limits, is_right=is_right, gone=gone)
     if taken.wrong >= 0:
         return _wrong(query, taken.wrong)
     queue, scanned = query.queue, taken.scanned
@@ -243,13 +245,11 @@ def _one_by_one(
     if not taken.sizes:
         nothing = _nothing_found(scanned, taken.removed)
         return empty(nothing, query.offset + scanned, low, high)
-    ranges, far = taken.ranges(), taken.far
-    chunks = None if far else ranges_at_once(log, ranges)
-    if chunks is None:
-        chunks = _in_windows(log, ranges)
+    ranges = taken.ranges()
+    chunks = reads.ranges_at_once(ranges)
     result = ReadResult(
         ReadStatus.FOUND, query.offset + scanned, low, high, chunks or [], len(taken.sizes),
-        sum(taken.sizes), chunks is None, ranges, query, far, -1,
+        sum(taken.sizes), chunks is None, ranges, query, taken.far, -1,
         (taken.offsets, taken.places, taken.sizes),
     )  # fmt: skip
     if chunks is not None and not is_right:
@@ -260,14 +260,14 @@ def _one_by_one(
 def _take(
     entries: bytes | bytearray,
     query: Query,
-    log: CommitLog,
+    reads: ColdReads,
     limits: ReadLimits,
     *,
     is_right: bool,
     gone: int,
 ) -> _Taken:
     _, offset, max_count, max_bytes, codes = query
-    log_start = log.segments.start
+    log_start = reads.log.segments.start
     taken = _Taken([], [], [])
     count = total = stop = 0
     for scanned, (phys, size, code) in enumerate(_iter_entries(entries)):
@@ -284,12 +284,12 @@ def _take(
             taken.removed = True
             continue
         # Places go up: the one of this entry or of the one before is wrong when they do not.
-        if not is_right and (phys < stop or not _may_be(phys, size, log)):
+        if not is_right and (phys < stop or not _may_be(phys, size, reads.log)):
             taken.wrong = -1 if count else offset + scanned
             taken.scanned = scanned
             return taken
         if not count:
-            taken.far = far = log.is_far(phys)
+            taken.far = far = reads.is_far(phys)
             max_bytes = min(max_bytes, limits.cold_max_bytes if far else limits.hot_max_bytes)
             max_count = min(max_count, limits.cold_max_count if far else limits.hot_max_count)
         elif total + size > max_bytes or count >= max_count:
@@ -366,75 +366,63 @@ def _copy(source: ReadResult, target: ReadResult) -> None:
         setattr(target, name, getattr(source, name))
 
 
-def _read_lately(
-    entries: bytes | bytearray, query: Query, log: CommitLog, limits: ReadLimits, *, is_right: bool
+def _from_windows(
+    entries: bytes | bytearray,
+    query: Query,
+    reads: ColdReads,
+    limits: ReadLimits,
+    *,
+    is_right: bool,
 ) -> ReadResult | None:
-    """What windows have of the records of one file, far behind the end or not compared with its
-    seal yet: what was read already is given by the limits for what is in memory, without waiting
-    for the rest. None when they have not even the first, or the entries have to be looked at one by
-    one."""
-    rows = [*_iter_entries(entries)]
-    sizes = [size for _, size, _ in rows]
-    max_bytes = min(query.max_bytes, limits.hot_max_bytes)
-    count = min(bisect_right([*accumulate(sizes)], max_bytes), limits.hot_max_count)
+    """What windows have of records far behind the end: what was read already is given by the limits
+    for what is in memory, without waiting for the rest. None when they have not even the first, or
+    the entries have to be looked at one by one."""
+    queue, offset, max_count, max_bytes, codes = query
+    max_count = min(max_count, limits.hot_max_count)
+    max_bytes = min(max_bytes, limits.hot_max_bytes)
+    proof = None if is_right else proof_of(queue)
+    total = len(entries) // QUEUE_ENTRY_BYTES
+    chunks: list[memoryview] = []
+    looked_at = count = size_bytes = 0
+    while looked_at < total and count < max_count and size_bytes < max_bytes:
+        start, size, _ = QUEUE_ENTRY.unpack_from(entries, looked_at * QUEUE_ENTRY_BYTES)
+        part = reads.part_at_once(start, start + size, _stop_of(entries, total - 1))
+        if part is None:
+            break
+        view, base, stop = part
+        rest = range(looked_at + 1, total)
+        last = looked_at + 1 + bisect_right(rest, stop, key=partial(_stop_of, entries))
+        most = max_count - count, max_bytes - size_bytes
+        some = entries[looked_at * QUEUE_ENTRY_BYTES : last * QUEUE_ENTRY_BYTES]
+        log = view, base, start, stop, start
+        found = take_records(some, offset + looked_at, codes, most, log, proof, _is_there)
+        # One record comes always; here it may be one too many.
+        if found is None or (count and size_bytes + found[2] > max_bytes):
+            break
+        looked_at += found[0]
+        count += found[1]
+        size_bytes += found[2]
+        chunks.append(found[3])
     if not count:
         return None
-    places, sizes = [place for place, _, _ in rows[:count]], sizes[:count]
-    first, stop = places[0], places[-1] + sizes[-1]
-    file = log.segments.find(first)
-    if file is None or stop > file.end:
-        return None
-    far = log.is_far(first)
-    if not far and file.is_proven(first, stop):
-        return None
-    chunks, count = _chunks_read(places, sizes, log, file)
-    queue, offset = query.queue, query.offset
-    if not count or not (
-        is_right
-        or count_proven(queue, range(offset, offset + count), places, sizes[:count], chunks)
-        == count
-    ):
-        return None
-    low, high, total = queue.min_offset, queue.max_offset, sum(sizes[:count])
+    low, high, onward = queue.min_offset, queue.max_offset, offset + looked_at
     return ReadResult(
-        ReadStatus.FOUND, offset + count, low, high, chunks, count, total, False, [], None, far
+        ReadStatus.FOUND, onward, low, high, chunks, count, size_bytes, False, [], None, True
     )
 
 
-def _chunks_read(
-    places: Sequence[int], sizes: Sequence[int], log: CommitLog, file: LogFile
-) -> tuple[list[memoryview], int]:
-    """The bytes of the first records, as far as windows have them, and how many those are."""
-    find = log.windows.find
-    chunks: list[memoryview] = []
-    first = 0
-    last = len(places) - 1
-    for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
-        stop = place + size
-        if number < last and places[number + 1] == stop:
-            continue
-        found = find(file, places[first], stop)
-        if found is None:
-            break
-        chunks.append(found)
-        first = number + 1
-    return chunks, first
+def _stop_of(entries: bytes | bytearray, number: int) -> int:
+    """Where the record of an entry ends."""
+    place, size, _ = QUEUE_ENTRY.unpack_from(entries, number * QUEUE_ENTRY_BYTES)
+    return int(place + size)
 
 
-def _in_windows(log: CommitLog, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
-    """The bytes of ranges (offset, size); None when one was not read lately."""
-    chunks: list[memoryview] = []
-    for start, size in ranges:
-        file = log.segments.find(start)
-        found = None if file is None else log.windows.find(file, start, start + size)
-        if found is None:
-            return None
-        chunks.append(found)
-    return chunks
+def _is_there(_start: int, _stop: int) -> bool:
+    return True
 
 
 async def load(
-    result: ReadResult, log: CommitLog, limits: ReadLimits, repairs: EntryRepairs
+    result: ReadResult, reads: ColdReads, limits: ReadLimits, repairs: EntryRepairs
 ) -> None:
     """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or behind
     a damaged block. Wrong entries are made right first. Raises StoreCorrupt when nothing is before
@@ -444,7 +432,7 @@ async def load(
     while result.cold:
         query, wrong = result.query, result.wrong
         if query is None or (wrong < 0 and result.entries is not None):
-            fill(result, await load_ranges(log, result.ranges, ahead=True))
+            fill(result, await reads.load(result.ranges, ahead=True))
             if query is not None:
                 keep_proven(result, query)
             continue
@@ -456,7 +444,7 @@ async def load(
             repaired.add(wrong)
             if await repairs.repair(query.queue, wrong) is None:
                 gone = wrong
-        _copy(choose(await _fetch(query), query, log, limits, gone=gone), result)
+        _copy(choose(await _fetch(query), query, reads, limits, gone=gone), result)
 
 
 async def _fetch(query: Query) -> bytes | bytearray:
@@ -491,7 +479,7 @@ def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
         sound = [size for _, size in iter_sizes(piece.view[: max(0, piece.damage - piece.start)])]
         chunks[bad:] = [piece.view[: sum(sound)]] if sound else []
         if not chunks:
-            raise damaged(piece)
+            raise piece.error()
     if bad < 0 and len(pieces) == len(result.ranges):
         return
     if not chunks:

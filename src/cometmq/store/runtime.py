@@ -27,7 +27,7 @@ def numbers(store: MessageStore) -> dict[str, int | float]:
         "index_end_offset": store.index.end_phys,
         "put_failures": store.put_failures,
         "sealed_files": len(store.seals.bases),
-        "damaged_blocks": len(store.seals.damaged),
+        "damaged_blocks": sum(len(file.damaged) for file in log.segments.files),
         "inline_syncs": flusher.inline_count,
         "threaded_syncs": flusher.threaded_count,
     }

@@ -42,8 +42,17 @@ async def sums_by_child(
 ) -> FileSums:
     """Have a child read a log file; it is ended with its caller. Raises SumsFailed, OSError."""
     words = [path, str(base), str(size_bytes), str(moment_ms), delay_levels]
+    answer = await run_child("cometmq.store.tools.sums", words)
+    try:
+        return msgspec.json.decode(answer, type=FileSums)
+    except msgspec.DecodeError as error:
+        raise SumsFailed(str(error)) from error
+
+
+async def run_child(module: str, words: list[str]) -> bytes:
+    """What a module that runs as a process of its own writes. Raises SumsFailed, OSError."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cometmq.store.tools.sums", *words,
+        sys.executable, "-m", module, *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -56,10 +65,7 @@ async def sums_by_child(
     if child.returncode:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2]
         raise SumsFailed(f"exit code {child.returncode}: {last}")
-    try:
-        return msgspec.json.decode(answer, type=FileSums)
-    except msgspec.DecodeError as error:
-        raise SumsFailed(str(error)) from error
+    return answer
 
 
 class Sealer:
@@ -130,12 +136,9 @@ class Sealer:
         await self._in_thread(self._store.seals.confirm, file.base)
         if self._is_gone(file):
             return
-        file.seal(self._store.seals, proven=not differing)
-        for block in differing:
-            logger.error(
-                "log_block_damaged path=%s offset=%d size=%d",
-                file.path, seal.base + block * BLOCK_BYTES, BLOCK_BYTES,
-            )  # fmt: skip
+        file.seals = self._store.seals
+        damaged = [seal.base + block * BLOCK_BYTES for block in differing]
+        self._store.reads.note_damage(file, damaged)
 
     async def _add(self, file: LogFile, found: FileSums) -> None:
         store = self._store
@@ -144,7 +147,7 @@ class Sealer:
         await self._in_thread(store.seals.add, seal)
         if self._is_gone(file):
             return
-        file.seal(store.seals, proven=True)
+        file.seals = store.seals
         logger.info("log_file_sealed path=%s", file.path)
 
     async def _in_thread(self, call: Callable[..., None], *values: object) -> None:

@@ -161,16 +161,14 @@ def decode(raw: bytes, path: str, base: int) -> Seal:
 class Seals:
     """The seals of one store. ``bases`` are the log files that have one.
 
-    ``damaged`` are the physical offsets of blocks that were found to differ. The seals that were
-    used first are kept in memory; ``of`` may be called by threads.
+    The seals that were used last are kept in memory; ``of`` may be called by threads.
     """
 
-    __slots__ = ("_files", "_loaded", "bases", "damaged", "directory", "doubted")
+    __slots__ = ("_files", "_loaded", "bases", "directory", "doubted")
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
         self._loaded: OrderedDict[int, Seal] = OrderedDict()
-        self.damaged: set[int] = set()
         self.directory = os.path.join(root, DIRECTORY)
         self.bases = self._names(self.directory)
         self.doubted = self._names(os.path.join(self.directory, DOUBTED))
@@ -204,12 +202,6 @@ class Seals:
             while len(self._loaded) > _LOADED_LIMIT:
                 self._loaded.popitem(last=False)
         return found
-
-    def is_news(self, offset: int) -> bool:
-        """Take note of a damaged block; whether it was not known."""
-        known = len(self.damaged)
-        self.damaged.add(offset)
-        return len(self.damaged) > known
 
     def read(self, base: int, *, doubted: bool = False) -> Seal | None:
         """A seal from its file; None when there is none. Raises StoreCorrupt, OSError."""
@@ -251,10 +243,10 @@ class Seals:
         self.doubted -= gone
 
     def attach(self, log_files: Iterable[LogFile]) -> None:
-        """Have what the device gives of these files compared with their seals."""
+        """Tell these files that they have seals."""
         for file in log_files:
             if file.base in self.bases:
-                file.seal(self, proven=False)
+                file.seals = self
 
     def keep(self, segments: Segments, end: int) -> None:
         """Take away every seal but those of files that are full up to ``end``, the log's end.

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os.path
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cometmq.core.errors import StoreFull, StoreOffline
 from cometmq.store.checkpoint import (
@@ -24,9 +24,11 @@ from cometmq.store.checkpoint import (
 from cometmq.store.commitlog import NO_ROOM
 from cometmq.store.expiry import Expiry
 from cometmq.store.queuecheck import CHECKED_QUEUES, entry_total
+from cometmq.store.scrub import Scrub
 from cometmq.store.sealing import Reader, Sealer, sums_by_child
 
 if TYPE_CHECKING:
+    from cometmq.store.coldreads import Spawner
     from cometmq.store.consumequeue import Mark
     from cometmq.store.engine import MessageStore
     from cometmq.store.files import Files
@@ -37,20 +39,13 @@ logger = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _SEAL_INTERVAL_MS = 5_000
+_SCRUB_INTERVAL_MS = 60_000
 #: Up to 6 ms, when all of them need a new file.
 _QUEUES_A_SLICE = 16
 _QUEUES_A_ROUND = 1_024
 _ROUNDS_TO_WAIT = 60
 _LOG_SYNC_LIMIT_MS = 5_000
 _LOG_SYNC_STEP_MS = 5
-
-
-class Spawner(Protocol):
-    """Who owns the background tasks of a store."""
-
-    def spawn(self, coro: Coroutine[Any, Any, None], *, name: str) -> object:
-        """Start a task and see to its end."""
-        ...
 
 
 class Upkeep:
@@ -76,6 +71,7 @@ class Upkeep:
         "mark_problem",
         "queues_a_round",
         "read_sums",
+        "scrub",
         "shrunk",
         "synced",
     )
@@ -84,6 +80,7 @@ class Upkeep:
         self._store = store
         self.expiry = Expiry(store)
         self.read_sums: Reader = sums_by_child
+        self.scrub = Scrub(store)
         self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
         self._previous = self._checkpoint
         self._noted = (-1, -1)
@@ -131,6 +128,7 @@ class Upkeep:
             ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
             ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
             ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store, self.read_sums).seal_full_files),
+            ("store-scrub", _SCRUB_INTERVAL_MS, self.scrub.compare_files),
         ]
         if (pool := self._store.transient) is not None:
             rounds.append(("store-commit-log", config.commit_interval_commit_log, pool.write_late))

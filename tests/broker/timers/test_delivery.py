@@ -11,8 +11,7 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreFull
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.store.commitlog import CommitLog
-from cometmq.store.gathering import Found, gather
+from cometmq.store.coldreads import ColdReads, Found
 from cometmq.store.layout import QUEUE_ENTRY
 from tests.broker.timers.timedworld import TimedWorld, timed_world
 
@@ -93,14 +92,16 @@ async def test_damage_is_held_back_and_tried_again(
         await world.settle()
         bad = QUEUE_ENTRY.unpack(world.store.queue(TIMER_TOPIC, 0).read(1, 1))[0]
 
-        async def damaged(log: CommitLog, ranges: list[tuple[int, int]]) -> list[Found]:
-            found = await gather(log, ranges)
+        gather = ColdReads.gather
+
+        async def damaged(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
+            found = await gather(reads, ranges)
             flipped = StoreCorrupt("file", bad, "flipped")
             pairs = zip(ranges, found, strict=True)
             return [flipped if at == bad else view for (at, _), view in pairs]
 
         with monkeypatch.context() as patch:
-            patch.setattr(delivery, "gather", damaged)
+            patch.setattr(ColdReads, "gather", damaged)
             await world.advance(2_000)
             assert world.bodies() == [b"0", b"2"]
             assert world.timers.facts()["timerHeldBack"] == "1"
@@ -116,14 +117,15 @@ async def test_damage_is_held_back_and_tried_again(
 async def test_very_much_damage_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def damaged(log: CommitLog, ranges: list[tuple[int, int]]) -> list[Found]:
+    async def damaged(reads: ColdReads, ranges: list[tuple[int, int]]) -> list[Found]:
         return [StoreCorrupt("file", at, "flipped") for at, _ in ranges]
 
-    monkeypatch.setattr(delivery, "gather", damaged)
     monkeypatch.setattr(delivery, "MAX_HELD", 2)
     async with timed_world(tmp_path) as world:
         for number in range(3):
             await world.send(b"%d" % number, 1_000)
+        await world.settle()
+        monkeypatch.setattr(ColdReads, "gather", damaged)
         await world.advance(2_000)
         assert world.timers.facts()["timerHeldBack"] == "2"
         assert "timed message given up" in caplog.text

@@ -21,7 +21,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.deletion import Deletion
 from cometmq.store.engine import MessageStore
 from cometmq.store.sealing import SumsFailed
-from cometmq.store.seals import FileSums
+from cometmq.store.seals import FileSums, sums_of
 from cometmq.store.tools.sums import read_sums
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import MemoryFiles, ProcessEnded
@@ -169,6 +169,7 @@ class Process:
         with suppress(StoreError):
             await self.offsets.saved()
         self.store.upkeep.read_sums = self._read_sums
+        self.store.upkeep.scrub.read = self._read_block_sums
         await self.store.start(self)
         self.keep(self.appender.expire_forever, name="expire waiting sends", clock=clock)
         self.keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
@@ -202,6 +203,13 @@ class Process:
         if not self.machine.seals:
             raise SumsFailed
         return read_sums(self.files, path, base, size_bytes, moment_ms, delay_levels)
+
+    async def _read_block_sums(self, path: str, size_bytes: int, bytes_per_s: int) -> bytes:
+        handle = self.files.open(path)
+        try:
+            return sums_of(self.files.pread(handle, size_bytes, 0))
+        finally:
+            self.files.close(handle)
 
     def _failed(self, context: dict[str, Any]) -> None:
         if "never retrieved" in context["message"]:

@@ -25,7 +25,6 @@ from cometmq.core.errors import StoreCorrupt, StoreError
 from cometmq.core.slices import Slices
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.store.gathering import gather
 from cometmq.store.timerfiles import ROW, ROW_BYTES
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from cometmq.broker.timers.pending import Pending
     from cometmq.core.clock import Clock
     from cometmq.message.record import Record
+    from cometmq.store.coldreads import Found
     from cometmq.store.engine import MessageStore
-    from cometmq.store.gathering import Found
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +97,7 @@ class TimerDelivery:
         start = 0
         while start < len(rows):
             part = rows[start : start + _count(rows, start)]
-            found = await gather(self._store.log, [(at, abs(size)) for _, _, at, size in part])
+            found = await self._store.reads.gather([(at, abs(size)) for _, _, at, size in part])
             await self._store_all(part, found)
             start += len(part)
 

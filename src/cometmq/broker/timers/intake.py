@@ -16,7 +16,6 @@ from cometmq.broker.timers.rules import SECOND_MS, due_ms, out_ms
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.store.gathering import gather
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Intake:
             entries = [*QUEUE_ENTRY.iter_unpack(queue.read(pending.position, _ENTRIES))]
             entries = _bounded(entries)
             places = [(at, size) for at, size, _ in entries]
-            found = await gather(self._store.log, places)
+            found = await self._store.reads.gather(places)
             if not await self._store.repairs.prove(queue, pending.position, places, found):
                 continue
             for (physical, size, _), view in zip(entries, found, strict=True):

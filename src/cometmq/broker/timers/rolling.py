@@ -22,7 +22,6 @@ from cometmq.core.errors import StoreError
 from cometmq.core.slices import Slices
 from cometmq.message import properties as props
 from cometmq.message.names import TIMER_TOPIC
-from cometmq.store.gathering import gather
 from cometmq.store.timerfiles import ROW, ROW_BYTES, bucket_of
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
     from cometmq.broker.timers.pending import Pending
     from cometmq.core.clock import Clock
+    from cometmq.store.coldreads import Found
     from cometmq.store.engine import MessageStore
-    from cometmq.store.gathering import Found
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +131,7 @@ class Rolling:
         """Roll some of the rows that are not near; gives where the others begin."""
         part = _part(rows, start)
         far = [row for row in part if row[0] > near_ms]
-        found = await gather(self._store.log, [(at, abs(size)) for _, _, at, size in far])
+        found = await self._store.reads.gather([(at, abs(size)) for _, _, at, size in far])
         at = 0
         while at < len(far):
             self.floor = self._store.written_offset
