@@ -22,10 +22,12 @@ import pyarrow as pa
 from cometmq.message import properties as props
 from cometmq.message.ids import encode_offset_id, pack_host
 from cometmq.message.record import Record, iter_decode, pack
-from cometmq.spark.decode.records import Block, address
+from cometmq.spark.decode.records import Block
+from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.schema import NAMES, arrow_schema
+from cometmq.speedups.plain.columns import address
 
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 2 << 20
 BATCH_ROWS: Final = 20_000
 HOST: Final = pack_host("127.0.0.1", 10911)
 HEAD: Final = (
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    keep_loaded()
     data = blocks(given.messages, given.body)
     few = data[: max(1, len(data) // 10)]
     for block in few:

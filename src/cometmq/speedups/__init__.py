@@ -11,6 +11,7 @@ import os
 from importlib import import_module
 from typing import Literal
 
+from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import cut_records
@@ -32,6 +33,7 @@ __all__ = [
     "OpenTransactions",
     "Program",
     "QueueState",
+    "RecordColumns",
     "TransactionBatch",
     "Walked",
     "WriteBatch",
@@ -53,6 +55,7 @@ __all__ = [
 
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
+    "columns": ("RecordColumns",),
     "hashing": ("index_hashes", "java_hash"),
     "match": ("Program", "match_records"),
     "messages": ("cut_records",),

@@ -35,7 +35,7 @@ def found(of: LogPart) -> list[int | Damage]:
         if isinstance(each, Damage):
             rows.append(each)
         else:
-            physical = each.fields.number("physical_offset") - BASE
+            physical = each.number("physical_offset") - BASE
             rows += (physical // SIZE).tolist()
     return rows
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """From the bytes of a log to columns of its records.
 
-Compiled; plain/walk.py is the definition. The bytes may be anything: `_look` keeps all that it
-finds of a record within the pointer that it was given, and `_scan` reads between two pointers.
+Compiled; plain/walk.py is the definition. The bytes may be anything: `look` keeps all that it
+finds of a record within the pointer that it was given, and `scan` reads between two pointers.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
@@ -10,7 +10,7 @@ from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
 from cometmq.speedups.compiled.octets cimport (
-    Bytes, be16, be32, be64, character, crc32_of, look_at_processor, make_crc_tables, text_hash,
+    Bytes, be32, character, look_at_processor, make_crc_tables, text_hash,
 )
 
 from cometmq.speedups.plain.walk import Walked
@@ -23,11 +23,6 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    FIXED_BYTES = 91
-    HEAD_BYTES = 88
-    BORN_V6 = 0x10
-    STORE_V6 = 0x20
-    LONGER_HOST_BYTES = 12
     PREPARED = 0x4
     TRANSACTION = 0xC
     SCHEDULE_BYTES = 19
@@ -37,27 +32,8 @@ cdef enum:
     TABLE = 2048
     ROWS_AT_FIRST = 64
 
-cdef unsigned int MAGIC_V1 = 0xDAA320A7
-cdef unsigned int MAGIC_V2 = 0xDAA320AB
 cdef unsigned int SIGN = 0x80000000
 cdef const char *SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-
-
-cdef struct Row:
-    long long position
-    long long size
-    long long queue
-    long long queue_offset
-    long long tag_code
-    long long store_ms
-    long long sys_flag
-    long long first_hash
-    long long hashes
-    long long odd
-    long long body
-    long long body_end
-    long long topic
-    long long topic_end
 
 
 cdef struct Queue:
@@ -70,101 +46,6 @@ cdef struct Queue:
     bint is_delayed
     # Whether a record takes a place in it or has properties.
     bint is_listed
-
-
-cdef struct Span:
-    Bytes at
-    Py_ssize_t size
-
-
-cdef struct Named:
-    Span unique
-    Span keys
-    Span tag
-    Span delay
-
-
-cdef inline int _look(
-    Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, Row *row
-) noexcept nogil:
-    """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
-    from `p` on."""
-    cdef unsigned int magic, crc
-    cdef int sys_flag
-    cdef long long size, head = HEAD_BYTES, body_bytes, body_end, topic, topic_end
-    if left < FIXED_BYTES:
-        return 0
-    size = be32(p)
-    magic = be32(p + 4)
-    sys_flag = <int>be32(p + 36)
-    row.store_ms = be64(p + 56)
-    if sys_flag & (BORN_V6 | STORE_V6):
-        if sys_flag & BORN_V6:
-            head += LONGER_HOST_BYTES
-            row.store_ms = be64(p + 56 + LONGER_HOST_BYTES)
-        if sys_flag & STORE_V6:
-            head += LONGER_HOST_BYTES
-    if head > left or size > left:
-        return 0
-    if magic != MAGIC_V1 and magic != MAGIC_V2:
-        return 0
-    if has_place and be64(p + 28) != place:
-        return 0
-    body_bytes = <int>be32(p + head - 4)
-    body_end = head + body_bytes
-    if body_bytes < 0 or body_end + 3 > size:
-        return 0
-    if magic == MAGIC_V1:
-        topic = body_end + 1
-        topic_end = topic + p[body_end]
-    else:
-        topic = body_end + 2
-        topic_end = topic + be16(p + body_end)
-    if topic_end + 2 > size or topic_end + 2 + be16(p + topic_end) != size:
-        return 0
-    if check_crc:
-        crc = be32(p + 8)
-        if crc and crc32_of(p + head, body_bytes) & 0x7FFFFFFF != crc:
-            return 0
-    row.size = size
-    row.queue_offset = be64(p + 20)
-    row.sys_flag = sys_flag
-    row.body = head
-    row.body_end = body_end
-    row.topic = topic
-    row.topic_end = topic_end
-    return 1
-
-
-cdef inline void _scan(Bytes p, Bytes end, Named *named) noexcept nogil:
-    """Find in properties the values that are asked for: of each the last that is not empty."""
-    cdef Bytes stop
-    cdef Span *found
-    cdef Py_ssize_t name_bytes, size
-    memset(named, 0, sizeof(Named))
-    while p < end:
-        stop = <Bytes>memchr(p, 2, end - p)
-        if stop == NULL:
-            stop = end
-        found = NULL
-        name_bytes = 5
-        size = stop - p
-        if size > 5:
-            if p[4] == 1:
-                if memcmp(p, b"TAGS", 4) == 0:
-                    found = &named.tag
-                elif memcmp(p, b"KEYS", 4) == 0:
-                    found = &named.keys
-            elif size > 6 and memcmp(p, b"DELAY\x01", 6) == 0:
-                name_bytes = 6
-                found = &named.delay
-            elif size > 9 and memcmp(p, b"UNIQ_KEY\x01", 9) == 0:
-                name_bytes = 9
-                found = &named.unique
-            if found != NULL:
-                found.at = p + name_bytes
-                found.size = stop - found.at
-        p = stop + 1
 
 
 cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
@@ -315,7 +196,7 @@ cdef class _Walk:
         cdef Named named
         cdef int number
         cdef unsigned long long moment
-        while _look(
+        while look(
             begin + at, stop - at, has_base,
             <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &found,
         ):
@@ -330,7 +211,7 @@ cdef class _Walk:
             end = p + found.size
             if end > text or not found.sys_flag & PREPARED:
                 queue.is_listed = True
-            _scan(text, end, &named)
+            scan(text, end, &named)
             # Each key has at least one byte, and all but the last one a blank behind it.
             self._make_room(named.keys.size // 2 + 2)
             row = &self.rows[self.count]
@@ -419,7 +300,7 @@ cdef bint _goes_on(
 ) noexcept nogil:
     """Whether a record begins where a walk stopped that had too many queues."""
     cdef Row row
-    return _look(
+    return look(
         begin + at, stop - at, has_base,
         <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &row,
     )
@@ -435,7 +316,7 @@ def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
     try:
         if not 0 <= start <= stop <= buffer.len:
             raise ValueError("a begin or an end outside the data")
-        while _look(
+        while look(
             <Bytes>buffer.buf + start, stop - start, has_base,
             <long long>(<unsigned long long>first + <unsigned long long>start), True, &row,
         ):

@@ -72,7 +72,7 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M
         found.append(
             make(
                 str(data[topic_at : properties_at - 2], "utf-8", "replace"), queue_id,
-                queue_offset, physical_offset, body, _pairs(data[properties_at:stop]), flag,
+                queue_offset, physical_offset, body, pairs_of(data[properties_at:stop]), flag,
                 sys_flag, born_ms, data[born_at:store_at], store_ms, data[host_at:counts_at],
                 attempts, prepared_offset, size, broker_name,
             )
@@ -81,7 +81,7 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M
     return found
 
 
-def _pairs(raw: bytes) -> dict[str, str]:
+def pairs_of(raw: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in str(raw, "utf-8", "replace").split("\x02"):
         name, _, value = pair.partition("\x01")

@@ -98,7 +98,7 @@ class Walked(NamedTuple):
         return found
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """A record that is whole and right, and where it has what."""
 
     at: int
@@ -135,7 +135,7 @@ def walk(
     hashes = array("I")
     queues: dict[tuple[bytes, int], _Queue] = {}
     is_open = False
-    while (place := _place_at(view, start, stop, base, check_crc=check_crc)) is not None:
+    while (place := place_at(view, start, stop, base, check_crc=check_crc)) is not None:
         key = bytes(view[place.topic_at : place.topic_end]), place.queue_id
         queue = queues.get(key)
         if queue is None:
@@ -194,14 +194,14 @@ def check_records(
     view = memoryview(data)
     if not 0 <= start <= stop <= len(view):
         raise ValueError("a begin or an end outside the data")
-    while (place := _place_at(view, start, stop, base, check_crc=True)) is not None:
+    while (place := place_at(view, start, stop, base, check_crc=True)) is not None:
         start += place.size
     return start
 
 
-def _place_at(
+def place_at(
     view: memoryview, at: int, stop: int, base: int | None, *, check_crc: bool
-) -> _Place | None:
+) -> Place | None:
     """The record at a place; None when no whole and right one ends at or before ``stop``."""
     if stop - at < _FIXED_BYTES:
         return None
@@ -226,7 +226,7 @@ def _place_at(
     if check_crc and crc and crc32(view[body_at:body_end]) & _CRC_MASK != crc:
         return None
     (store_ms,) = _STORE_MS.unpack_from(view, at + _STORE_MS_POSITION + born)
-    return _Place(
+    return Place(
         at, size, queue_id, queue_offset, sys_flag, store_ms, body_at, body_end, topic_at, topic_end
     )
 
