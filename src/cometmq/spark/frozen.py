@@ -1,5 +1,5 @@
-"""What a worker process of Spark has loaded lives as long as it does, and is not looked at again; and
-the memory of one block of records is there for the next.
+"""What a worker process of Spark has loaded lives as long as it does, and is not looked at again.
+The memory of one block of records is there for the next.
 
 Between two tasks such a process looks through all its objects for garbage, 25 ms for the modules of
 Spark and Arrow alone, and only then takes the next task. And glibc gives freed memory back to the
