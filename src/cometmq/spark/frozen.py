@@ -10,7 +10,12 @@ block takes comes anew, page by page, which costs more than to decode it.
 from __future__ import annotations
 
 import gc
+import logging
 from typing import Final
+
+from cometmq.speedups import WHY_PLAIN
+
+log = logging.getLogger(__name__)
 
 KEPT_BYTES: Final = 48 << 20
 """So much freed memory a process keeps: what a few blocks take. glibc allows 64 MiB at most."""
@@ -18,7 +23,9 @@ KEPT_BYTES: Final = 48 << 20
 
 def keep_loaded() -> None:
     """Leave what exists now out of every later look for garbage, and keep freed memory, once a
-    process."""
+    process; where the core is plain Python, a line says so."""
     if not gc.get_freeze_count():
         gc.freeze()
         bytearray(KEPT_BYTES // 2)
+        if WHY_PLAIN:
+            log.warning("plain_core reason=%r", WHY_PLAIN)

@@ -8,7 +8,8 @@ int32, texts UTF-8 (what is none counts as U+FFFD, as Python replaces it). Recor
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -41,7 +42,7 @@ _STORE_V6: Final = 0x20
 _INT: Final = Struct(">i")
 _UNSIGNED: Final = Struct(">I")
 _LONG: Final = Struct(">q")
-_NAMES: Final = {"keys": "KEYS", "tags": "TAGS"}
+_NAMES: Final = {"keys": "KEYS", "tags": "TAGS", "msg_id": "UNIQ_KEY"}
 
 
 class Texts(NamedTuple):
@@ -64,8 +65,6 @@ class Maps(NamedTuple):
 
 class RecordColumns:
     """Records of a buffer, whole and right but for their CRCs; nothing of them changes."""
-
-    __slots__ = ("_data", "_places", "stop")
 
     def __init__(self, data: bytes, starts: Buffer | None = None, base: int | None = None) -> None:
         """The records that begin at ``starts`` (native int64), up to the first that is none;
@@ -131,7 +130,7 @@ class RecordColumns:
         """A text of each record: ``topic``; ``keys`` or ``tags``, null without; ``msg_id``, the
         unique key, else the offset id; ``born_host`` or ``store_host`` as :func:`address` writes
         it. Raises ValueError for another name."""
-        return _texts([self._text_of(name)(place) for place in self._places])
+        return _texts(self._values(name))
 
     def bodies(self) -> Texts:
         """The bodies as they are stored."""
@@ -139,10 +138,9 @@ class RecordColumns:
 
     def maps(self) -> Maps:
         """The properties. Names and values are not empty, and none comes twice."""
-        found = [pairs_of(self._properties(place)) for place in self._places]
-        pairs = [pair for each in found for pair in each.items()]
+        pairs = [pair for each in self._pairs for pair in each.items()]
         return Maps(
-            _offsets(map(len, found)),
+            _offsets(map(len, self._pairs)),
             _texts([name.encode() for name, _ in pairs]),
             _texts([value.encode() for _, value in pairs]),
         )
@@ -158,22 +156,28 @@ class RecordColumns:
     def _properties(self, place: _Place) -> bytes:
         return self._data[place.topic_end + 2 : place.at + place.size]
 
-    def _text_of(self, name: str) -> Callable[[_Place], bytes | None]:
-        if name == "topic":
-            return lambda place: _utf8(self._data[place.topic : place.topic_end])
-        if name in _NAMES:
-            return lambda place: self._value(place, _NAMES[name])
-        if name == "msg_id":
-            return lambda place: self._value(place, "UNIQ_KEY") or self._offset_id(place)
-        if name == "born_host":
-            return lambda place: address(self._born_host(place)).encode()
-        if name == "store_host":
-            return lambda place: address(self._store_host(place)).encode()
-        raise ValueError(f"no text {name!r}")
+    @cached_property
+    def _pairs(self) -> list[dict[str, str]]:
+        """The properties of each record."""
+        return [pairs_of(self._properties(place)) for place in self._places]
 
-    def _value(self, place: _Place, name: str) -> bytes | None:
-        value = pairs_of(self._properties(place)).get(name)
-        return None if value is None else value.encode()
+    def _values(self, name: str) -> list[bytes | None]:
+        if name == "topic":
+            return [_utf8(self._data[place.topic : place.topic_end]) for place in self._places]
+        if name == "born_host":
+            return [address(self._born_host(place)).encode() for place in self._places]
+        if name == "store_host":
+            return [address(self._store_host(place)).encode() for place in self._places]
+        if name not in _NAMES:
+            raise ValueError(f"no text {name!r}")
+        found = [pairs.get(_NAMES[name]) for pairs in self._pairs]
+        values = [None if value is None else value.encode() for value in found]
+        if name != "msg_id":
+            return values
+        return [
+            value or self._offset_id(place)
+            for value, place in zip(values, self._places, strict=True)
+        ]
 
     def _offset_id(self, place: _Place) -> bytes:
         at = place.at + _OFFSET_POSITION
@@ -224,6 +228,7 @@ class _Place(NamedTuple):
         return at
 
 
+@lru_cache(maxsize=1024)
 def address(packed: bytes) -> str:
     """``host:port`` of a packed address (ip 4 or 16 bytes, port 4), ``[host]:port`` for IPv6."""
     host, port = str(ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
