@@ -20,12 +20,11 @@ from typing import Final
 import pyarrow as pa
 
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id, pack_host
+from cometmq.message.ids import encode_offset_id, pack_host, unpack_host
 from cometmq.message.record import Record, iter_decode, pack
 from cometmq.spark.decode.records import Block
 from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.schema import NAMES, arrow_schema
-from cometmq.speedups.plain.columns import address
 
 BLOCK_BYTES: Final = 2 << 20
 BATCH_ROWS: Final = 20_000
@@ -103,6 +102,12 @@ def plain(block: bytes) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(list(c), f.type) for c, f in zip(columns, arrow_schema(), strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema())
+
+
+def address(packed: bytes) -> str:
+    """``host:port`` of an IPv4 address."""
+    host, port = unpack_host(packed)
+    return f"{host}:{port}"
 
 
 def signed(crc: int) -> int:

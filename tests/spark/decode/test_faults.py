@@ -17,6 +17,8 @@ from cometmq.spark.decode.records import Block
 from cometmq.spark.schema import NAMES, arrow_schema
 from tests.spark.records import ODD, REGULAR, plain_record, records
 
+pytestmark = pytest.mark.core
+
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 ALL = (*NAMES, "_corrupt")
 

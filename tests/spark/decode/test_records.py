@@ -19,6 +19,8 @@ from cometmq.spark.schema import NAMES, arrow_schema
 from cometmq.speedups.plain.columns import address
 from tests.spark.records import ODD, REGULAR, plain_record, records
 
+pytestmark = pytest.mark.core
+
 MS_MAX = (2**63 - 1) // 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, object]

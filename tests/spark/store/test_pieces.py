@@ -13,6 +13,8 @@ from cometmq.spark.store.planning import LogPart
 from cometmq.spark.store.windows import Windows
 from tests.spark.store.test_directory import SIZE, record
 
+pytestmark = pytest.mark.core
+
 BASE = 1 << 30
 
 

@@ -19,6 +19,8 @@ from cometmq.store.seals import sums_of
 from cometmq.store.tools.logfile import Gap, LogWalk
 from tests.store.tools.logs import PLAIN, packed
 
+pytestmark = pytest.mark.core
+
 BASE = 1 << 20
 SIZE = 1 << 20
 DELAYS_MS = (1_000, 5_000)
