@@ -17,7 +17,7 @@ import pyarrow as pa
 from cometmq.message.compression import decompress
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.record import HEAD_FIELDS, POSITIONS, BadRecord, iter_spans
-from cometmq.spark.schema import CORRUPT, arrow_schema
+from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
 from cometmq.speedups import RecordColumns
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Block:
     def column(self, name: str) -> pa.Array:
         """One column, in exactly the Arrow type of the schema; no row is corrupt, as far as a block
         knows. Raises BadRecord when a body cannot be unpacked."""
-        kind = arrow_schema((name,)).field(0).type
+        kind = BY_NAME[name].arrow
         if name in _TEXTS:
             return _array(kind, self._columns.texts(name))
         if name == "properties":
