@@ -19,6 +19,7 @@ from cometmq.message.flags import COMPRESSED
 from cometmq.message.record import HEAD_FIELDS, POSITIONS, BadRecord, iter_spans
 from cometmq.spark.schema import BY_NAME, CORRUPT, arrow_schema
 from cometmq.speedups import RecordColumns
+from cometmq.speedups.plain.columns import PLACE_COLUMNS
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Flags, Ints
@@ -29,7 +30,6 @@ _MS_MAX: Final = (2**63 - 1) // 1000
 _TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
 _TEXTS: Final = frozenset({"topic", "keys", "tags", "msg_id", "born_host", "store_host"})
 _WIDTHS: Final = {name: 8 if kind == "q" else 4 for name, kind in HEAD_FIELDS}
-_PLACE_COLUMNS: Final = 6
 
 
 class Block:
@@ -69,7 +69,7 @@ class Block:
 
     @cached_property
     def _places(self) -> Ints:
-        return np.frombuffer(self._columns.places(), np.int64).reshape(-1, _PLACE_COLUMNS)
+        return np.frombuffer(self._columns.places(), np.int64).reshape(-1, PLACE_COLUMNS)
 
     def number(self, name: str) -> Ints:
         """The numbers of a field of the head (``record.HEAD_FIELDS``), signed."""
