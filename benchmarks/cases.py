@@ -27,6 +27,8 @@ CLIENT_BATCH: Final = 96
 #: What its client keeps in flight on a connection.
 CLIENT_WINDOW: Final = 5
 SHARE_TOLERANCE: Final = 0.02
+#: Messages a second with which topics are filled that are pulled.
+FILLING_RATE: Final = 40_000
 #: Expressions over what `load orders` sends, by the share of messages that match. In place of {}
 #: stands the number of the measurement, in place of ### that of the pass over a queue: a few
 #: messages more or less hardly count, but what is known of one expression says nothing of another.
@@ -101,13 +103,38 @@ class Fresh:
         return f"{self.name}-{self.count}"
 
 
+@dataclass(slots=True)
+class Filled:
+    """A topic with as many messages on each broker, made by ``seconds`` of load at a rate that all
+    of them reach. When a broker's store was emptied it gets another one: a Java broker that deleted
+    a log file still has its queue entries."""
+
+    kind: str
+    name: str
+    seconds: float
+    made: dict[str, int] = field(default_factory=dict)
+
+    async def topic(self, bench: Bench, target: Target) -> str:
+        """Return the name of the topic. Raises BenchmarkFailed."""
+        topic = f"{self.name}-{self.made.get(target.name, 0)}"
+        if (target.name, topic) not in bench.kept:
+            number = self.made[target.name] = self.made.get(target.name, 0) + 1
+            topic = f"{self.name}-{number}"
+            rate = f"rate={FILLING_RATE}"
+            load = Load(self.kind, topic, 8, 64, 128, self.seconds, more=(rate,))
+            await bench.load(target, load)
+            bench.kept.add((target.name, topic))
+        return topic
+
+
 def tail_pulls(consumers: int) -> Measure:
     """Return the measurement of pulls of what was stored last."""
     fresh = Fresh(f"tail{consumers}")
 
     async def measure(bench: Bench, target: Target) -> Figures:
         topic = fresh.topic()
-        await bench.load(target, Load("send", topic, 8, 64, 128, 0.3))
+        rate = f"rate={FILLING_RATE}"
+        await bench.load(target, Load("send", topic, 8, 64, 128, 1.0, more=(rate,)))
         return await bench.load(
             target, Load("pull", topic, consumers, 1, 0, bench.seconds, messages=32)
         )
@@ -116,13 +143,11 @@ def tail_pulls(consumers: int) -> Measure:
 
 
 def page_cache_pulls(consumers: int) -> Measure:
-    """Return the measurement of pulls of all that some seconds of load stored."""
+    """Return the measurement of pulls of more than a broker of ours has mapped for certain."""
 
     async def measure(bench: Bench, target: Target) -> Figures:
-        if (target.name, "pulled") not in bench.kept:
-            await bench.load(target, Load("send", "pulled", 8, 64, 128, 2.0))
-            bench.kept.add((target.name, "pulled"))
-        load = Load("pull", "pulled", consumers, 1, 0, bench.seconds, messages=32)
+        topic = await PULLED.topic(bench, target)
+        load = Load("pull", topic, consumers, 1, 0, bench.seconds, messages=32)
         return await bench.load(target, load)
 
     return measure
@@ -138,12 +163,10 @@ class Filtered:
 
     async def measure(self, bench: Bench, target: Target) -> Figures:
         """Messages looked at; those delivered are the share of them. Raises BenchmarkFailed."""
-        if (target.name, "orders") not in bench.kept:
-            await bench.load(target, Load("orders", "orders", 8, 64, 128, 2.0))
-            bench.kept.add((target.name, "orders"))
+        topic = await ORDERS.topic(bench, target)
         number = self.measurements[target.name] = self.measurements.get(target.name, -1) + 1
         expression = EXPRESSIONS[self.share].format(number)
-        load = Load("pull", "orders", 8, 1, 0, bench.seconds, messages=32, more=(expression,))
+        load = Load("pull", topic, 8, 1, 0, bench.seconds, messages=32, more=(expression,))
         found = await bench.load(target, load)
         delivered = found["messages_per_s"] / max(1.0, found["looked_at_per_s"])
         if abs(delivered - self.share) > SHARE_TOLERANCE:
@@ -180,6 +203,9 @@ async def fairness(bench: Bench, target: Target) -> Figures:
         await greedy
 
 
+#: 240 000 messages of 128 B are 80 MB of log.
+PULLED: Final = Filled("send", "pulled", 6.0)
+ORDERS: Final = Filled("orders", "orders", 6.0)
 #: Where each message is synced alone, half a thousand of them take a second and more.
 SYNCED_S: Final = 4.0
 LOOKED_AT: Final = "looked_at_per_s"

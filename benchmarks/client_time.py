@@ -102,7 +102,7 @@ class Answering:
         if request.code == Code.GET_ROUTEINFO_BY_TOPIC:
             body = encode_json(self.route)
         elif request.code == Code.GET_CONSUMER_LIST_BY_GROUP:
-            body = encode_json(ConsumerIds((self.client.client_id,)))
+            body = encode_json(ConsumerIds([self.client.client_id]))
         return encode_response(request, 0, ext=ext, body_bytes=len(body)) + body
 
     def _pulled(self, queue_id: int, offset: int) -> bytes:

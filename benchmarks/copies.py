@@ -3,7 +3,8 @@
     .venv/bin/python -m benchmarks.copies [--rounds 7] [--records 40000]
 
 No sockets: the log of one store, of 128 B messages to eight queues, is given to another as its
-master's connection would give it, in pieces of a turn each or as a flood; a store whose notes and
+master's connection would give it, in pieces of a turn each or of what a slave
+reads at a time; a store whose notes and
 queues are gone is opened; a log file is summed up as a seal and ``store verify`` do it. Prints one
 JSON line a case: microseconds of processor time a record, the lower quartile of the rounds. For
 comparing two versions of the program, run them by turns.
@@ -27,7 +28,7 @@ from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.engine import MessageStore
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.replica import FLOOD_BYTES, Replica
+from cometmq.store.replica import Replica
 from cometmq.store.tools.sums import read_sums
 
 BODY = b"x" * 128
@@ -35,6 +36,8 @@ HOST = pack_host("127.0.0.1", 10911)
 QUEUES = 8
 #: Records that come with one turn of a busy master.
 TURN = 32
+#: What a slave reads at a time.
+MUCH_BYTES = 256 << 10
 #: What a store's first start has nothing of.
 DERIVED = ("consumequeue", "index", "cometmq-entries", "cometmq-positions.json", "checkpoint")
 LEVELS = "1s 5s"
@@ -76,18 +79,14 @@ def log_bytes(store: MessageStore) -> bytes:
     return bytes(view)
 
 
-def copied(data: bytes, piece_bytes: int, root: Path, *, floods: bool) -> float:
+def copied(data: bytes, piece_bytes: int, root: Path) -> float:
     """Seconds that a slave takes for a log in pieces."""
     store = MessageStore.open(config(root), SystemClock())
     replica = Replica(store)
     view = memoryview(data)
     begin = time.process_time()
     for at in range(0, len(view), piece_bytes):
-        replica.take(view[at : at + piece_bytes], floods=floods)
-        if floods:
-            replica.follow_up()
-    while replica.lags:
-        replica.follow_up()
+        replica.take(view[at : at + piece_bytes])
     took = time.process_time() - begin
     assert store.dispatched_offset == len(data)
     store.close()
@@ -134,8 +133,8 @@ def main() -> None:
         store.close()
         turn_bytes = len(data) // words.records * TURN
         cases: dict[str, Callable[[], float]] = {
-            "copied by turns": partial(copied, data, turn_bytes, other, floods=False),
-            "copied in a flood": partial(copied, data, FLOOD_BYTES, other, floods=True),
+            "copied by turns": partial(copied, data, turn_bytes, other),
+            "copied, much at once": partial(copied, data, MUCH_BYTES, other),
             "scanned": partial(scanned, master, other),
             "summed up": partial(summed, master),
         }

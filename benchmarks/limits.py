@@ -26,7 +26,8 @@ from zlib import crc32
 from benchmarks.figures import LIMIT, OURS, Row
 from benchmarks.loading import BUILD, build_program, run_program
 from cometmq.net.runtime import run
-from cometmq.speedups import QueueState, WriteBatch
+from cometmq.protocol.answers import DONE_HEAD, send_pieces
+from cometmq.speedups import QueueState, SendBatch
 
 QUEUES: Final = 8
 TOPIC: Final = "limit"
@@ -37,11 +38,8 @@ BATCH_BYTES: Final = 64 * (128 + 63)
 SYNC_BESIDE_US: Final = 60.0
 _SYNCS: Final = 200
 _FILE_MAX_BYTES: Final = 1 << 30
-_PIECES: Final = (
-    b'{"code":0,"extFields":{"msgId":"7F00000100002A9F', b'","queueId":"', b'","queueOffset":"',
-    b'"},"flag":1,"language":"OTHER","opaque":',
-    b',"serializeTypeCurrentRPC":"JSON","version":407}',
-)  # fmt: skip
+_HEAD, *_REST = send_pieces("DefaultRegion", trace_on=True)
+_PIECES: Final = (_HEAD + b"7F00000100002A9F", *_REST, DONE_HEAD)
 
 
 class Echo(asyncio.Protocol):
@@ -69,7 +67,7 @@ class Core(Echo):
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data
-        batch = WriteBatch(bytes(8), 1 << 30)
+        batch = SendBatch(bytes(8), 1 << 30)
         taken, at, state, _ = batch.append(
             data, 0, {TOPIC.encode(): self._queues}, bytes(8), b"", 1 << 22, 0, 1 << 30,
             0, 1 << 20, 1 << 30,

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
@@ -60,7 +61,7 @@ def fetch_nats() -> Path:
     return folder / "nats-server"
 
 
-class _Process:
+class _Process(ABC):
     """A server process with its folder; subclasses say the command and the requests."""
 
     def __init__(self, home: Path) -> None:
@@ -74,8 +75,9 @@ class _Process:
         assert self.process is not None
         return self.process.pid
 
+    @abstractmethod
     def command(self) -> list[str]:
-        raise NotImplementedError
+        """The words that start it."""
 
     def is_ready(self) -> bool:
         return answers(self.port)

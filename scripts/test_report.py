@@ -98,7 +98,7 @@ def marker_expression(part_name: str) -> str:
     """The pytest `-m` expression of a part: its own marker, none of the parts before it. The plain
     part repeats tests of other parts."""
     if part_name == PLAIN.name:
-        return "core and not deep"
+        return "core and not deep and not compiled"
     earlier: list[str] = ["deep"]
     for part in PARTS:
         if part.name == part_name:
@@ -188,17 +188,17 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_part(
-    part: Part, extra: Sequence[str], *, java: bool = True, coverage: bool = False
+    part: Part, extra: Sequence[str], *, without: Iterable[str] = (), coverage: bool = False
 ) -> Summary:
-    """Runs one part of the tests and reads its counts; without ``java``, those of them that need no
-    Java peers."""
+    """Runs one part of the tests, ``without`` those that have one of these markers, and reads its
+    counts."""
     report = REPORT_DIR / f"{part.name}.xml"
     report.unlink(missing_ok=True)
     limit_s = part.limit_s * float(os.environ.get("COMETMQ_TEST_TIME_FACTOR", "1"))
     say(f"---- tests: {part.name} (at most {limit_s:.0f} s)")
     command = [tool("coverage"), "run", "-m", "pytest"] if coverage else [tool("pytest")]
     command += ["-q", "-m"]
-    command += [marker_expression(part.name) + ("" if java else " and not compat")]
+    command += [" and not ".join([marker_expression(part.name), *without])]
     command += [f"--junitxml={report}", "--durations=5", *extra]
     if part.workers:
         command += ["-n", str(part.workers), "--dist", "loadfile"]
@@ -240,15 +240,22 @@ def missing_java_tools() -> list[str]:
     return [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
 
 
-def name_compat_tests(missing: Sequence[str]) -> Summary:
-    """The tests against Java peers, which cannot run: counts them as skipped, by name."""
-    command = [tool("pytest"), "--collect-only", "-q", "-m", "compat and not deep"]
+def has_core() -> bool:
+    """Whether the compiled core was built."""
+    command = [sys.executable, "-c", "from cometmq.speedups import CORE; print(CORE)"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "compiled"
+
+
+def name_tests_not_run(marker: str, reason: str, remedy: str) -> Summary:
+    """The tests with a marker that cannot run: counts them as skipped, by name."""
+    command = [tool("pytest"), "--collect-only", "-q", "-m", f"{marker} and not deep"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     names = [line for line in done.stdout.splitlines() if "::" in line]
     for name in names:
         say(f"not run: {name}")
-    say(f"---- tests: compat NOT RUN: missing {', '.join(missing)}")
-    say("     get it: apt-get install -y maven openjdk-17-jdk-headless")
+    say(f"---- tests: {marker} NOT RUN: {reason}")
+    say(f"     get it: {remedy}")
     return Summary(skipped=names)
 
 
@@ -280,12 +287,18 @@ def run_tests(
     summary = Summary()
     not_run = Summary()
     parts = {part.name: part for part in (*PARTS, PLAIN)}
-    missing = missing_java_tools()
+    without: list[str] = []
+    if missing := missing_java_tools():
+        without.append("compat")
+        remedy = "apt-get install -y maven openjdk-17-jdk-headless"
+        not_run.add(name_tests_not_run("compat", f"missing {', '.join(missing)}", remedy))
+    if not has_core():
+        without.append("compiled")
+        reason, remedy = "the compiled core is not built", "make core says what it needs"
+        not_run.add(name_tests_not_run("compiled", reason, remedy))
     for name in part_names:
-        if name != "compat" or not missing:
-            summary.add(run_part(parts[name], extra, java=not missing, coverage=coverage))
-        else:
-            not_run = name_compat_tests(missing)
+        if name not in without:
+            summary.add(run_part(parts[name], extra, without=without, coverage=coverage))
     for name in forbidden_skips(summary.skipped, read_allowed_skips(ALLOWED_SKIPS)):
         summary.problems.append(f"skipped, but not in tests/allowed_skips.txt: {name}")
     summary.add(not_run)

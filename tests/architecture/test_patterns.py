@@ -12,7 +12,7 @@ ALLOWED = {
     ("filter/sqltext.py", "(?P<blank>[ "): "what has no end is refused where it begins",
     ("filter/sqltext.py", "--[^\\n\\r]*+["): "searched for once a text",
     ("protocol/fastjson.py", '"(?:[^"\\\\]++'): "a string without an end is refused at once",
-    ("speedups/plain/sends.py", '"((?:[^"\\\\\\x'): "what has no end is refused where it begins",
+    ("speedups/plain/headers.py", '"((?:[^"\\\\\\x'): "what has no end is refused where it begins",
     ("spark/read/topics.py", None): "the reader's own expression, over topic names of 127 letters",
 }
 

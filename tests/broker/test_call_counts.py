@@ -21,7 +21,6 @@ from cometmq.net import tasks
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import JSON, encode_head
-from cometmq.speedups import CORE
 from tests.broker.replicated import group, hurry, master_of
 from tests.broker.serving import RunningBroker, pull_fields, running_broker, send_fields
 from tests.replication.pairs import until
@@ -33,7 +32,8 @@ SAMPLES = 15
 LIMIT_S = 10
 ROOMY = {"mappedFileSizeCommitLog": str(1 << 24), "maxHashSlotNum": "5000", "maxIndexNum": "20000"}
 
-pytestmark = pytest.mark.skipif(CORE != "compiled", reason="plain Python serves each by itself")
+# Plain Python serves each request by itself.
+pytestmark = pytest.mark.compiled
 
 
 @dataclass

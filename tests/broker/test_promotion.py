@@ -12,11 +12,10 @@ import pytest
 from cometmq.broker.config import BrokerRole
 from cometmq.broker.promotion import OLD_TABLES_MS, Situation, judge
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.replication import slave as slave_module
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import BrokerClient, running_broker
 from tests.broker.test_lives import SLAVE, living, until_same
-from tests.replication.pairs import assert_same, until
+from tests.replication.pairs import until
 
 CALM = Situation(
     master="10.0.0.1:10911",
@@ -25,7 +24,6 @@ CALM = Situation(
     registered=(),
     unheard=(),
     end=5_000,
-    unchecked_bytes=0,
     undispatched_bytes=0,
     told_end=5_000,
     told_age_ms=4_200,
@@ -53,7 +51,6 @@ def test_a_slave_that_has_all_is_promoted_without_a_word() -> None:
         ({"end": 4_000}, "warning", "it lacks 1,000 bytes of the 5,000"),
         ({"tables_age_ms": -1}, "warning", "were never copied"),
         ({"tables_age_ms": OLD_TABLES_MS + 1}, "warning", "consumers may see again"),
-        ({"unchecked_bytes": 7}, "warning", "7 bytes more came and are not checked yet"),
         ({"undispatched_bytes": 7}, "ok", "7 bytes are not in queues yet"),
     ],
 )
@@ -98,54 +95,6 @@ async def test_a_slave_is_promoted_once_its_master_is_gone(tmp_path: Path) -> No
             assert {found["weight"] for found in answer["findings"]} == {"ok"}
             await until(lambda: slave.broker is not before and bool(slave.broker.registered))
             assert slave.broker.config.broker_role is BrokerRole.SYNC_MASTER
-
-
-async def send_many(client: BrokerClient, count: int) -> None:
-    for number in range(count):
-        await client.send(b"%03d" % number * 100)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_a_slave_that_is_promoted_in_a_flood_keeps_what_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1)
-    async with group(tmp_path) as made, living(made, "a") as master:
-        client = await master.connect()
-        await send_many(client, 200)
-        monkeypatch.setattr(slave_module, "_FLOOD_PAUSE_S", 60)
-        async with living(made, "b", **SLAVE) as slave:
-            before, end = slave.broker, master.broker.store.written_offset
-            await until(lambda: before.part.facts().get("copiedOffset") == str(end))
-            # Another part comes before it looks at the last again.
-            await send_many(client, 50)
-            end = master.broker.store.written_offset
-            await until(lambda: before.part.facts().get("copiedOffset") == str(end))
-            assert before.store.written_offset < end
-            admin = await slave.connect()
-            code, answer = await ask(admin, role="ASYNC_MASTER", force=True)
-            assert (code, answer["begins"]) == (0, True)
-            assert any("are not checked yet" in found["text"] for found in answer["findings"])
-            await until(lambda: slave.broker is not before and bool(slave.broker.registered))
-            assert slave.broker.store.written_offset == end
-            assert_same(master.broker.store, slave.broker.store)
-
-
-@pytest.mark.usefixtures("quick")
-async def test_a_slave_checks_what_came_before_it_says_what_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1)
-    async with group(tmp_path) as made, living(made, "a") as master:
-        await send_many(await master.connect(), 200)
-        async with living(made, "b", **SLAVE) as slave:
-            part, end = slave.broker.part, master.broker.store.written_offset
-            await until(lambda: part.facts().get("copiedOffset") == str(end))
-            await until(lambda: int(part.facts()["masterLogEnd"]) == end)
-            await master.stop()
-            await until(lambda: part.facts()["masterConnected"] == "false")
-            _, answer = await ask(await slave.connect(), check=True)
-            assert any("it has all" in found["text"] for found in answer["findings"])
 
 
 async def test_a_broker_that_nobody_can_begin_anew_says_what_to_do(tmp_path: Path) -> None:

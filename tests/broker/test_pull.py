@@ -14,7 +14,6 @@ from cometmq.message.record import iter_decode
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import BINARY, Request
-from cometmq.speedups import CORE
 from cometmq.store.files import PosixFiles
 from cometmq.store.seals import Seals
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
@@ -336,7 +335,7 @@ async def test_lengths_that_cannot_be_right_end_the_connection(
             assert await client.reader.read() == b""
 
 
-@pytest.mark.skipif(CORE == "plain", reason="pulls are taken one by one")
+@pytest.mark.compiled
 async def test_pulls_off_the_connection_are_answered_as_those_one_by_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         client = await running.connect()

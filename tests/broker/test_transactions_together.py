@@ -18,7 +18,6 @@ from cometmq.message.record import Record, iter_decode
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.frame import JSON, Head, encode_head
-from cometmq.speedups import CORE
 from cometmq.store.layout import QUEUE_ENTRY_BYTES
 from cometmq.testing.cluster import ProcessCluster
 from tests.broker.serving import (
@@ -33,7 +32,8 @@ from tests.broker.serving import (
     send_fields,
 )
 
-pytestmark = pytest.mark.skipif(CORE == "plain", reason="transactions are served one by one")
+# Plain Python serves transactions one by one.
+pytestmark = pytest.mark.compiled
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 END = RequestCode.END_TRANSACTION

@@ -41,6 +41,7 @@ from cometmq.store.mounts import parse_mounts
 from tests.conftest import cores
 from tests.hostile import files, queues
 from tests.hostile import grammar as g
+from tests.hostile.bothcores import COMPARED
 from tests.speedups.test_columns import everything
 
 KB = 1024
@@ -248,4 +249,5 @@ PARSERS = (
     Parser("index file", files.index, files.INDEX, refuses=(), factor=8),
     Parser("client offsets", files.client_offsets, g.JSON, refuses=(), factor=16),
     Parser("Spark properties", _spark_properties, g.PROPERTIES, refuses=(), factor=8),
+    *(Parser(each.name, each, each.grammar, 8 * KB, refuses=(), factor=60) for each in COMPARED),
 )

@@ -61,7 +61,7 @@ def parts_of(grammar: Grammar) -> list[bytes]:
 
 def seeds_of(grammar: Grammar) -> list[bytes]:
     """Each part of a grammar once, and each pair of brackets: nothing is long or repeated."""
-    alone = [Pumped(part, b"", b"", b"").packed() for part in parts_of(grammar)]
+    alone = [Pumped(b"", b"", part, b"").packed() for part in parts_of(grammar)]
     return alone + [Pumped(b + e, b"", b"", b"").packed() for b, e in grammar.brackets]
 
 
@@ -81,7 +81,7 @@ def grown(grammar: Grammar, chance: Random) -> bytes:
     if kind == 3 and grammar.wholes:
         whole = chance.choice(list(grammar.wholes))
         cut = chance.randrange(2 * len(whole))
-        if 0 < cut < len(whole):
+        if 0 < cut < min(len(whole), _LONGEST[1]):
             return Pumped(b"", whole[:cut], whole[cut:], b"").packed()
         return Pumped(b"", (whole + grammar.separator)[:31], whole, b"").packed()
     if kind == 1:

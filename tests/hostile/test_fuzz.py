@@ -6,11 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.architecture.rules import ROOT
-from tests.hostile import core, fuzz, grammar
+from tests.conftest import cores
+from tests.hostile import core, fuzz, grammar, pumped
+from tests.hostile.bothcores import COMPARED, Compared
 from tests.hostile.finding import Finding
 from tests.hostile.parsers import Parser
 
@@ -89,3 +92,30 @@ def test_an_unexpected_error_of_a_handler_is_found(
             served.run(seed)
     finally:
         served.stop()
+
+
+@pytest.mark.parametrize("compared", COMPARED, ids=lambda compared: compared.name)
+def test_both_cores_make_the_same_of_texts_that_went_the_fast_way(compared: Compared) -> None:
+    parsers = [Parser(compared.name, compared, compared.grammar, 2_000, (), factor=60)]
+    target, chance, before = core.core_target(parsers), Random(5), compared.fast
+    wholes = [
+        b"\0" + pumped.Pumped(b"", b"", whole, b"").packed() for whole in compared.grammar.wholes
+    ]
+    for whole in wholes:
+        target(whole)
+    assert compared.fast - before == len(wholes)
+    for number in range(300):
+        data = chance.choice(wholes)
+        for _ in range(number % 4):
+            data = core.other_input(parsers, data, chance)
+        target(data)
+    assert compared.fast - before > 75
+
+
+def test_cores_that_differ_are_found() -> None:
+    compared = Compared(
+        "planted", lambda made, data: (made.name * (b"[" in data), True), grammar.JSON
+    )
+    if len(cores()) > 1:
+        with pytest.raises(Finding, match="CoresDiffer"):
+            fuzz.fuzz(campaign_of(compared), 20, 1)

@@ -58,6 +58,39 @@ async def test_a_bad_stream_costs_its_own_connection(data: bytes) -> None:
         assert (await good.frame())[0].opaque == 4
 
 
+async def test_a_held_connection_is_not_served_until_it_goes_on() -> None:
+    order: list[int] = []
+
+    def held(peer: Peer, request: Request[Any]) -> Reply | None:
+        order.append(request.opaque)
+        if request.opaque == 1:
+            peer.hold()
+            return None
+        return Reply()
+
+    async with serving({BEAT: held}) as served:
+        client = await served.connect()
+        peer = await only_peer(served)
+        for opaque in range(4):
+            client.send(BEAT, opaque=opaque)
+        await until(lambda: 1 in order)
+        for opaque in range(4, 200):
+            client.send(BEAT, opaque=opaque, text="x" * 10_000)
+        other = await served.connect()
+        other.send(BEAT, opaque=1_000)
+        assert (await other.frame())[0].opaque == 1_000
+        peer.resume_writing()
+        other.send(BEAT, opaque=1_001)
+        assert (await other.frame())[0].opaque == 1_001
+        assert [each for each in order if each < 1_000] == [0, 1]
+        assert peer.buffered_bytes < 1_000_000
+        peer.go_on()
+        await until(lambda: len(order) == 202)
+        assert [each for each in order if each < 1_000] == [*range(200)]
+        client.send(BEAT, opaque=300)
+        await until(lambda: order[-1] == 300)
+
+
 async def test_good_frames_before_a_bad_one_are_answered() -> None:
     async with serving({BEAT: beat}) as served:
         client = await served.connect()

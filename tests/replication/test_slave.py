@@ -13,7 +13,7 @@ from cometmq.replication.master import MasterSettings
 from cometmq.replication.slave import LogsDiffer, Unwelcome
 from cometmq.replication.transfer import REPORT, TRANSFER
 from cometmq.store.config import FlushDiskType
-from tests.replication.pairs import assert_same, log_bytes, pair, until, until_copied
+from tests.replication.pairs import assert_same, pair, until, until_copied
 from tests.store.faults import FailingFiles
 from tests.store.stores import copied, fill, log_of
 
@@ -180,59 +180,6 @@ async def test_a_slave_with_a_full_disk_goes_on_when_there_is_room(tmp_path: Pat
         assert_same(master.store, slave.store)
 
 
-@pytest.fixture
-def floods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever comes is part of much that comes."""
-    monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1)
-
-
-@pytest.mark.usefixtures("floods")
-@pytest.mark.parametrize("policy", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_a_long_history_is_written_ahead_of_its_check_and_that_of_dispatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
-    async with pair(tmp_path) as made:
-        size_bytes = 4 << 20
-        master = await made.master(mapped_file_size_commit_log=size_bytes)
-        fill(master.store, 6_000)
-        slave = made.slave(
-            master,
-            mapped_file_size_commit_log=size_bytes,
-            flush_disk_type=FlushDiskType(policy),
-        )
-        assert slave.slave is not None
-        replica, store, lags = slave.slave.replica, slave.store, [(0, 0)]
-        store.on_progress.append(
-            lambda: lags.append((replica.unchecked_bytes, store.written_offset))
-        )
-        store.listeners.append(lambda _: lags.append((0, store.written_offset)))
-        await until_copied(master, slave)
-        assert max(lags)[0] > 0
-        monkeypatch.setattr(slave_module, "FLOOD_BYTES", 1 << 20)
-        fill(master.store, 20, first=6_000)
-        await until_copied(master, slave)
-        assert not replica.lags
-        assert_same(master.store, store)
-
-
-@pytest.mark.usefixtures("floods")
-async def test_a_slave_that_has_much_to_check_takes_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit = 256 << 10
-    monkeypatch.setattr(slave_module, "UNCHECKED_MAX_BYTES", limit)
-    async with pair(tmp_path) as made:
-        master = await made.master()
-        fill(master.store, 6_000)
-        slave = made.slave(master)
-        assert slave.slave is not None
-        replica, seen = slave.slave.replica, [0]
-        slave.store.on_progress.append(lambda: seen.append(replica.unchecked_bytes))
-        await until_copied(master, slave)
-        assert limit // 4 < max(seen) <= limit + slave_module._RECEIVE_BYTES
-        assert_same(master.store, slave.store)
-
-
 class Relay:
     """Stands between a slave and its master. Changes the byte at an offset of what the master
     sends first; ``reports`` are what the slave told over that connection."""
@@ -282,8 +229,7 @@ class Relay:
         writer.close()
 
 
-@pytest.mark.usefixtures("floods")
-async def test_a_bad_record_of_a_flood_is_never_reported_and_comes_again(
+async def test_a_bad_record_is_never_reported_and_comes_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with pair(tmp_path) as made:
@@ -297,32 +243,7 @@ async def test_a_bad_record_of_a_flood_is_never_reported_and_comes_again(
             await until_copied(master, slave)
             assert relay.connections == 2
             assert max(relay.reports) <= bad
-            assert f"offset={bad} bytes=" in caplog.text
-            assert "copy_cut file=" in caplog.text
+            assert f"what came for offset {bad} is no log" in caplog.text
             assert_same(master.store, slave.store)
             await made.close(slave)
             await made.close(master)
-
-
-@pytest.mark.usefixtures("floods")
-async def test_what_a_flood_leaves_unfinished_is_taken_away_on_the_device_too(
-    tmp_path: Path,
-) -> None:
-    files = FailingFiles()
-    async with pair(tmp_path) as made:
-        master = await made.master()
-        fill(master.store, 500)
-        slave = made.slave(lambda: "")
-        assert slave.slave is not None
-        slave.store.files = slave.store.log.segments._files = files
-        replica = slave.slave.replica
-        replica.take(log_bytes(master.store, 0, 10_000), floods=True)
-        assert await slave.slave._settle()
-        end = slave.store.written_offset
-        assert 9_000 < end < 10_000
-        assert replica.received == end
-        replica.take(log_bytes(master.store, end, 10_000), floods=True)
-        slave.store.log.segments.files[0]._files = files
-        files.failing["datasync"] = errno.EIO
-        assert not await slave.slave._settle()
-        assert slave.store.log.failure is not None

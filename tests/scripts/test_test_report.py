@@ -112,6 +112,29 @@ def test_tests_that_lack_java_are_named(
     assert "apt-get install -y maven openjdk-17-jdk-headless" in printed
 
 
+def test_tests_that_lack_the_core_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expressions: list[str] = []
+
+    def run(command: list[str], _limit_s: float, _environment: dict[str, str]) -> int:
+        expressions.append(command[command.index("-q") + 2])
+        return 0
+
+    monkeypatch.setenv("COMETMQ_PURE", "1")
+    monkeypatch.setattr(report, "run_limited", run)
+    monkeypatch.setattr(report, "REPORT_DIR", tmp_path)
+    monkeypatch.setattr(report, "missing_java_tools", list)
+    monkeypatch.setattr(report, "tool", lambda _: str(tmp_path / "pytest"))
+    (tmp_path / "pytest").write_text("#!/bin/sh\necho tests/broker/test_a.py::test_x\n")
+    (tmp_path / "pytest").chmod(0o755)
+    summary = report.run_tests(["unit"], [])
+    assert summary.skipped == ["tests/broker/test_a.py::test_x"]
+    assert not summary.problems
+    assert expressions[0].endswith(" and not compiled")
+    assert "make core" in capsys.readouterr().out
+
+
 def test_servers_that_run_as_nobody_come_to_their_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

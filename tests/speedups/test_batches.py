@@ -33,9 +33,9 @@ def append(
     world: World, body: bytes, common: Shared, topic: bytes = b"t", limit: int = FILE_BYTES
 ) -> tuple[int, bytes]:
     """Take a batch into queue 0 of a topic."""
-    size, packed = world.batch.append_batch(
-        body, world.queues[topic][0], common.middle(NOW_MS), common.properties, world.position,
-        limit, NOW_MS,
+    size, packed = world.core.append_batch(
+        world.batch, body, world.queues[topic][0], common.middle(NOW_MS), common.properties,
+        world.position, limit, NOW_MS,
     )  # fmt: skip
     world.position += len(packed)
     return size, packed
@@ -212,22 +212,70 @@ def test_a_batch_is_taken_back_and_dropped_as_sends_are(core: SimpleNamespace) -
     append(world, body, shared())
     append(world, body, shared(), "ü漢".encode())
     queues = world.queues[b"t"][0], world.queues["ü漢".encode()][0]
-    assert world.batch.entry_queues() == [*queues]
+    assert world.batch.unnamed_queues(1 << 62) == [*queues]
     world.batch.drop({queues[0]})
-    assert world.batch.entry_queues() == [queues[1]]
+    assert world.batch.unnamed_queues(1 << 62) == [queues[1]]
     assert len(world.batch.entry_rows()) == 3 * 36
-    assert world.batch.dispatch()[0].keys() == {queues[1]}
+    assert world.batch.dispatch(1 << 20)[0] == [queues[1]]
     again = World(core)
     append(again, body, shared())
     append(again, body, shared())
     again.batch.take_back()
     assert again.queues[b"t"][0].next_offset == 5
-    assert again.batch.dispatch() == ({}, [], True)
+    assert again.batch.dispatch(0) == ([], (0, 0), [], [], True)
+
+
+def test_a_batch_in_parts_is_the_same_as_at_once(core: SimpleNamespace) -> None:
+    body = batch.pack([(n, b"b" * n, b"UNIQ_KEY\x01k%d\x02TAGS\x01t" % n) for n in range(7)])
+    at_once, in_parts = World(core), World(core)
+    for world in (at_once, in_parts):
+        world.queues[b"t"][0].delay_ms = 40
+    _, packed = append(at_once, body, shared(b"x\x01y"))
+    queue, common = in_parts.queues[b"t"][0], shared(b"x\x01y")
+    total, parts = core.pack_batch(body, queue, common.middle(0), common.properties, 1 << 20, 3)
+    assert (total, [rows.count for rows, _ in parts]) == (len(packed), [3, 3, 1])
+    assert queue.next_offset == 5
+    assert [rows.entry_rows() for rows, _ in parts] == [b""] * 3
+    position = 0
+    for rows, records in parts:
+        core.place_batch(rows, records, queue, common.middle(NOW_MS), position, NOW_MS)
+        position += len(records)
+        assert (rows.size_bytes, rows.end, rows.last_ms) == (len(records), position, NOW_MS)
+    assert b"".join(bytes(records) for _, records in parts) == packed
+    assert b"".join(rows.entry_rows() for rows, _ in parts) == at_once.batch.entry_rows()
+    keys = [b"".join(column) for column in zip(*[r.index_columns() for r, _ in parts], strict=True)]
+    assert tuple(keys) == at_once.batch.index_columns()
+    assert queue.next_offset == 12
+    for rows, _ in reversed(parts):
+        rows.take_back()
+    assert queue.next_offset == 5
+
+
+def test_what_cannot_be_packed_or_placed_changes_nothing(core: SimpleNamespace) -> None:
+    body = batch.pack([(0, b"x", b"")] * 3)
+    queue, other = World(core).queues[b"t"][:2]
+    middle = bytes(48)
+    size, _ = core.pack_batch(body, queue, middle, b"", 1 << 20, 3)
+    assert core.pack_batch(body, queue, middle, b"", size - 1, 3) == (size, [])
+    with pytest.raises(ValueError, match="batch body"):
+        core.pack_batch(body[:-1], queue, middle, b"", 1 << 20, 3)
+    with pytest.raises(ValueError, match=r"rows|zero"):
+        core.pack_batch(body, queue, middle, b"", 1 << 20, 0)
+    for change in ("queue", "cut", "longer", "placed"):
+        _, [(rows, packed)] = core.pack_batch(body, queue, middle, b"", 1 << 20, 3)
+        if change == "placed":
+            core.place_batch(rows, packed, queue, middle, 0, 1)
+        if change in ("cut", "longer"):
+            packed = packed[:-1] if change == "cut" else packed + b"x"
+        before = queue.next_offset
+        with pytest.raises(ValueError, match="another batch"):
+            core.place_batch(rows, packed, other if change == "queue" else queue, middle, 0, 1)
+        assert queue.next_offset == before
 
 
 @pytest.mark.parametrize("compiled", cores()[1:], ids=lambda core: core.name)
 def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> None:
-    made = compiled.WriteBatch(HOST, FILE_BYTES)
+    made = compiled.WriteBatch()
     queue = World(compiled).queues[b"t"][0]
     for arguments in (
         (None, queue, b"", b"", 0, 1, 1), (b"", None, b"", b"", 0, 1, 1),
@@ -235,6 +283,6 @@ def test_the_compiled_core_refuses_other_types(compiled: SimpleNamespace) -> Non
         (b"", queue, b"", None, 0, 1, 1), (b"", object(), b"", b"", 0, 1, 1),
     ):  # fmt: skip
         with pytest.raises(TypeError):
-            made.append_batch(*arguments)
+            compiled.append_batch(made, *arguments)
     with pytest.raises(TypeError):
         made.message_ids(0, 0, None)

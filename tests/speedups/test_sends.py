@@ -24,6 +24,8 @@ BORN = bytes((10, 0, 0, 7, 0, 0, 1, 2))
 SUFFIX = b"CLUSTER\x01c"
 BODY_MAX_BYTES = 4_096
 FILE_BYTES = 1 << 20
+#: Above the number of each queue.
+ALL = 1 << 62
 PIECES = (b'{"msgId":"A', b'","q":"', b'","o":"', b'","id":', b"}", b'{"id":')
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
@@ -73,7 +75,7 @@ class World:
         for topic, count in (("t", 2), ("ü漢", 1)):
             self.queues[topic.encode()] = [self.queue(topic, number) for number in range(count)]
         self.queues[b"t"].append(None)
-        self.batch = self.core.WriteBatch(HOST, FILE_BYTES)
+        self.batch = self.core.SendBatch(HOST, FILE_BYTES)
 
     def queue(self, topic: str, number: int) -> Any:
         """A queue of this core."""
@@ -107,13 +109,13 @@ class World:
             count, len(batch), batch.end, batch.last_ms, batch.size_bytes, rows,
             batch.index_columns(), batch.answers(0, count, PIECES), batch.opaques(0, count),
             batch.places(0, count), batch.message_ids(0, count, b"AB"), batch.entry_rows(),
-            [known.index(queue) for queue in batch.entry_queues()],
+            [known.index(queue) for queue in batch.unnamed_queues(ALL)],
         )  # fmt: skip
-        grown, soiled, in_order = batch.dispatch()
+        grown, sums, soiled, due, in_order = batch.dispatch(60)
         return (
             seen,
-            {known.index(queue): value for queue, value in grown.items()},
-            [known.index(queue) for queue in soiled],
+            sums,
+            [[known.index(queue) for queue in each] for each in (grown, soiled, due)],
             (in_order, batch.dispatched_count),
             [(queue.next_offset, queue.max_offset, bytes(queue.tail)) for queue in known],
         )
@@ -139,9 +141,9 @@ def test_a_record_its_entry_its_keys_and_its_answer(core: SimpleNamespace) -> No
     assert [*array("q", hashes)] == index_hashes([prefix] * 3, ["ünique", "a", "b漢"])
     assert [*array("q", places)] == [0, 0, 0]
     assert {*array("q", times_ms)} == {1_800_000_000_000}
-    grown, soiled, in_order = world.batch.dispatch()
+    grown, sums, soiled, due, in_order = world.batch.dispatch(21)
     queue = world.queues[b"t"][1]
-    assert grown == {queue: (1, len(packed))}
+    assert (grown, sums, due) == ([queue], (1, len(packed)), [])
     assert (soiled, in_order, queue.max_offset, queue.next_offset) == ([queue], True, 6, 6)
     assert queue.tail == QUEUE_ENTRY.pack(0, len(packed), java_hash("r"))
     answer = b'{"msgId":"A0000000000000000","q":"1","o":"5","id":7}'
@@ -230,11 +232,12 @@ def test_a_body_may_be_empty_and_not_over_the_limit(core: SimpleNamespace) -> No
     for size, taken in ((0, 1), (BODY_MAX_BYTES, 1), (BODY_MAX_BYTES + 1, 0)):
         world = World(core)
         assert world.append(framed(header_of(), b"x" * size))[0] == taken
-    short = core.WriteBatch(b"short", FILE_BYTES)
-    for made, at, host in (
-        (world.batch, -1, BORN), (world.batch, 1, BORN), (world.batch, 0, b""), (short, 0, BORN),
+    short = core.SendBatch(b"short", FILE_BYTES)
+    for made, at, host, problem in (
+        (world.batch, -1, BORN, "outside the data"), (world.batch, 1, BORN, "outside the data"),
+        (world.batch, 0, b"", "8 bytes"), (short, 0, BORN, "8 bytes"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="outside the data"):
+        with pytest.raises(ValueError, match=problem):
             made.append(b"", at, {}, host, SUFFIX, 1, 0, FILE_BYTES, 0, 1, 1)
 
 
@@ -253,7 +256,7 @@ def test_enough_is_taken_and_a_full_file_ends_it(core: SimpleNamespace) -> None:
     assert world.append(frame * 5, size=size + 1)[:3] == (2, 2 * len(frame), 0)
     world.position = FILE_BYTES - 2 * size
     assert world.append(frame * 5)[:3] == (1, len(frame), -1)
-    small = core.WriteBatch(HOST, size)
+    small = core.SendBatch(HOST, size)
     found = small.append(
         frame, 0, world.queues, BORN, SUFFIX, BODY_MAX_BYTES, 0, size, 0, 9, 1 << 30
     )
@@ -281,11 +284,11 @@ def test_one_way_sends_are_stored_and_not_answered(core: SimpleNamespace) -> Non
 def test_an_empty_batch_survives_everything(core: SimpleNamespace) -> None:
     batch = World(core).batch
     assert (batch.count, len(batch), batch.end, batch.last_ms) == (0, 0, 0, 0)
-    assert batch.dispatch() == ({}, [], True)
+    assert batch.dispatch(0) == ([], (0, 0), [], [], True)
     assert batch.rows_from(0) == batch.rows_from(9) == []
     assert batch.index_columns() == (b"", b"", b"")
     assert batch.answers(0, 0, PIECES) == batch.message_ids(0, 0, b"A") == b""
-    assert (batch.places(0, 0), batch.entry_queues(), batch.entry_rows()) == ([], [], b"")
+    assert (batch.places(0, 0), batch.unnamed_queues(ALL), batch.entry_rows()) == ([], [], b"")
     batch.drop(set())
     batch.take_back()
 
@@ -309,7 +312,7 @@ def test_offsets_are_given_again_when_nothing_was_stored(core: SimpleNamespace) 
     assert [queue.next_offset for queue in queues[:2]] == [6, 8]
     world.batch.take_back()
     assert [queue.next_offset for queue in queues[:2]] == [5, 5]
-    assert world.batch.dispatch() == ({}, [], True)
+    assert world.batch.dispatch(0) == ([], (0, 0), [], [], True)
     assert world.batch.index_columns() == (b"", b"", b"")
     assert world.batch.answers(0, 4, PIECES).count(b"msgId") == 4
 
@@ -320,7 +323,7 @@ def test_rows_of_queues_that_go_away_are_dropped(core: SimpleNamespace) -> None:
     first, second = world.queues[b"t"][:2]
     world.batch.drop({second})
     assert [row[0] for row in world.batch.rows_from(0)] == [first]
-    assert list(world.batch.dispatch()[0]) == [first]
+    assert world.batch.dispatch(20)[0::3] == ([first], [first])
     assert (len(first.tail), len(second.tail)) == (20, 0)
     assert len(world.batch.index_columns()[0]) == 8
 
@@ -330,8 +333,8 @@ def test_a_row_that_is_not_behind_its_queue_ends_the_dispatch(core: SimpleNamesp
     world.append(framed(header_of({"e": "0"})) + framed(header_of()) * 2)
     late = world.queues[b"t"][1]
     late.max_offset = 4
-    grown, soiled, in_order = world.batch.dispatch()
-    assert (list(grown), soiled, in_order) == ([world.queues[b"t"][0]] * 1, [*grown], False)
+    grown, _, soiled, _, in_order = world.batch.dispatch(1 << 20)
+    assert (grown, soiled, in_order) == ([world.queues[b"t"][0]] * 1, [*grown], False)
     assert world.batch.dispatched_count == 1
     rest = world.batch.rows_from(world.batch.dispatched_count)
     assert [row[:2] for row in rest] == [(late, 5), (late, 6)]
@@ -430,3 +433,11 @@ def test_pieces_of_a_stream_give_the_records_of_the_whole(stream: bytes, sizes: 
             break
     assert (at, records) == (expected[1], expected[3])
     assert len([*iter_decode(records, 0)]) == expected[0]
+
+
+def test_answers_with_other_pieces_are_refused(core: SimpleNamespace) -> None:
+    world = World(core)
+    world.append(framed(header_of()))
+    for pieces in ((), PIECES[:5], (*PIECES, b"")):
+        with pytest.raises(ValueError, match="unpack"):
+            world.batch.answers(0, 1, pieces)

@@ -96,8 +96,8 @@ class World:
             batch.answers(0, count, PIECES), batch.opaques(0, count), batch.entry_rows(),
             [queue.next_offset for queue in queues], self.halves(),
         )  # fmt: skip
-        grown, _, in_order = batch.dispatch()
-        return seen, {queues.index(queue): value for queue, value in grown.items()}, in_order
+        grown, sums, *_, in_order = batch.dispatch(1 << 20)
+        return seen, [queues.index(queue) for queue in grown], sums, in_order
 
     def halves(self) -> object:
         known = self.open

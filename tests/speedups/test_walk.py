@@ -323,7 +323,7 @@ def queue_of(core: SimpleNamespace, number: int, next_offset: int = 7) -> Any:
 def adopted(
     core: SimpleNamespace, log: bytes, queues: list[Any], **changes: Any
 ) -> tuple[Any, int]:
-    batch = core.WriteBatch(V4, 1 << 30)
+    batch = core.WriteBatch()
     found = walked(core, log)
     return batch, batch.adopt(found.rows, found.hashes, queues, BASE, **changes)
 
@@ -339,12 +339,13 @@ def test_rows_of_a_walk_are_dispatched(core: SimpleNamespace) -> None:
         1_800_000_000_000,
     )
     size = len(log) // 4
-    assert batch.entry_queues() == [queue]
+    assert batch.unnamed_queues(queue.number + 1) == [queue]
+    assert batch.unnamed_queues(queue.number) == []
     assert len(batch.entry_rows()) == 2 * 36
     assert memoryview(batch.index_columns()[1]).cast("q").tolist() == [
         BASE, BASE + size, BASE + 3 * size
     ]  # fmt: skip
-    assert batch.dispatch() == ({queue: (3, 3 * size)}, [queue], True)
+    assert batch.dispatch(1 << 20) == ([queue], (3, 3 * size), [queue], [], True)
     code = java_hash("red")
     assert bytes(queue.tail) == QUEUE_ENTRY.pack(BASE, size, code) + QUEUE_ENTRY.pack(
         BASE + 3 * size, size, code
@@ -355,10 +356,10 @@ def test_rows_of_a_walk_are_dispatched(core: SimpleNamespace) -> None:
 def test_a_row_out_of_order_is_passed(core: SimpleNamespace) -> None:
     queue = queue_of(core, 1)
     batch, _ = adopted(core, log_of({}, {"queue_offset": 9}, {"queue_offset": 8}), [queue])
-    _, _, in_order = batch.dispatch()
+    *_, in_order = batch.dispatch(1 << 20)
     assert not in_order
     assert batch.pass_row()[:2] == (queue, 9)
-    _, _, in_order = batch.dispatch()
+    *_, in_order = batch.dispatch(1 << 20)
     assert in_order
     assert (queue.max_offset, batch.dispatched_count) == (9, 3)
     with pytest.raises(IndexError):
@@ -394,15 +395,15 @@ def test_rows_of_another_walk_are_refused(core: SimpleNamespace) -> None:
         (found.rows, found.hashes[:4], [queue, queue]),
         (found.rows, b"", [queue, queue]),
     ):
-        batch = core.WriteBatch(V4, 1 << 30)
+        batch = core.WriteBatch()
         with pytest.raises(ValueError, match="another walk"):
             batch.adopt(rows, hashes, queues, BASE)
         assert batch.count == 0
-    batch = core.WriteBatch(V4, 1 << 30)
+    batch = core.WriteBatch()
     with pytest.raises(ValueError, match="begins"):
         batch.adopt(found.rows, found.hashes, [queue, queue], BASE, begins=[0])
     assert batch.adopt(b"", b"", [], BASE) == 0
-    assert batch.dispatch() == ({}, [], True)
+    assert batch.dispatch(0) == ([], (0, 0), [], [], True)
 
 
 @given(
@@ -424,17 +425,17 @@ def test_both_cores_adopt_alike(
             for number, queue in enumerate(queues)
         ]
         froms = [0 if begin is None else begin for begin in begins] + [0] * len(queues)
-        batch = core.WriteBatch(V4, 1 << 30)
+        batch = core.WriteBatch()
         stop = batch.adopt(
             found.rows, found.hashes, given_queues, BASE, first, limit, with_keys=with_keys,
             begins=froms[: len(queues)] if begins else None, in_order=in_order,
         )  # fmt: skip
         rows = [(queues.index(row[0]), *row[1:]) for row in batch.rows_from(0)]
         columns, entries = batch.index_columns(), batch.entry_rows()
-        _, _, is_done = batch.dispatch()
+        *_, is_done = batch.dispatch(1 << 20)
         while not is_done:
             batch.pass_row()
-            _, _, is_done = batch.dispatch()
+            *_, is_done = batch.dispatch(1 << 20)
         outcomes.append(
             (
                 stop, rows, columns, entries, batch.count, batch.size_bytes,

@@ -8,7 +8,7 @@ import pytest
 from cometmq.core.errors import StoreFull, StoreOffline
 from cometmq.message import batch
 from cometmq.message.record import BLANK, MAGIC_BLANK
-from cometmq.store import commitlog
+from cometmq.store import commitlog, engine
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
     assert_consistent,
@@ -188,4 +188,48 @@ def test_long_records_keep_their_place_among_others(
     numbers = [b"%d" % number for number in range(9)]
     found = [record.body for record in assert_consistent(store)]
     assert found == [b"first", *numbers, b"second", *numbers, b"last"]
+    store.close()
+
+
+@pytest.mark.parametrize("problem", [0, errno.ENOSPC, errno.EIO])
+async def test_what_is_written_early_is_of_the_log_only_at_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    monkeypatch.setattr(commitlog, "_LONG_BYTES", 500)
+    monkeypatch.setattr(engine, "PART_ROWS", 10)
+    monkeypatch.setattr(engine, "EARLY_BYTES", 2_000)
+    files = FailingFiles()
+    store = opened(tmp_path, files=files)
+    fill(store, 3)
+    begin, queue = store.written_offset, store.queue("t", 0)
+    first = queue.next_offset
+    put(store, body=b"before")
+    many = batch.pack((0, b"%d" % number, b"") for number in range(40))
+    parts = await store.pack_batch(queue, many, shared(store))
+    assert store.append_parts(queue, parts, shared(store))[0] == first + 1
+    put(store, body=b"behind")
+    assert store.write_early()
+    file = tmp_path / "commitlog" / f"{0:020d}"
+    assert any(file.read_bytes()[begin : begin + 2_000])
+    assert (store.written_offset, queue.max_offset) == (begin, first)
+    if problem:
+        files.failing["pwrite"] = problem
+        assert not store.write_early()
+        with pytest.raises(StoreFull if problem == errno.ENOSPC else StoreOffline):
+            store.commit()
+        files.failing.clear()
+        assert queue.next_offset == first
+        assert len(assert_consistent(store)) == 3
+        if problem == errno.ENOSPC:
+            assert not any(file.read_bytes()[begin:])
+            store.update_refusal()
+            fill(store, 2)
+            assert len(assert_consistent(store)) == 5
+    else:
+        while store.write_early():
+            pass
+        store.commit()
+        found = [record.body for record in assert_consistent(store)][3:]
+        assert found == [b"before", *(b"%d" % number for number in range(40)), b"behind"]
+        assert_consistent(store)
     store.close()

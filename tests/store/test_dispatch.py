@@ -1,6 +1,7 @@
 """From records to rows, and from rows to queues and index."""
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from cometmq.message import properties as props
 from cometmq.message.flags import TransactionType
 from cometmq.message.record import Record
 from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import Dispatched, Growth, delay_of, row_of
+from cometmq.store.dispatch import Dispatched, delay_of, row_of
 from cometmq.store.layout import SCHEDULE_TOPIC
 from tests.store.faults import FailingFiles
 from tests.store.stores import (
@@ -184,11 +185,11 @@ def test_a_failing_listener_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptu
     store = opened(tmp_path)
     seen: list[int] = []
 
-    def broken(grown: Growth) -> None:
+    def broken(grown: Sequence[ConsumeQueue]) -> None:
         raise ValueError(len(grown))
 
     store.listeners.append(broken)
-    store.listeners.append(lambda grown: seen.extend(count for count, _ in grown.values()))
+    store.listeners.append(lambda grown: seen.extend(queue.max_offset for queue in grown))
     fill(store, 3)
     assert seen == [1, 1, 1]
     assert "dispatch_listener_failed" in caplog.text

@@ -139,10 +139,10 @@ def test_what_cannot_be_stored_is_refused_and_burns_nothing(tmp_path: Path) -> N
 
 def test_listeners_get_each_turn_once(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    turns: list[dict[tuple[str, int], int]] = []
+    turns: list[list[tuple[str, int, int]]] = []
     store.listeners.append(
         lambda grown: turns.append(
-            {(queue.topic, queue.queue_id): count for queue, (count, _) in grown.items()}
+            [(queue.topic, queue.queue_id, queue.max_offset) for queue in grown]
         )
     )
     put(store)
@@ -151,7 +151,7 @@ def test_listeners_get_each_turn_once(tmp_path: Path) -> None:
     store.commit()
     put(store)
     store.commit()
-    assert turns == [{("t", 0): 1, ("u", 3): 1}, {("t", 0): 1}]
+    assert turns == [[("t", 0, 1), ("u", 3, 1)], [("t", 0, 2)]]
     store.close()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cometmq.message import batch
-from cometmq.speedups import WriteBatch
+from cometmq.speedups import WriteBatch, append_batch
 from cometmq.store import entryjournal
 from cometmq.store.consumequeue import ConsumeQueue
 from cometmq.store.dispatch import Dispatched
@@ -66,9 +66,9 @@ def test_batches_stand_there_like_single_messages(tmp_path: Path) -> None:
     one.next_offset = 5
     journal = journal_at(tmp_path)
     journal.add([row(one, 4, 0)], 10)
-    rows = WriteBatch(bytes(8), 1_000)
+    rows = WriteBatch()
     for queue, count in ((one, 2), (two, 1)):
-        rows.append_batch(batch.pack([(0, b"", b"")] * count), queue, b"", b"", rows.end, 1_000, 1)
+        append_batch(rows, batch.pack([(0, b"", b"")] * count), queue, b"", b"", rows.end, 1_000, 1)
     journal.add(rows, rows.end)
     assert journal.end == 0
     journal.write(rows.end)

@@ -3,14 +3,12 @@
 import errno
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cometmq.core.errors import StoreFull
-from cometmq.store.config import FlushDiskType
 from cometmq.store.engine import MessageStore
-from cometmq.store.replica import FLOOD_BYTES, BadCopy, Replica
+from cometmq.store.replica import BadCopy, Replica
 from cometmq.store.scan import Scan
 from tests.replication.pairs import assert_same, log_bytes
 from tests.store.faults import FailingFiles
@@ -41,195 +39,31 @@ def test_a_copy_in_pieces_is_the_same_log(tmp_path: Path, seed: int) -> None:
     assert_same(master, again)
 
 
-def flood(slave: MessageStore, master: MessageStore, end: int | None = None) -> Replica:
-    """A copy that got much of its master's log at once, and did not look at it yet."""
-    replica = Replica(slave)
-    data = log_bytes(master, 0, end or master.written_offset)
-    for at in range(0, len(data), FLOOD_BYTES):
-        replica.take(data[at : at + FLOOD_BYTES], floods=True)
-    assert replica.received == len(data) == replica.unchecked_bytes
-    return replica
-
-
-def follow(replica: Replica) -> int:
-    """Have it do all that it can, in how many turns."""
-    turns = 0
-    while replica.lags:
-        replica.follow_up()
-        turns += 1
-    return turns
-
-
-@pytest.mark.parametrize("policy", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_what_floods_in_is_written_at_once_then_checked_then_dispatched(
-    tmp_path: Path, policy: str
-) -> None:
-    master = opened(tmp_path / "master")
-    slave = opened(tmp_path / "slave", flush_disk_type=FlushDiskType(policy))
-    fill(master, 1_200)
-    end = master.written_offset
-    first = FLOOD_BYTES + 1_000
-    assert end > 2 * FLOOD_BYTES
-    replica = Replica(slave)
-    replica.take(log_bytes(master, 0, 100))
-    replica.take(log_bytes(master, 100, first), floods=True)
-    assert replica.floods
-    assert replica.received == first
-    assert slave.written_offset == slave.dispatched_offset == 0
-    replica.follow_up()
-    assert 0 < slave.written_offset <= first
-    assert slave.dispatched_offset == 0
-    # What comes meanwhile, in small pieces too, waits behind it.
-    for start in range(first, end, 5_000):
-        replica.take(log_bytes(master, start, min(start + 5_000, end)))
-    assert replica.received == end
-    assert slave.written_offset < end
-    assert follow(replica) > 2
-    assert slave.written_offset == end
-    slave.flusher.sync_now()
-    assert slave.dispatched_offset == end
-    replica.floods = False
-    put(master, body=b"more")
-    master.commit()
-    replica.take(log_bytes(master, end, master.written_offset))
-    slave.flusher.sync_now()
-    assert_same(master, slave)
-
-
-def test_after_a_flood_a_record_that_is_whole_is_checked_in_its_turn(tmp_path: Path) -> None:
-    size: dict[str, Any] = {"mapped_file_size_commit_log": 1 << 20}
-    master, slave = opened(tmp_path / "master", **size), opened(tmp_path / "slave", **size)
-    fill(master, 400)
-    last, _ = put(master, body=bytes(500_000))
-    master.commit()
-    end = master.written_offset
-    replica = flood(slave, master, last + 300_000)
-    follow(replica)
-    assert slave.written_offset == last
-    assert replica.unchecked_bytes == 300_000
-    assert not replica.lags
-    replica.floods = False
-    for start in range(last + 300_000, end, 50_000):
-        assert slave.written_offset == last
-        replica.take(log_bytes(master, start, min(start + 50_000, end)))
-    assert slave.written_offset == end
-    follow(replica)
-    assert_same(master, slave)
-
-
-def test_a_stop_checks_all_that_came_and_leaves_the_dispatch_to_the_next_start(
-    tmp_path: Path,
-) -> None:
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
-    fill(master, 1_000)
-    last, size = slots(master)[-1]
-    replica = flood(slave, master, last + size // 2)
-    replica.follow_up()
-    killed = copied(tmp_path / "slave", "killed")
-    slave.close()
-    for path in (tmp_path / "slave", killed):
-        again = opened(path)
-        assert again.report is not None
-        assert again.report.crashed == (path == killed)
-        assert again.report.torn == (path == killed)
-        assert again.written_offset == again.dispatched_offset == last
-        Replica(again).take(log_bytes(master, last, master.written_offset))
-        assert_same(master, again)
-        again.close()
-
-
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_no_start_believes_what_was_not_checked(tmp_path: Path, is_killed: bool) -> None:
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
-    fill(master, 1_000)
-    at, end, replica = bad_flood(slave, master)
-    replica.follow_up()
-    path = copied(tmp_path / "slave", "killed")
-    slave.close()
-    again = opened(path if is_killed else tmp_path / "slave")
-    assert again.written_offset == at
-    assert behind(again) == b""
-    Replica(again).take(log_bytes(master, at, end))
-    assert_same(master, again)
-    again.close()
-
-
 def slots(store: MessageStore) -> list[tuple[int, int]]:
     """Where the records of a log are, and how long."""
     return [(record.physical_offset, record.size_bytes) for record in Scan(store.log.segments, 0)]
 
 
-def bad_flood(slave: MessageStore, master: MessageStore) -> tuple[int, int, Replica]:
-    """A flood in which a body was changed on its way: where its record begins, where the master's
-    log ends."""
-    end = master.written_offset
-    replica = flood(slave, master)
-    at = next(at for at, size in slots(master) if at > end // 2 and size > 200)
-    file = slave.log.segments.find(at)
-    assert file is not None
-    file.write(at + 120, bytes([file.view[at + 120 - file.base] ^ 0x40]))
-    return at, end, replica
-
-
-def behind(store: MessageStore) -> bytes:
-    """What stands in the files behind the end of a log, without zeros."""
-    files = store.log.segments.files
-    end = store.written_offset
-    return b"".join(bytes(file.view[max(end - file.base, 0) :]) for file in files).strip(b"\0")
-
-
-def test_a_bad_record_of_a_flood_ends_the_log_until_it_comes_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("at", [0, 120])
+def test_what_stands_before_a_bad_record_is_taken_and_the_rest_comes_again(
+    tmp_path: Path, at: int
 ) -> None:
     master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
     fill(master, 1_000)
-    seen: list[int] = []
-    at, end, replica = bad_flood(slave, master)
-    slave.on_progress.append(lambda: seen.append(slave.written_offset))
-    with pytest.raises(BadCopy, match="CRC") as refused:
-        follow(replica)
-    assert refused.value.offset == at
-    with pytest.raises(BadCopy, match=f"this log ends at {end}"):
-        replica.begin(slave.written_offset)
-    with pytest.raises(BadCopy, match="CRC"):
-        replica.check()
-    assert slave.written_offset == at == max(seen)
-    assert behind(slave)
-    for _ in replica.clear("its CRC is wrong"):
-        pass
-    assert behind(slave) == b""
-    assert f"offset={at} bytes={end - at} reason='its CRC is wrong'" in caplog.text
-    replica.begin(at)
-    replica.take(log_bytes(master, at, end))
-    follow(replica)
+    end = master.written_offset
+    bad = next(place for place, size in slots(master) if place > end // 2 and size > 200)
+    data = bytearray(log_bytes(master, 0, end))
+    data[bad + at] ^= 0x40
+    replica = Replica(slave)
+    with pytest.raises(BadCopy) as refused:
+        replica.take(bytes(data))
+    assert refused.value.offset == bad
+    assert slave.written_offset == slave.dispatched_offset == replica.received == bad
+    with pytest.raises(BadCopy):
+        replica.take(bytes(data[bad:]))
+    assert replica.received == bad
+    replica.take(log_bytes(master, bad, end))
     assert_same(master, slave)
-
-
-def test_following_up_goes_on_where_the_log_begins_by_now(tmp_path: Path) -> None:
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
-    fill(master, 1_000)
-    replica = flood(slave, master)
-    while replica.check():
-        pass
-    slave.log.segments.drop_first()
-    follow(replica)
-    assert slave.dispatched_offset == slave.written_offset
-    replica.follow_up()
-    assert not replica.lags
-
-
-def test_following_up_passes_over_what_was_dropped_as_a_whole(tmp_path: Path) -> None:
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
-    fill(master, 1_000)
-    begin = master.log.segments.files[-1].base
-    replica = flood(slave, master, begin)
-    while replica.check():
-        pass
-    put(slave, body=b"x")
-    while slave.log.segments.start < begin:
-        slave.log.segments.drop_first()
-    replica.follow_up()
-    assert not replica.lags
 
 
 def test_a_copy_that_was_killed_goes_on_where_its_last_record_ends(tmp_path: Path) -> None:
@@ -332,27 +166,6 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert replica.received == slave.written_offset == before
     files.failing.clear()
     replica.take(log_bytes(master, before, master.written_offset))
-    assert_same(master, slave)
-
-
-def test_a_full_disk_in_a_flood_loses_nothing(tmp_path: Path) -> None:
-    files = FailingFiles()
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave", files=files)
-    fill(master, 600)
-    replica = flood(slave, master, FLOOD_BYTES)
-    files.failing["allocate"] = errno.ENOSPC
-    with pytest.raises(StoreFull):
-        replica.take(log_bytes(master, FLOOD_BYTES, master.written_offset), floods=True)
-    assert replica.received == FLOOD_BYTES
-    follow(replica)
-    for _ in replica.clear():
-        pass
-    before = slave.written_offset
-    assert behind(slave) == b""
-    assert FLOOD_BYTES - 2_000 < before <= FLOOD_BYTES
-    files.failing.clear()
-    replica.take(log_bytes(master, before, master.written_offset), floods=True)
-    follow(replica)
     assert_same(master, slave)
 
 

@@ -93,7 +93,7 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Status:
     """How far a slave is. ``behind_bytes`` is what its log, up to ``log_end``, lacks, -1 while its
-    master does not answer; ``unchecked_bytes`` of that came already."""
+    master does not answer."""
 
     address: str
     role: str
@@ -101,7 +101,6 @@ class Status:
     connected: bool
     log_end: int
     behind_bytes: int
-    unchecked_bytes: int
     undispatched_bytes: int
     tables_age_ms: int
     problem: str
@@ -233,7 +232,6 @@ async def status(admin: Admin, slave: str) -> Status:
         connected=runtime["masterConnected"] == "true",
         log_end=end,
         behind_bytes=behind,
-        unchecked_bytes=int(runtime.get("copiedOffset", end)) - end,
         undispatched_bytes=int(runtime["dispatchBehindBytes"]),
         tables_age_ms=int(runtime["tablesAgeMs"]),
         problem=runtime["replicationProblem"],

@@ -95,6 +95,8 @@ class Appender:
         #: Of sends whose messages the device has already.
         self._repeated = Turn()
         self._due = False
+        #: Whether the turn has a large batch that is not written yet.
+        self._is_long = False
         #: Set while a turn may wait for a sync or for slaves.
         self._waits = asyncio.Event()
         self._watchdog = watchdog
@@ -270,8 +272,14 @@ class Appender:
                 self.waiting_sends -= turn.send_count
                 self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
 
+    def add_large(self, send: WaitingSend, *, wait_durable: bool) -> None:
+        """:meth:`add_send` for a large batch, which is written in several turns of the loop."""
+        self.add_send(send, wait_durable=wait_durable)
+        self._is_long = True
+
     def end_turn(self) -> None:
         """Commit what was appended so far, before the turn of the loop ends."""
+        self._is_long = False
         if self._due:
             self._end_of_turn()
 
@@ -291,6 +299,11 @@ class Appender:
 
     def _end_of_turn(self) -> None:
         begin_ns = self._now_ns()
+        if self._is_long:
+            self._is_long = self._store.write_early()
+            if self._is_long:
+                self._loop.call_soon(self._end_of_turn)
+                return
         self._due = False
         self._commit()
         if self._actions:

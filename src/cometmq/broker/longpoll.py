@@ -10,7 +10,7 @@ answer to the message that woke them nor hold the loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
-    from cometmq.store.dispatch import Growth, Listener
+    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.dispatch import Listener
 
 QueueKey = tuple[str, int]
 
@@ -104,7 +105,7 @@ class LongPoll:
         pulls.add(pull)
         return True
 
-    def _dispatched(self, grown: Growth) -> None:
+    def _dispatched(self, grown: Sequence[ConsumeQueue]) -> None:
         self.wake([((queue.topic, queue.queue_id), queue.max_offset) for queue in grown])
 
     def _no_more(self, count: int) -> None:

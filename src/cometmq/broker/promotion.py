@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 #: Tables are copied every 10 s.
 OLD_TABLES_MS: Final = 30_000
 _TABLES_TIMEOUT_MS: Final = 3_000
-_CHECK_TIMEOUT_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ class Situation:
 
     ``registered`` are name servers with the address that they have as the master; ``unheard`` name
     servers that do not answer. ``told_end`` is the end of the master's log, as it said
-    ``told_age_ms`` ago; -1 when it never did, and so is ``tables_age_ms``. ``unchecked_bytes`` came
-    and are no part of the slave's log, which goes up to ``end``, yet.
+    ``told_age_ms`` ago; -1 when it never did, and so is ``tables_age_ms``. The slave's log
+    goes up to ``end``.
     """
 
     master: str
@@ -55,7 +54,6 @@ class Situation:
     registered: tuple[tuple[str, str], ...]
     unheard: tuple[str, ...]
     end: int
-    unchecked_bytes: int
     undispatched_bytes: int
     told_end: int
     told_age_ms: int
@@ -119,13 +117,6 @@ def _tables(seen: Situation) -> Finding:
 
 def _rest(seen: Situation) -> list[Finding]:
     found = []
-    if seen.unchecked_bytes:
-        found.append(
-            _warning(
-                f"{seen.unchecked_bytes:,} bytes more came and are not checked yet: what of them "
-                "are whole records is kept"
-            )
-        )
     if seen.undispatched_bytes:
         text = f"{seen.undispatched_bytes:,} bytes are not in queues yet: its start does that"
         found.append(_fine(text))
@@ -182,8 +173,6 @@ class PromotionAdmin:
             with suppress(CometError, ValueError, TimeoutError):
                 async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
                     await part.tables.copy(part.where())
-        if not part.slave.is_connected:
-            await part.slave.checked(_CHECK_TIMEOUT_MS)
         findings = judge(await self._look(part))
         refused = any(finding.refuses for finding in findings)
         begins = not wanted.check and (wanted.force or not refused)
@@ -209,7 +198,6 @@ class PromotionAdmin:
             registered=tuple((server, found) for server, found in pairs if found),
             unheard=tuple(server for server, found in pairs if found is None),
             end=store.written_offset,
-            unchecked_bytes=part.slave.replica.unchecked_bytes,
             undispatched_bytes=store.written_offset - store.dispatched_offset,
             told_end=tables.master_end,
             told_age_ms=now_ms - tables.master_end_ms,

@@ -155,7 +155,6 @@ class SlavePart:
             "masterHaAddress": self.ha_address,
             "masterConnected": str(self.slave.is_connected).lower(),
             "masterLogEnd": str(self.tables.master_end),
-            "copiedOffset": str(self.slave.replica.received),
             "tablesAgeMs": str(self.tables.age_ms),
             "replicationProblem": "" if problem is None else str(problem),
         }

@@ -24,6 +24,7 @@ from cometmq.broker.admission import (
 )
 from cometmq.broker.destinations import Destinations
 from cometmq.broker.halfmessages import prepared
+from cometmq.broker.largebatches import LARGE_BYTES, LargeBatches
 from cometmq.broker.propertytext import has_own_ids, may_wait, without_id, without_wait
 from cometmq.broker.repeats.guard import Stored
 from cometmq.broker.repeats.sending import GuardedSends
@@ -121,6 +122,9 @@ class SendHandler:
         )
         appender.answer_sends = self._answers.answer
         appender.answer_rows = self._answers.answer_rows
+        self._large = LargeBatches(
+            store=store, appender=appender, tasks=tasks, fail=self._answers.fail
+        )
         self._guarded = repeats and GuardedSends(
             repeats,
             store=store,
@@ -310,6 +314,9 @@ class SendHandler:
         wait_durable = properties.get(props.WAIT) != "false"
         if self._guarded and self._guarded.guards(topic):
             self._guarded.store_batch(peer, request, queue_id, shared, wait_durable=wait_durable)
+            return None
+        if len(request.body) >= LARGE_BYTES:
+            self._large.begin(peer, request, queue_id, shared, wait_durable=wait_durable)
             return None
         queue = store.queue(topic, queue_id)
         queue_offset, rows = store.append_batch(queue, request.body, shared)

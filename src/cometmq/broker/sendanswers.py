@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from cometmq.core.errors import CometError
     from cometmq.net.peer import Peer
     from cometmq.protocol.headers import SendMessage
-
-
-#: A batch of so many messages is answered in a turn of its own: each id takes 30 ns.
-MANY_MESSAGES: Final = 16_384
+    from cometmq.speedups import WriteBatch
 
 
 class SendAnswers:
@@ -57,17 +54,23 @@ class SendAnswers:
     def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         """Write the answers of sends whose turn has ended; one write a connection.
 
-        The ids of a batch of very many messages are made in another turn of the loop.
+        The ids of a large batch are made in later turns of the loop, for one part of it in each.
         """
         if self.unannounced:
             sends = self._hold_first(sends, code, remark)
-        large = [send for send in sends if _message_count(send) >= MANY_MESSAGES]
-        if large:
-            sends = [send for send in sends if _message_count(send) < MANY_MESSAGES]
-            later = asyncio.get_running_loop().call_soon
-            for send in large:
-                later(self._answer, [send], code, remark)
         self._answer(sends, code, remark)
+
+    def _answer_large(
+        self, send: WaitingSend, parts: list[WriteBatch], ids: list[bytes], code: int,
+        remark: str | None,
+    ) -> None:  # fmt: skip
+        """Make the ids of one part more; those of the parts before are in ``ids``."""
+        rows = parts[len(ids)]
+        ids.append(rows.message_ids(0, rows.count, self._id_prefix))
+        if len(ids) < len(parts):
+            asyncio.get_running_loop().call_soon(self._answer_large, send, parts, ids, code, remark)
+        else:
+            self._answer([(*send[:4], b",".join(ids))], code, remark)
 
     def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
         pieces: dict[Peer, list[bytes]] = {}
@@ -75,21 +78,27 @@ class SendAnswers:
         _, between, before_offset, before_opaque, tail, _ = self._pieces
         prefix = self._id_prefix
         hooked = bool(self._hooks_added)
-        for peer, request, queue_id, queue_offset, physical in sends:
+        for send in sends:
+            peer, request, queue_id, queue_offset, physical = send
+            if isinstance(physical, list) and code in _STORED:
+                self._answer_large(send, physical, [], code, remark)
+                continue
             slow = hooked or request.codec != JSON or code != 0 or remark is not None
             slow = slow or bool(peer.router.hooks)
             handles = self.recall_handles
             if (
                 slow
-                or isinstance(physical, Scattered)
+                or isinstance(physical, (Scattered, list))
                 or (handles and isinstance(physical, int) and physical in handles)
             ):
-                self._answer_slowly((peer, request, queue_id, queue_offset, physical), code, remark)
+                self._answer_slowly(send, code, remark)
                 continue
             if request.flag & 2:
                 continue
             if isinstance(physical, int):
                 ids = b"%b%016X" % (prefix, physical)
+            elif isinstance(physical, bytes):
+                ids = physical
             else:
                 batch, first, stop = physical
                 ids = batch.message_ids(first, stop, prefix)
@@ -167,10 +176,13 @@ class SendAnswers:
             if isinstance(physical, tuple):
                 batch, first, stop = physical
                 ids = batch.message_ids(first, stop, self._id_prefix).decode()
+            elif isinstance(physical, bytes):
+                ids = physical.decode()
             elif isinstance(physical, Scattered):
                 ids = self._ids(physical.places)
                 queue_offsets = ",".join(map(str, physical.queue_offsets))
             else:
+                assert isinstance(physical, int)
                 ids = self._ids([physical])
             count = ids.count(",") + 1
             header = SendMessageResponse(
@@ -194,11 +206,6 @@ class SendAnswers:
         """The ids of messages at physical offsets, joined by commas."""
         prefix = self._id_prefix.decode()
         return ",".join([f"{prefix}{place:016X}" for place in places])
-
-
-def _message_count(send: WaitingSend) -> int:
-    rows = send[4]
-    return rows[2] - rows[1] if isinstance(rows, tuple) else 1
 
 
 _STORED: Final = frozenset(

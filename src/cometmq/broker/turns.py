@@ -17,7 +17,7 @@ from cometmq.message.ids import encode_offset_id
 if TYPE_CHECKING:
     from cometmq.net.peer import Peer
     from cometmq.protocol.frame import Request
-    from cometmq.speedups import Half, TransactionBatch
+    from cometmq.speedups import Half, TransactionBatch, WriteBatch
     from cometmq.store.engine import SentRows
 
 
@@ -70,9 +70,11 @@ Told = Callable[[PutResult | CometError], None]
 
 
 #: A send that waits for its answer: peer, request, queue id, queue offset of the (first) message,
-#: physical offset of a single message, the rows of a batch, or places that do not follow each
-#: other.
-WaitingSend = tuple["Peer", "Request[Any]", int, int, "int | SentRows | Scattered"]
+#: physical offset of a single message, the rows of a batch, the parts of a large one, the ids of
+#: its messages, or places that do not follow each other.
+WaitingSend = tuple[
+    "Peer", "Request[Any]", int, int, "int | SentRows | list[WriteBatch] | bytes | Scattered"
+]
 #: A transaction whose end waits: half offset, half message, queue offset of the op message, and who
 #: asked for it, if anybody did.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]

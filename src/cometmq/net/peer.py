@@ -96,6 +96,7 @@ class Peer(asyncio.Protocol):
         self._out: list[bytes | memoryview] = []
         self._turn_due = False
         self._flush_due = False
+        self._holds = 0
         self._reading = True
         self._writable = True
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -205,7 +206,7 @@ class Peer(asyncio.Protocol):
                 event = self._serve(stop_ns)
             more = others != ALL and connection.has_more
             # Asked behind the work: a turn that begins serves something, whatever the time is.
-            if now_ns() > stop_ns:
+            if self._holds or now_ns() > stop_ns:
                 break
         if backlog or more:
             self._continue()
@@ -221,7 +222,7 @@ class Peer(asyncio.Protocol):
         while True:
             event = backlog.popleft()
             handle(self, event)
-            if not backlog or now_ns() > stop_ns:
+            if not backlog or self._holds or now_ns() > stop_ns:
                 return event
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> None:
@@ -238,6 +239,20 @@ class Peer(asyncio.Protocol):
         self._loop.call_soon(self._turn)
         if self._reading and self._connection.buffered_bytes > READ_BOUND_BYTES:
             self._pause_reading()
+
+    def hold(self) -> None:
+        """Serve nothing more of this connection, and read nothing, before :meth:`go_on`. For the
+        handler of a request that was just read."""
+        self._holds += 1
+        self._turn_due = True
+        self._pause_reading()
+
+    def go_on(self) -> None:
+        """Serve on, once for each :meth:`hold`."""
+        self._holds -= 1
+        if not self._holds:
+            self._turn_due = False
+            self._continue()
 
     def _refuse_stream(self, error: RemoteProtocolError) -> None:
         log.warning("connection closed peer=%s reason=%s", self.address, str(error))
@@ -311,7 +326,7 @@ class Peer(asyncio.Protocol):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if self.memory.is_full:
+        if self.memory.is_full or self._holds:
             return
         if not self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = True

@@ -1,6 +1,6 @@
 """A slave's end of replication: connects to the master, copies its log, says what it has.
 
-Bytes that came are written in the turn in which they came, and reported once they are checked and
+Records that came are checked and written in the turn in which they came, and reported once they are
 as safe as the flush policy promises: written, or with SYNC_FLUSH on the device. A connection that
 ends, for whatever reason, is made again; what was not whole, or no record, comes again.
 
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, cast
 from cometmq.core.errors import CometError, StoreError
 from cometmq.replication.prefix import Overlap, first_difference
 from cometmq.replication.transfer import BadPeer, MasterLink
-from cometmq.store.replica import FLOOD_BYTES, UNCHECKED_MAX_BYTES, BadCopy
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -40,10 +39,6 @@ _BEATS_AT_END: Final = 2
 #: Messages that wait for dispatch; over the first no more is read, under the second it goes on.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
-#: Between two bits of following up, while much comes in.
-_FLOOD_PAUSE_S: Final = 0.02
-_PROBLEM_PAUSE_S: Final = 1.0
-_CHECK_STEP_MS: Final = 10
 #: What is read from the master at a time; it stays in the processor's cache.
 _RECEIVE_BYTES: Final = 256 << 10
 
@@ -99,7 +94,6 @@ class Slave:
         self.on_change: list[Callable[[], None]] = []
         self.on_differ: Callable[[LogsDiffer], None] = lambda problem: None
         self.problem: CometError | None = None
-        self._following_up: asyncio.Handle | None = None
         store.on_progress.append(self._progressed)
         store.listeners.append(self._progressed)
 
@@ -113,7 +107,7 @@ class Slave:
         overlap: Overlap | None = None
         while True:
             address = self._master()
-            if address and await self._settle():
+            if address:
                 overlap = overlap or Overlap(
                     self.store.log.segments.start,
                     self.store.written_offset,
@@ -129,52 +123,6 @@ class Slave:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_MS / 1000):
                     await self._due.wait()
-
-    async def _settle(self) -> bool:
-        """Have all that came checked, and take away what is no whole record; False when that
-        fails."""
-        replica, clearing = self.replica, self.replica.clear()
-        try:
-            try:
-                while replica.check():
-                    await self.clock.sleep_ms(0)
-            except BadCopy as problem:
-                self.stopped(problem)
-                clearing = replica.clear(problem.problem)
-            if replica.unchecked_bytes:
-                for _ in clearing:
-                    await self.clock.sleep_ms(0)
-                await self._sync_end()
-        except (StoreError, OSError) as error:
-            self.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
-            return False
-        return True
-
-    async def _sync_end(self) -> None:
-        """Before anything is written behind the log's end, what was taken away there is gone from
-        the device, too."""
-        log = self.store.log
-        file = log.segments.find(log.written)
-        if file is None:
-            return
-        file.pin()
-        loop = asyncio.get_running_loop()
-        syncing = loop.run_in_executor(self.store.executor, file.sync)
-        syncing.add_done_callback(lambda _: file.unpin())
-        try:
-            await asyncio.shield(syncing)
-        except OSError as error:
-            raise log.fail(f"syncing {file.path} failed: {error}") from error
-
-    async def checked(self, timeout_ms: int) -> bool:
-        """Return once all that came was checked, which takes a moment when the master is gone;
-        False when time runs out first."""
-        end_ms = self.clock.monotonic_ms() + timeout_ms
-        while self.replica.may_check:
-            if self.clock.monotonic_ms() >= end_ms:
-                return False
-            await self.clock.sleep_ms(_CHECK_STEP_MS)
-        return True
 
     def try_now(self) -> None:
         """The master is at another address, or there at last: do not wait for the next attempt."""
@@ -206,32 +154,6 @@ class Slave:
         connection = self._connection
         if connection is not None and not connection.receives:
             connection.progressed()
-
-    def follow_up(self) -> None:
-        """See to it that what came is checked, and that queues and index get it."""
-        if self._following_up is None and self.replica.lags:
-            loop = asyncio.get_running_loop()
-            self._following_up = loop.call_soon(self._follow_up)
-
-    def _follow_up(self) -> None:
-        replica = self.replica
-        if self.store.closed:
-            return
-        # What is not in this log may be lost with its master; what is in no queue comes by and by.
-        pause_s, replica.floods = _FLOOD_PAUSE_S if replica.floods else 0.0, False
-        try:
-            replica.follow_up()
-        except (StoreError, OSError) as error:
-            self.stopped(error if isinstance(error, CometError) else StoreError(str(error)))
-            pause_s = _PROBLEM_PAUSE_S
-            if self._connection is not None and isinstance(error, BadCopy):
-                self._connection.abort()
-        self._following_up = None
-        if self.store.waits_for_sync:
-            self.store.sync()
-        if replica.lags:
-            loop = asyncio.get_running_loop()
-            self._following_up = loop.call_later(pause_s, self._follow_up)
 
     def changed(self) -> None:
         """The connection is in use from now on, or gone."""
@@ -282,13 +204,13 @@ class _Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        link, heard, floods = self.link, self.link.heard, nbytes >= FLOOD_BYTES
+        link, heard = self.link, self.link.heard
         # What is taken here is reported once.
         self.receives = True
         try:
             now_ms = self._now_ns() // 1_000_000
             for offset, piece in link.receive_data(self._buffer[:nbytes], now_ms):
-                self._take(offset, piece, floods)
+                self._take(offset, piece)
             if link.beats >= _BEATS_AT_END:
                 self._find_end()
         except (BadPeer, StoreError, LogsDiffer, OSError) as error:
@@ -300,7 +222,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._slave.changed()
         self.progressed()
 
-    def _take(self, offset: int, piece: memoryview, floods: bool) -> None:
+    def _take(self, offset: int, piece: memoryview) -> None:
         slave, end = self._slave, self._overlap.end
         if offset == 1 and self._overlap.lacks_first_byte:
             offset, piece = 0, memoryview(b"".join((b"\0", piece)))
@@ -313,8 +235,7 @@ class _Connection(asyncio.BufferedProtocol):
         slave.problem = None
         if slave.replica.received != offset:
             slave.replica.begin(offset)
-        slave.replica.take(piece, floods=floods)
-        slave.follow_up()
+        slave.replica.take(piece)
         if slave.store.waits_for_sync:
             slave.store.sync()
 
@@ -359,21 +280,13 @@ class _Connection(asyncio.BufferedProtocol):
         report = self.link.report(max(has, self._overlap.begin), self._now_ns() // 1_000_000)
         if report is not None:
             transport.write(report)
-        if self._paused and self._waits(_BACKLOG_LOW, UNCHECKED_MAX_BYTES // 2):
-            return
-        if self._paused:
+        waiting = slave.store.backlog.messages
+        if self._paused and waiting <= _BACKLOG_LOW:
             self._paused = False
             transport.resume_reading()
-        elif self._waits(_BACKLOG_HIGH, UNCHECKED_MAX_BYTES):
+        elif not self._paused and waiting > _BACKLOG_HIGH:
             self._paused = True
             transport.pause_reading()
-
-    def _waits(self, messages: int, unchecked_bytes: int) -> bool:
-        """Whether more than that is still to be done with what came."""
-        replica = self._slave.replica
-        if replica.unchecked_bytes > unchecked_bytes and replica.may_check:
-            return True
-        return self._slave.store.backlog.messages > messages
 
     def _tick(self) -> None:
         if self.over.done():

@@ -11,16 +11,19 @@ import os
 from importlib import import_module
 from typing import Literal
 
+from cometmq.speedups.plain.batches import append_batch, pack_batch, place_batch
 from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
+from cometmq.speedups.plain.indexkeys import put_keys
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
 from cometmq.speedups.plain.messages import cut_records
 from cometmq.speedups.plain.pullframes import answer_frame, read_pull
 from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
-from cometmq.speedups.plain.sends import QueueState, WriteBatch, put_keys
+from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
 from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
+from cometmq.speedups.plain.writebatch import QueueState, WriteBatch
 
 __all__ = [
     "CORE",
@@ -34,10 +37,12 @@ __all__ = [
     "Program",
     "QueueState",
     "RecordColumns",
+    "SendBatch",
     "TransactionBatch",
     "Walked",
     "WriteBatch",
     "answer_frame",
+    "append_batch",
     "check_records",
     "cut_records",
     "in_order",
@@ -45,6 +50,8 @@ __all__ = [
     "is_record",
     "java_hash",
     "match_records",
+    "pack_batch",
+    "place_batch",
     "put_keys",
     "read_pull",
     "send_frame",
@@ -55,16 +62,19 @@ __all__ = [
 
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
+    "batches": ("append_batch", "pack_batch", "place_batch"),
     "columns": ("RecordColumns",),
     "hashing": ("index_hashes", "java_hash"),
+    "indexkeys": ("put_keys",),
     "match": ("Program", "match_records"),
     "messages": ("cut_records",),
     "pullframes": ("answer_frame", "read_pull"),
     "pulls": ("is_record", "take_records"),
     "requests": ("send_frame", "settle_sends"),
-    "sends": ("QueueState", "WriteBatch", "put_keys"),
+    "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
     "walk": ("check_records", "walk"),
+    "writebatch": ("QueueState", "WriteBatch"),
 }
 
 

@@ -1,7 +1,7 @@
 """What the records of a batch have in common.
 
 The body of a batch (message/batch.py) becomes records all in one file and with consecutive offsets:
-``WriteBatch.append_batch`` in speedups/plain/sends.py. The properties of the batch follow those of
+``append_batch`` in speedups/plain/batches.py. The properties of the batch follow those of
 each message, so for a name that stands in both the batch's value counts (upstream:
 CommitLog.MessageExtBatchEncoder).
 """

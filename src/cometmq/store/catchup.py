@@ -166,7 +166,7 @@ class CatchUp:
         walked, base, row = at
         place = base + walked.begin(row)
         known = self._lacking(each, walked, place)
-        batch = WriteBatch(store.store_host, store.log.segments.file_bytes)
+        batch = WriteBatch()
         stop = batch.adopt(
             walked.rows, walked.hashes, known.queues, base, row, known.limit,
             with_keys=place >= each.index_from, begins=known.begins, in_order=each.in_order,

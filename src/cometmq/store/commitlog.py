@@ -21,7 +21,6 @@ from cometmq.message.record import BLANK, MAGIC_BLANK
 from cometmq.store.windows import Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import Executor, Future
 
     from cometmq.store.mapped import LogFile
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ERASE_BYTES = 1 << 20
 _LONG_BYTES = 1 << 20
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -46,6 +44,7 @@ class CommitLog:
 
     __slots__ = (
         "_ahead",
+        "_early",
         "_held",
         "_reached",
         "_runs",
@@ -85,8 +84,10 @@ class CommitLog:
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
         self._runs: list[tuple[int, list[bytes | memoryview]]] = [(self.position, self.parts)]
+        #: So many of them are written, by :meth:`write_early`.
+        self._early = 0
 
-    def append(self, packed: bytes) -> None:
+    def append(self, packed: bytes | memoryview) -> None:
         """Take records, which fit into the current file, behind the others."""
         if len(packed) < _LONG_BYTES:
             self.parts.append(packed)
@@ -122,39 +123,6 @@ class CommitLog:
         self.parts = []
         self._runs.append((self.position, self.parts))
 
-    def write_behind(self, offset: int, data: memoryview) -> None:
-        """Put bytes of another log at ``offset``, behind ``written``, where they are no part of
-        this log until :meth:`adopt`. Nothing may be buffered.
-
-        Raises StoreFull or StoreOffline; then nothing of ``data`` is there.
-        """
-        if self.failure is not None:
-            raise anew(self.failure)
-        start = reached = offset
-        try:
-            while data:
-                file = self._file_at(reached)
-                piece = data[: file.end - reached]
-                data = data[len(piece) :]
-                start_of_piece, reached = reached, reached + len(piece)
-                file.write(start_of_piece, piece)
-        except OSError as error:
-            raise self._refuse(error, start, reached) from error
-
-    def adopt(self, end: int) -> None:
-        """What :meth:`write_behind` put there up to ``end`` is part of the log from now on."""
-        self.written = end
-        self._reset()
-
-    def clear_behind(self, end: int) -> Iterator[None]:
-        """Take away, step by step, what :meth:`write_behind` put there up to ``end``. The file at
-        ``written`` has to be synced before anything is appended. Raises OSError."""
-        if end > self.limit and self._ahead is None:
-            self.segments.drop_after(self.limit - 1)
-        for start in range(self.written, min(end, self.limit), _ERASE_BYTES):
-            self._erase(start, min(start + _ERASE_BYTES, end, self.limit))
-            yield
-
     def restart_at(self, offset: int) -> None:
         """Let a log without a record begin at ``offset``, where one of its files would begin.
 
@@ -178,16 +146,30 @@ class CommitLog:
             self._reset()
             raise anew(self.failure)
         try:
-            self._write_runs(self._runs)
+            self._write_runs(self._runs[self._early :] if self._early else self._runs)
         except OSError as error:
             problem = self._refuse(error, self.written, self._reached)
             self._reset()
             raise problem from error
+        self._early = 0
         self.written = self.held = self._reached = self.position
         if len(self._runs) > 1:
             self._runs = [(self.position, self.parts)]
         self.parts.clear()
         self._runs[0] = (self.position, self.parts)
+
+    def write_early(self, bytes_max: int) -> bool:
+        """Write the first of what the turn has, some more than ``bytes_max``; gives whether much is
+        left. It counts as written at the commit, and what fails here fails again there."""
+        while self._early < len(self._runs) - 1 and bytes_max > 0 and self.failure is None:
+            run = self._runs[self._early]
+            try:
+                self._write_runs([run])
+            except OSError:
+                return False
+            bytes_max -= sum(map(len, run[1]))
+            self._early += 1
+        return bytes_max <= 0
 
     def hold(self) -> None:
         """Commit the turn's records without writing them; :meth:`write_held` does that."""

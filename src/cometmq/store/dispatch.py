@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.filter.tags import tag_code
@@ -39,17 +38,14 @@ logger = logging.getLogger(__name__)
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
 #: Records that were appended one behind the other: rows of single messages, or a write batch.
 Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
-#: What a dispatch made visible: messages and their bytes by queue.
-Growth: TypeAlias = Mapping[ConsumeQueue, tuple[int, int]]
-Listener: TypeAlias = Callable[[Growth], None]
+#: Hears of the queues that have more messages, now and then of one twice.
+Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 
 #: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
 ROWS_PER_TURN = 1_024
 #: From here on they are dispatched in another turn than the one that wrote them.
 MANY_ROWS = 16_384
 _UNKNOWN_DELAY_MS = 1_000
-_QUEUE = itemgetter(0)
-_TOUCH = attrgetter("tail", "number")
 
 
 class Dispatcher:
@@ -63,7 +59,6 @@ class Dispatcher:
     __slots__ = (
         "_dirty",
         "_index",
-        "_is_spread",
         "_mark",
         "_marks",
         "_pool",
@@ -85,8 +80,6 @@ class Dispatcher:
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
-        #: Whether the last turn's messages went to many queues rather than to few.
-        self._is_spread = False
         self.listeners: list[Listener] = []
         self.position = 0
         self.messages = self.size_bytes = 0
@@ -101,19 +94,15 @@ class Dispatcher:
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
         """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
         if isinstance(segment, WriteBatch):
-            grown = self._dispatch_batch(segment)
+            grown, due = self._dispatch_batch(segment)
         else:
-            grown = self._dispatch_rows(segment)
+            grown, due = self._dispatch_rows(segment)
         self.position = end
         self._mark = (end, self.last_ms)
         if self._index.pending >= BATCH_KEYS:
             self.write_index(now_ms)
-        long_bytes = self._pool.long_bytes
-        for queue, (count, size_bytes) in grown.items():
-            self.messages += count
-            self.size_bytes += size_bytes
-            if queue.is_prompt or len(queue.tail) >= long_bytes:
-                self._write(queue)
+        for queue in due:
+            self._write(queue)
         if 0 <= self.journal.end < end:
             self._note_entries(segment)
         for listener in (*self.listeners,):  # one may take itself away
@@ -123,18 +112,16 @@ class Dispatcher:
                 # What is stored is stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
 
-    def _dispatch_rows(self, rows: Sequence[Dispatched]) -> Growth:
+    def _dispatch_rows(
+        self, rows: Sequence[Dispatched]
+    ) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
+        """Gives the queues that have more messages, and those to write at once."""
         pack = QUEUE_ENTRY.pack
-        nothing = (0, 0)
-        if self._is_spread:
-            # With very many queues what is asked for here is in no cache. Asked in one go, it is on
-            # its way together; in the loop each would be waited for.
-            deque(map(_TOUCH, map(_QUEUE, rows)), maxlen=0)
-        grown: dict[ConsumeQueue, tuple[int, int]] = {}
+        grown: dict[ConsumeQueue, None] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
-            count, size_bytes = grown.get(queue, nothing)
-            grown[queue] = count + 1, size_bytes + size
+            grown[queue] = None
+            self.size_bytes += size
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
@@ -142,31 +129,42 @@ class Dispatcher:
                     self._soil(queue)
             elif queue_offset >= 0:
                 self._out_of_order(row)
-        self._is_spread = 2 * len(grown) > len(rows)
+        self.messages += len(rows)
         if rows:
             self._index.gather(rows)
             self.last_ms = rows[-1][5]
-        return grown
+        return [*grown], [queue for queue in grown if self._is_due(queue)]
 
-    def _dispatch_batch(self, batch: WriteBatch) -> Growth:
-        grown: dict[ConsumeQueue, tuple[int, int]] = {}
+    def _dispatch_batch(self, batch: WriteBatch) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
+        """:meth:`_dispatch_rows` for a write batch."""
+        grown: list[ConsumeQueue] = []
+        due: list[ConsumeQueue] = []
         in_order = False
         while not in_order:
-            more, soiled, in_order = batch.dispatch()
+            queues, (count, size_bytes), soiled, long_ones, in_order = batch.dispatch(
+                self._pool.long_bytes
+            )
             for queue in soiled:
                 self._soil(queue)
-            if grown or not in_order:
-                _add_growth(grown, more)
-            else:
-                grown = more
             row = None if in_order else batch.pass_row()
             if row is not None:
+                queue = row[0]
                 self._out_of_order(row)
-                _add_growth(grown, {row[0]: (1, row[3])})
+                queues.append(queue)
+                count, size_bytes = count + 1, size_bytes + row[3]
+                if self._is_due(queue):
+                    long_ones.append(queue)
+            self.messages += count
+            self.size_bytes += size_bytes
+            grown += queues
+            due += long_ones
         self._index.gather_batch(batch)
         if len(batch):
             self.last_ms = batch.last_ms
-        return grown
+        return grown, due
+
+    def _is_due(self, queue: ConsumeQueue) -> bool:
+        return queue.is_prompt or len(queue.tail) >= self._pool.long_bytes
 
     def _soil(self, queue: ConsumeQueue) -> None:
         queue.is_dirty = True
@@ -395,12 +393,6 @@ def take_back(segment: Segment) -> None:
     for queue, queue_offset, _, _, _, _, _ in reversed(segment):
         if queue_offset >= 0:
             queue.next_offset = queue_offset
-
-
-def _add_growth(grown: dict[ConsumeQueue, tuple[int, int]], more: Growth) -> None:
-    for queue, (count, size) in more.items():
-        before, before_bytes = grown.get(queue, (0, 0))
-        grown[queue] = before + count, before_bytes + size
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:

@@ -8,6 +8,7 @@ transient pool the write waits, too (transientpool.py).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os.path
 from collections.abc import Callable, Set
@@ -29,7 +30,7 @@ from cometmq.message.record import (
     head_of,
     host_flags,
 )
-from cometmq.speedups import TransactionBatch
+from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
 from cometmq.store.deletion import Deletions
 from cometmq.store.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
@@ -83,10 +84,17 @@ ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
 #: Records of one batch. A body of 4 MiB may have 190 000 messages, and properties come to each.
 BATCH_BYTES_MAX = 64 << 20
+#: A batch that is packed in a thread comes in parts of so many messages: each is dispatched in a
+#: turn of the loop, in some ms.
+PART_ROWS = 16_384
+#: Of a turn with such a batch so much is written in one turn of the loop.
+EARLY_BYTES = 4 << 20
 
 #: Plain sends and transactions of one connection, or the messages of a batch: their write batch,
 #: the first row and the one behind the last.
 SentRows: TypeAlias = tuple[TransactionBatch, int, int]
+#: A batch that was packed without a place: rows, and their records.
+Packed: TypeAlias = list[tuple[WriteBatch, bytearray]]
 
 
 class MessageStore:
@@ -296,18 +304,14 @@ class MessageStore:
         middle, properties = shared.middle(now_ms), shared.properties
         try:
             limit = min(log.limit, log.position + BATCH_BYTES_MAX + BLANK_BYTES)
-            size, packed = batch.append_batch(
-                body, queue, middle, properties, log.position, limit, now_ms
+            size, packed = append_batch(
+                batch, body, queue, middle, properties, log.position, limit, now_ms
             )
             if not packed:
-                if size > BATCH_BYTES_MAX:
-                    raise MessageIllegal(
-                        f"the records of the batch would be {size} bytes long, the limit is "
-                        f"{BATCH_BYTES_MAX}: send smaller batches"
-                    )
+                _check_batch_bytes(size)
                 position = self._roll(size)
-                _, packed = batch.append_batch(
-                    body, queue, middle, properties, position, log.limit, now_ms
+                _, packed = append_batch(
+                    batch, body, queue, middle, properties, position, log.limit, now_ms
                 )
         except ValueError as error:
             raise MessageIllegal(str(error)) from None
@@ -315,6 +319,38 @@ class MessageStore:
         if is_new:
             self.uncommitted.append(batch)
         return offset, (batch, first, batch.count)
+
+    async def pack_batch(self, queue: ConsumeQueue, body: bytes, shared: Shared) -> Packed:
+        """Pack a batch body for a queue, in a thread; :meth:`append_parts` stores it. Raises
+        MessageIllegal."""
+        try:
+            size, parts = await asyncio.get_running_loop().run_in_executor(
+                None, pack_batch, body, queue, shared.middle(0), shared.properties,
+                BATCH_BYTES_MAX, PART_ROWS,
+            )  # fmt: skip
+        except ValueError as error:
+            raise MessageIllegal(str(error)) from None
+        if not parts:
+            _check_batch_bytes(size)
+        return parts
+
+    def append_parts(
+        self, queue: ConsumeQueue, parts: Packed, shared: Shared
+    ) -> tuple[int, list[WriteBatch]]:
+        """:meth:`append_batch` for what :meth:`pack_batch` made for this queue."""
+        if self.refusal is not None:
+            raise anew(self.refusal)
+        if not self.uncommitted:
+            self._stamp()
+        log, offset, now_ms = self.log, queue.next_offset, self._now_ms
+        middle, size = shared.middle(now_ms), sum([len(packed) for _, packed in parts])
+        if log.position + size + BLANK_BYTES > log.limit:
+            self._roll(size)
+        for rows, packed in parts:
+            place_batch(rows, packed, queue, middle, log.position, now_ms)
+            log.append(memoryview(packed))
+            self.uncommitted.append(rows)
+        return offset, [rows for rows, _ in parts]
 
     def _open_batch(self) -> tuple[TransactionBatch, bool]:
         """The write batch that the next rows join, and whether it is a new one, which is to be
@@ -392,6 +428,10 @@ class MessageStore:
                 "(mappedFileSizeCommitLog)"
             )
         return self.log.roll()
+
+    def write_early(self) -> bool:
+        """Write some of a long turn, before its end; gives whether much is left."""
+        return self.transient is None and self.log.write_early(EARLY_BYTES)
 
     def commit(self) -> None:
         """End the turn: write what was appended, dispatch it (with SYNC_FLUSH: once durable). A
@@ -585,3 +625,11 @@ class MessageStore:
 def _ignore(tokens: list[object], error: StoreError | None = None) -> None:
     what = "durable" if error is None else "failed"
     logger.warning("%s_tokens_unclaimed count=%d error=%r", what, len(tokens), str(error))
+
+
+def _check_batch_bytes(size_bytes: int) -> None:
+    if size_bytes > BATCH_BYTES_MAX:
+        raise MessageIllegal(
+            f"the records of the batch would be {size_bytes} bytes long, the limit is "
+            f"{BATCH_BYTES_MAX}: send smaller batches"
+        )

@@ -130,9 +130,8 @@ class EntryJournal:
         """Take the entries of a dispatched segment, which goes up to ``end``. Raises OSError."""
         pack, first, define = _LIVE_ROW.pack, self._first, self._define
         if isinstance(segment, WriteBatch):
-            for queue in segment.entry_queues():
-                if queue.number < first:
-                    define(queue)
+            for queue in segment.unnamed_queues(first):
+                define(queue)
             self._rows += segment.entry_rows()
         else:
             self._rows += b"".join(

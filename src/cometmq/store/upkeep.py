@@ -59,7 +59,7 @@ class Upkeep:
     ``synced`` is the offset of the log below which all queue and index entries are on the device;
     with ``shrunk`` the next start brings the offsets of consumers into their queues' bounds.
     ``read_sums`` reads full log files that are to be sealed. A round writes ``queues_a_round``
-    queues at least. ``on_stop`` is called first by a stop, for what is to be in the log then.
+    queues at least.
     """
 
     __slots__ = (
@@ -74,7 +74,6 @@ class Upkeep:
         "_unsure",
         "expiry",
         "mark_problem",
-        "on_stop",
         "queues_a_round",
         "read_sums",
         "shrunk",
@@ -95,7 +94,6 @@ class Upkeep:
         self.queues_a_round = _QUEUES_A_ROUND
         self.synced = store.log.segments.start
         self.shrunk = False
-        self.on_stop: list[Callable[[], None]] = []
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
     def mark_running(self) -> None:
@@ -399,8 +397,6 @@ class Upkeep:
         Raises OSError when it cannot; then the next start recovers as after a crash.
         """
         store = self._store
-        for call in self.on_stop:
-            call()
         store.flusher.sync_now()
         if store.log.failure is not None or store.log.durable < store.log.written:
             logger.error("store_stopped_unclean reason=%r", str(store.log.failure))

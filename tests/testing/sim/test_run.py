@@ -71,11 +71,3 @@ def test_a_violation_stops_the_run_and_says_how_to_run_it_again(
     assert caught.value.name == "order"
     assert "python -m cometmq.testing.sim 3" in caught.value.__notes__[-1]
     assert "VIOLATED order" in caught.value.__notes__[0].splitlines()[-1]
-
-
-@pytest.mark.parametrize("seed", [5, 13, 19, 20, 21, 35])
-def test_slaves_into_which_all_floods_break_no_promise(
-    monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    monkeypatch.setattr("cometmq.replication.slave.FLOOD_BYTES", 1)
-    run(seed)

@@ -64,8 +64,8 @@ def stale_tail(patch: Patch) -> None:
 def transfer_at_the_wrong_offset(patch: Patch) -> None:
     """A slave puts what comes behind what it has, whatever offset it is for."""
 
-    def take(self: Connection, offset: int, piece: memoryview, floods: bool) -> None:
-        self._slave.replica.take(piece, floods=floods)
+    def take(self: Connection, offset: int, piece: memoryview) -> None:
+        self._slave.replica.take(piece)
 
     patch.setattr(Connection, "_take", take)
 

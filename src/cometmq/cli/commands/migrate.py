@@ -141,7 +141,6 @@ def _show_status(seen: Status, rate: int, as_json: bool) -> None:
     left = f" left_s={seen.behind_bytes / rate:.0f}" if rate > 0 and seen.behind_bytes > 0 else ""
     typer.echo(
         f"{state} log_end={seen.log_end:,} behind_bytes={seen.behind_bytes:,} "
-        f"unchecked_bytes={seen.unchecked_bytes:,} "
         f"undispatched_bytes={seen.undispatched_bytes:,} "
         f"tables_age_s={seen.tables_age_ms / 1000:.1f} bytes_per_s={rate:,}{left}"
     )

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Records by the column, in the form of Arrow's arrays.
 
-Compiled; plain/columns.py is the definition. The bytes may be anything: `look` proves the parts of
+Compiled; plain/columns.py is the definition. The bytes may be anything: `is_whole` proves the parts of
 each record when a RecordColumns is made, which keeps the bytes and never changes, so whatever is
 read later by its places lies within its record. What is written goes through an `_Out`, whose
 bounds `reserve` keeps.
@@ -12,15 +12,18 @@ from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from cometmq.speedups.compiled.octets cimport (
-    Bytes, be32, be64, character, crc32_of, look_at_processor, make_crc_tables,
+from cometmq.speedups.compiled.checksums cimport (
+    look_at_processor, make_crc_tables, stored_crc,
 )
-from cometmq.speedups.compiled.walk cimport (
-    BORN_V6, FIXED_BYTES, HEAD_BYTES, LONGER_HOST_BYTES, Named, Row, STORE_V6, Span, look, scan,
+from cometmq.speedups.compiled.octets cimport Bytes, be32, be64
+from cometmq.speedups.compiled.properties cimport Named, find_named, forget
+from cometmq.speedups.compiled.records cimport (
+    BORN_V6, FIXED_BYTES, HEAD_BYTES, Parts, STORE_V6, V6_MORE_BYTES, is_whole,
 )
+from cometmq.speedups.compiled.texts cimport Span, character
 
 from cometmq.speedups.plain.columns import Maps, Texts, address
-from cometmq.speedups.plain.messages import pairs_of
+from cometmq.speedups.plain.properties import pairs_of
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
@@ -292,23 +295,25 @@ cdef class RecordColumns:
 
     cdef bint _add(self, Py_ssize_t at, bint has_base, unsigned long long base) noexcept:
         """Take the record at a place, for which there is room; whether there is one."""
-        cdef Row found
+        cdef Parts found
+        cdef Bytes p = self._begin + at
         cdef Place *place = &self._places[self._count]
-        if not look(
-            self._begin + at, self._size - at, has_base,
-            <long long>(base + <unsigned long long>at), False, &found,
-        ):
+        cdef unsigned int flags
+        if not is_whole(p, self._size - at, &found):
             return False
+        if has_base and be64(p + OFFSET_POSITION) != <long long>(base + <unsigned long long>at):
+            return False
+        flags = be32(p + FLAGS_POSITION)
         place.at = <int>at
-        place.size = <int>found.size
+        place.size = <int>be32(p)
         place.body = <int>(at + found.body)
         place.body_end = <int>(at + found.body_end)
         place.topic = <int>(at + found.topic)
         place.topic_end = <int>(at + found.topic_end)
-        place.born_extra = LONGER_HOST_BYTES if found.sys_flag & BORN_V6 else 0
-        place.store_extra = LONGER_HOST_BYTES if found.sys_flag & STORE_V6 else 0
+        place.born_extra = V6_MORE_BYTES if flags & BORN_V6 else 0
+        place.store_extra = V6_MORE_BYTES if flags & STORE_V6 else 0
         self._count += 1
-        self.stop = at + found.size
+        self.stop = at + place.size
         return True
 
     def __len__(self):
@@ -437,7 +442,8 @@ cdef class RecordColumns:
             raise MemoryError
         for row in range(self._count):
             place = &self._places[row]
-            scan(
+            forget(&named)
+            find_named(
                 self._begin + place.topic_end + 2, self._begin + place.at + place.size, &named
             )
             values = &self._values[row]
@@ -533,7 +539,7 @@ cdef class RecordColumns:
             fault = 0
             if crcs:
                 crc = be32(self._begin + place.at + CRC_POSITION)
-                if crc and crc != 0x7FFFFFFF & crc32_of(
+                if crc and crc != stored_crc(
                     self._begin + place.body, place.body_end - place.body
                 ):
                     fault = BAD_CRC

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """SQL92 filters over stored records.
 
-Compiled; plain/match.py is the definition. Records and entries may hold any bytes: `_properties`
+Compiled; plain/match.py is the definition. Records and entries may hold any bytes: `find_parts`
 keeps what is read of a record within its size, and `match_records` each record between two offsets
 that lie within the log's buffer. A program was checked by plain/match.py: each step finds its values
 on the stack, and leads forwards. What is too rare to be worth code, such as a real number of more
@@ -14,10 +14,12 @@ from libc.math cimport INFINITY
 from libc.stdlib cimport calloc, free
 from libc.string cimport memchr, memcmp, memcpy
 
+from cometmq.speedups.compiled.octets cimport Bytes
 from cometmq.speedups.compiled.records cimport (
-    BORN_V6, ENTRY_BYTES, GAP_BYTES, HEAD_BYTES, HOLE_SIZE, MAGIC_V1, MAGIC_V2, SPAN_BYTES, STORE_V6,
-    V6_MORE_BYTES, Bytes, Taken, be32, be64, is_record_of,
+    ENTRY_BYTES, GAP_BYTES, SPAN_BYTES, Held, Parts, Taken, find_parts, hold, is_record_of, let_go,
+    read_entry,
 )
+from cometmq.speedups.compiled.texts cimport Span
 
 from cometmq.speedups.plain import match as plain
 
@@ -122,28 +124,23 @@ POWERS[:] = [
 ]
 
 
-cdef struct Text:
-    Bytes at
-    Py_ssize_t size
-
-
 # A text, what is known of it as a number, and whether it is there at all.
 cdef struct Slot:
-    Text text
+    Span text
     int whole_state
     int real_state
     long long whole
     double real
 
 
-# An operand is `number` (of the slot, of texts, of the step to go to), or the value `slot` of a kind; `texts` and `table` are what ONE_OF and
-# CONTAINS look for and with.
+# An operand is `number` (of the slot, of texts, of the step to go to), or the value `slot` of a kind;
+# `texts` and `table` are what ONE_OF and CONTAINS look for and with.
 cdef struct Step:
     int op
     int kind
     Py_ssize_t number
     Slot slot
-    Text *texts
+    Span *texts
     Py_ssize_t *table
 
 
@@ -152,7 +149,7 @@ cdef struct Value:
     Slot *slot
 
 
-cdef inline int _order_of(Bytes p, Py_ssize_t size, Text *other) noexcept nogil:
+cdef inline int _order_of(Bytes p, Py_ssize_t size, Span *other) noexcept nogil:
     """As memcmp; shorter texts come first."""
     if size != other.size:
         return -1 if size < other.size else 1
@@ -161,7 +158,7 @@ cdef inline int _order_of(Bytes p, Py_ssize_t size, Text *other) noexcept nogil:
     return memcmp(p, other.at, size)
 
 
-cdef Py_ssize_t _find(Bytes p, Py_ssize_t size, Text *texts, Py_ssize_t count) noexcept nogil:
+cdef Py_ssize_t _find(Bytes p, Py_ssize_t size, Span *texts, Py_ssize_t count) noexcept nogil:
     """The number of a text among several that are in order; -1 where it is none of them."""
     cdef Py_ssize_t low = 0, middle
     cdef int order
@@ -177,7 +174,7 @@ cdef Py_ssize_t _find(Bytes p, Py_ssize_t size, Text *texts, Py_ssize_t count) n
     return -1
 
 
-cdef bint _is_inside(Text *text, Text *piece, Py_ssize_t *table) noexcept nogil:
+cdef bint _is_inside(Span *text, Span *piece, Py_ssize_t *table) noexcept nogil:
     """Whether a piece is in a text (Knuth, Morris and Pratt): linear, whatever both are."""
     cdef Py_ssize_t n = 0, same = 0
     cdef Bytes found
@@ -311,19 +308,12 @@ cdef int _read_real(Slot *slot) except -1:
     return READ
 
 
-cdef bint _holds(int op, double left, double right) noexcept nogil:
-    if op == EQUAL:
-        return left == right
-    if op == LESS:
-        return left < right
-    if op == LESS_EQUAL:
-        return left <= right
-    if op == GREATER:
-        return left > right
-    return left >= right
+ctypedef fused Number:
+    double
+    long long
 
 
-cdef bint _holds_whole(int op, long long left, long long right) noexcept nogil:
+cdef bint _holds(int op, Number left, Number right) noexcept nogil:
     if op == EQUAL:
         return left == right
     if op == LESS:
@@ -339,7 +329,7 @@ cdef inline int _truth(bint is_true) noexcept nogil:
     return TRUE if is_true else FALSE
 
 
-cdef bint _is_true_word(Text *text) noexcept nogil:
+cdef bint _is_true_word(Span *text) noexcept nogil:
     """Whether a text is `true`, in any case."""
     return (
         text.size == 4
@@ -374,7 +364,7 @@ cdef int _compare_numbers(int op, Value *left, Value *right) except -1:
         else:
             other = right.slot.whole
             state = _whole_beside(left, other, &one)
-        return state if state == NOT_COMPARABLE else _truth(_holds_whole(op, one, other))
+        return state if state == NOT_COMPARABLE else _truth(_holds(op, one, other))
     state = READ if left.kind == REAL else _read_real(left.slot)
     if state == READ and right.kind == TEXT:
         state = _read_real(right.slot)
@@ -385,7 +375,7 @@ cdef int _compare_numbers(int op, Value *left, Value *right) except -1:
 
 cdef int _compare(int op, Value *left, Value *right) except -1:
     """What EQUAL, or another comparison, gives of two values."""
-    cdef Text *text
+    cdef Span *text
     if op == EQUAL:
         if left.kind == UNKNOWN:
             return TRUE if right.kind == UNKNOWN else UNKNOWN
@@ -420,7 +410,7 @@ cdef class Program:
 
     cdef readonly object definition
     cdef Slot *slots
-    cdef Text *wanted
+    cdef Span *wanted
     cdef Py_ssize_t name_count
     cdef unsigned long long sizes
     cdef Step *steps
@@ -433,7 +423,7 @@ cdef class Program:
         self.definition = plain.Program(code)
         names, code = self.definition.names, self.definition.code
         # The names of the tuple lie in the steps.
-        self.wanted = <Text *>calloc(len(names) + 1, sizeof(Text))
+        self.wanted = <Span *>calloc(len(names) + 1, sizeof(Span))
         self.slots = <Slot *>calloc(len(names) + 1, sizeof(Slot))
         self.steps = <Step *>calloc(len(code) + 1, sizeof(Step))
         if self.wanted == NULL or self.slots == NULL or self.steps == NULL:
@@ -461,13 +451,13 @@ cdef class Program:
     def code(self):
         return self.definition.code
 
-    cdef void _text(self, Text *text, bytes source) except *:
+    cdef void _text(self, Span *text, bytes source) except *:
         text.at = <Bytes>PyBytes_AsString(source)
         text.size = PyBytes_Size(source)
 
     cdef void _step(self, Step *step, int op, operand) except *:
         cdef Py_ssize_t n, same
-        cdef Text *text = &step.slot.text
+        cdef Span *text = &step.slot.text
         step.op = op
         if op == AND_THEN or op == OR_ELSE:
             step.number = operand
@@ -476,7 +466,7 @@ cdef class Program:
             step.number = _find(text.at, text.size, self.wanted, self.name_count)
         elif op == ONE_OF:
             step.number = len(operand)
-            step.texts = <Text *>calloc(step.number + 1, sizeof(Text))
+            step.texts = <Span *>calloc(step.number + 1, sizeof(Span))
             if step.texts == NULL:
                 raise MemoryError
             for n in range(step.number):
@@ -617,9 +607,9 @@ cdef class Program:
             PyBuffer_Release(&view)
 
 
-cdef bint _is_found(Step *step, Text *text) noexcept nogil:
+cdef bint _is_found(Step *step, Span *text) noexcept nogil:
     """Whether a text is one of several, or holds, begins or ends with another."""
-    cdef Text *piece = &step.slot.text
+    cdef Span *piece = &step.slot.text
     if step.op == ONE_OF:
         return _find(text.at, text.size, step.texts, step.number) >= 0
     if piece.size > text.size:
@@ -631,49 +621,6 @@ cdef bint _is_found(Step *step, Text *text) noexcept nogil:
     return _is_inside(text, piece, step.table)
 
 
-cdef bint _properties(Bytes p, Py_ssize_t size, Text *found) noexcept nogil:
-    """The properties of a record of a size; False when its lengths contradict each other."""
-    cdef unsigned int magic, flag
-    cdef long long at = HEAD_BYTES, body
-    if size < HEAD_BYTES:
-        return False
-    magic = be32(p + 4)
-    flag = be32(p + 36)
-    if flag & BORN_V6:
-        at += V6_MORE_BYTES
-    if flag & STORE_V6:
-        at += V6_MORE_BYTES
-    if at > size:
-        return False
-    body = <int>be32(p + at - 4)
-    if body < 0:
-        return False
-    at += body
-    if magic == <unsigned int>MAGIC_V1:
-        if at + 1 > size:
-            return False
-        at += 1 + p[at]
-    elif magic == <unsigned int>MAGIC_V2:
-        if at + 2 > size:
-            return False
-        at += 2 + (p[at] << 8 | p[at + 1])
-    else:
-        return False
-    at += 2
-    if at > size:
-        return False
-    found.at = p + at
-    found.size = size - at
-    return True
-
-
-cdef inline bint _entry(Bytes p, long long low, long long high, Taken *found) noexcept nogil:
-    """Take an entry apart; whether its record lies between two offsets."""
-    found.place = be64(p)
-    found.size = <int>be32(p + 8)
-    return 0 < found.size < HOLE_SIZE and low <= found.place <= high - found.size
-
-
 cdef long long _span_stop(
     Bytes p, Py_ssize_t count, long long low, long long high, Taken *first
 ) noexcept nogil:
@@ -682,7 +629,7 @@ cdef long long _span_stop(
     cdef Taken more
     cdef Py_ssize_t n
     for n in range(1, count):
-        if not _entry(p + n * ENTRY_BYTES, low, high, &more) or more.place < stop:
+        if not read_entry(p + n * ENTRY_BYTES, low, high, &more) or more.place < stop:
             break
         if more.place - stop > GAP_BYTES or more.place + more.size - first.place > SPAN_BYTES:
             break
@@ -701,24 +648,16 @@ cdef inline void _fetch_soon(Bytes p, Py_ssize_t size) noexcept nogil:
 
 
 @final
-cdef class _Buffers:
-    """The two buffers that a look holds."""
+cdef class _Look:
+    """What a look holds until it ends."""
 
-    cdef Py_buffer entries
-    cdef Py_buffer data
-    cdef bint has_entries, has_data
+    cdef Held held
+
+    def __cinit__(self, entries, data):
+        hold(&self.held, entries, data)
 
     def __dealloc__(self):
-        if self.has_entries:
-            PyBuffer_Release(&self.entries)
-        if self.has_data:
-            PyBuffer_Release(&self.data)
-
-    cdef void hold(self, entries, data) except *:
-        PyObject_GetBuffer(entries, &self.entries, PyBUF_SIMPLE)
-        self.has_entries = True
-        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
-        self.has_data = True
+        let_go(&self.held)
 
 
 def match_records(
@@ -726,7 +665,7 @@ def match_records(
     tuple queue, has_at_once,
 ):
     """Which records of queue entries match; see plain/match.py."""
-    cdef _Buffers buffers = _Buffers.__new__(_Buffers)
+    cdef _Look look
     cdef Py_ssize_t count_max, looked_max, count = 0, looked_at = 0, entry_count
     cdef long long bytes_max, properties_max, base, low, high, sure, total = 0, looked_bytes = 0
     cdef long long begin = 0, stop = 0
@@ -735,27 +674,30 @@ def match_records(
     cdef bint is_proven = queue is None
     cdef Bytes p
     cdef Bytes records
+    cdef Bytes record
+    cdef Bytes properties
     cdef Bytes topic
     cdef unsigned char *chosen
     cdef Taken row, ahead
-    cdef Text properties
+    cdef Parts parts
+    cdef Py_ssize_t properties_bytes
     count_max, bytes_max = most
     looked_max, properties_max = budget
     data, base, low, high, sure = log
-    buffers.hold(entries, data)
-    if base < 0 or low < base or high < 0 or high - base > buffers.data.len:
+    look = _Look(entries, data)
+    if base < 0 or low < base or high < 0 or high - base > look.held.data.len:
         raise ValueError("records between offsets that are not in the bytes of the log")
     if not is_proven:
         queue_id, topic_tail = queue
     topic = <Bytes>PyBytes_AsString(topic_tail)
     count_max = max(count_max, 1)
-    entry_count = buffers.entries.len // ENTRY_BYTES
-    p = <Bytes>buffers.entries.buf
-    records = <Bytes>buffers.data.buf
+    entry_count = look.held.entries.len // ENTRY_BYTES
+    p = <Bytes>look.held.entries.buf
+    records = <Bytes>look.held.data.buf
     found = PyBytes_FromStringAndSize(NULL, min(count_max, entry_count) * ENTRY_BYTES)
     chosen = <unsigned char *>PyBytes_AsString(found)
     while looked_at < entry_count:
-        if not _entry(p, low, high, &row):
+        if not read_entry(p, low, high, &row):
             break
         if row.place < sure:
             if not begin <= row.place <= stop - row.size:
@@ -765,25 +707,27 @@ def match_records(
                     break
         if (
             entry_count - looked_at > AHEAD
-            and _entry(p + AHEAD * ENTRY_BYTES, low, high, &ahead)
+            and read_entry(p + AHEAD * ENTRY_BYTES, low, high, &ahead)
         ):
             _fetch_soon(records + (ahead.place - base), ahead.size)
         row.offset = offset + looked_at
+        record = records + (row.place - base)
         if not is_proven and not is_record_of(
-            records + (row.place - base), high - row.place, &row, queue_id, topic,
-            PyBytes_Size(topic_tail),
+            record, high - row.place, &row, queue_id, topic, PyBytes_Size(topic_tail)
         ):
             break
-        if not _properties(records + (row.place - base), row.size, &properties):
+        if not find_parts(record, row.size, &parts):
             break
-        if program.decide(properties.at, properties.size):
+        properties = record + parts.topic_end + 2
+        properties_bytes = row.size - parts.topic_end - 2
+        if program.decide(properties, properties_bytes):
             if count and total + row.size > bytes_max:
                 break
             memcpy(chosen + count * ENTRY_BYTES, p, ENTRY_BYTES)
             count += 1
             total += row.size
         looked_at += 1
-        looked_bytes += properties.size
+        looked_bytes += properties_bytes
         p += ENTRY_BYTES
         if count >= count_max or looked_at >= looked_max or looked_bytes >= properties_max:
             break

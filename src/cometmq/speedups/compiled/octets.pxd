@@ -1,103 +1,22 @@
-"""Numbers, checksums and texts in bytes: what several modules of the compiled core share.
-
-A module that checks or makes checksums calls `make_crc_tables` and `look_at_processor` once, when
-it is imported.
-"""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Numbers in bytes: big-endian, as the wire and the disk have them, and as texts."""
 
 cdef extern from *:
     """
     #include <stdint.h>
-    #include <string.h>
+    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
     static inline uint32_t be32(const unsigned char *p) {
         return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
     }
     static inline int64_t be64(const unsigned char *p) {
         return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
     }
-    static inline uint32_t be16(const unsigned char *p) { return (uint32_t)p[0] << 8 | p[1]; }
     static inline void put16(unsigned char *p, uint32_t v) { p[0] = v >> 8; p[1] = v; }
     static inline void put32(unsigned char *p, uint32_t v) {
         p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
     }
     static inline void put64(unsigned char *p, uint64_t v) {
         put32(p, (uint32_t)(v >> 32)); put32(p + 4, (uint32_t)v);
-    }
-    static uint32_t crc_tables[8][256];
-    static void make_crc_tables(void) {
-        for (uint32_t n = 0; n < 256; n++) {
-            uint32_t c = n;
-            for (int k = 0; k < 8; k++) c = c & 1 ? 0xEDB88320u ^ (c >> 1) : c >> 1;
-            crc_tables[0][n] = c;
-        }
-        for (uint32_t n = 0; n < 256; n++)
-            for (int t = 1; t < 8; t++)
-                crc_tables[t][n] = crc_tables[0][crc_tables[t - 1][n] & 0xFF]
-                                   ^ (crc_tables[t - 1][n] >> 8);
-    }
-    static uint32_t crc_by_tables(uint32_t c, const unsigned char *p, size_t n) {
-        while (n >= 8) {
-            uint32_t low = c ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16
-                                | (uint32_t)p[3] << 24);
-            c = crc_tables[7][low & 0xFF] ^ crc_tables[6][low >> 8 & 0xFF]
-                ^ crc_tables[5][low >> 16 & 0xFF] ^ crc_tables[4][low >> 24]
-                ^ crc_tables[3][p[4]] ^ crc_tables[2][p[5]] ^ crc_tables[1][p[6]]
-                ^ crc_tables[0][p[7]];
-            p += 8; n -= 8;
-        }
-        while (n--) c = crc_tables[0][(c ^ *p++) & 0xFF] ^ c >> 8;
-        return c;
-    }
-    #if defined(__x86_64__)
-    #include <cpuid.h>
-    #include <immintrin.h>
-    #define CRC_FOLDED __attribute__((target("pclmul,sse4.1")))
-    static int crc_can_fold;
-    static void look_at_processor(void) {
-        unsigned int a, b, c, d;
-        crc_can_fold = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 1) && (c & 1u << 19);
-    }
-    /* One step of folding: what lies 128 or 512 bits further on takes the remainder of x. */
-    CRC_FOLDED static __m128i fold(__m128i x, __m128i factors, __m128i further) {
-        return _mm_xor_si128(further, _mm_xor_si128(_mm_clmulepi64_si128(x, factors, 0x00),
-                                                    _mm_clmulepi64_si128(x, factors, 0x11)));
-    }
-    /* Whole 16 bytes, at least 64, by carry-less multiplication; the factors are powers of x
-       modulo the polynomial, bits reflected (Gopal et al., Intel, 2009). */
-    CRC_FOLDED static uint32_t crc_by_folding(uint32_t c, const unsigned char *p, size_t n) {
-        const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
-        const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
-        const __m128i by_64 = _mm_set_epi64x(0, 0x163cd6124);
-        const __m128i barrett = _mm_set_epi64x(0x1f7011641, 0x1db710641);
-        const __m128i low_32 = _mm_set_epi32(0, ~0, 0, ~0);
-        const __m128i *at = (const __m128i *)p;
-        __m128i x[4], rest;
-        int k;
-        for (k = 0; k < 4; k++) x[k] = _mm_loadu_si128(at + k);
-        x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)c));
-        for (at += 4, n -= 64; n >= 64; at += 4, n -= 64)
-            for (k = 0; k < 4; k++) x[k] = fold(x[k], by_512, _mm_loadu_si128(at + k));
-        for (k = 1; k < 4; k++) x[0] = fold(x[0], by_128, x[k]);
-        for (; n >= 16; at++, n -= 16) x[0] = fold(x[0], by_128, _mm_loadu_si128(at));
-        rest = _mm_xor_si128(_mm_srli_si128(x[0], 8), _mm_clmulepi64_si128(x[0], by_128, 0x10));
-        rest = _mm_xor_si128(_mm_srli_si128(rest, 4),
-                             _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), by_64, 0x00));
-        x[0] = _mm_clmulepi64_si128(_mm_and_si128(rest, low_32), barrett, 0x10);
-        x[0] = _mm_clmulepi64_si128(_mm_and_si128(x[0], low_32), barrett, 0x00);
-        return (uint32_t)_mm_extract_epi32(_mm_xor_si128(rest, x[0]), 1);
-    }
-    #else
-    static void look_at_processor(void) {}
-    #endif
-    static uint32_t crc32_of(const unsigned char *p, size_t n) {
-        uint32_t c = 0xFFFFFFFFu;
-        #if defined(__x86_64__)
-        if (crc_can_fold && n >= 64) {
-            size_t whole = n & ~(size_t)15;
-            c = crc_by_folding(c, p, whole);
-            p += whole; n -= whole;
-        }
-        #endif
-        return ~crc_by_tables(c, p, n);
     }
     """
     unsigned int be16(const unsigned char *) nogil
@@ -106,70 +25,40 @@ cdef extern from *:
     void put16(unsigned char *, unsigned int) nogil
     void put32(unsigned char *, unsigned int) nogil
     void put64(unsigned char *, unsigned long long) nogil
-    void make_crc_tables()
-    void look_at_processor()
-    unsigned int crc32_of(const unsigned char *, size_t) nogil
 
 ctypedef const unsigned char *Bytes
 
-
-cdef inline Py_ssize_t character(Bytes p, Bytes end, unsigned int *point) noexcept nogil:
-    """The length of the character beyond ASCII at `p`, as Python decodes and replaces: what does
-    not begin a character, and as much of one as is there, count as one U+FFFD."""
-    cdef unsigned char c = p[0]
-    cdef unsigned char low = 0x80
-    cdef unsigned char high = 0xBF
-    cdef Py_ssize_t size, n
-    point[0] = 0xFFFD
-    if c < 0xC2 or c > 0xF4:
-        return 1
-    if c < 0xE0:
-        size = 2
-    elif c < 0xF0:
-        size = 3
-        if c == 0xE0:
-            low = 0xA0
-        elif c == 0xED:
-            high = 0x9F
-    else:
-        size = 4
-        if c == 0xF0:
-            low = 0x90
-        elif c == 0xF4:
-            high = 0x8F
-    for n in range(1, size):
-        if p + n >= end or not low <= p[n] <= high:
-            return n
-        low = 0x80
-        high = 0xBF
-    if size == 2:
-        point[0] = (c & 0x1F) << 6 | p[1] & 0x3F
-    elif size == 3:
-        point[0] = (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | p[2] & 0x3F
-    else:
-        point[0] = (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | p[3] & 0x3F
-    return size
+cdef enum:
+    #: The longest number as a text, with its sign.
+    DIGITS_MAX = 20
 
 
-cdef inline unsigned int text_hash(unsigned int value, Bytes p, Py_ssize_t size) noexcept nogil:
-    """Java's hash of UTF-8, going on from that of what stands before it."""
-    cdef Bytes end = p + size
-    cdef unsigned int point
-    while p < end:
-        # Four at a time, or each would wait for the multiplication of the one before.
-        while end - p >= 4 and not (p[0] | p[1] | p[2] | p[3]) & 0x80:
-            value = value * 923521 + p[0] * 29791 + p[1] * 961 + p[2] * 31 + p[3]
-            p += 4
-        if p == end:
+cdef inline unsigned char *put_decimal(unsigned char *out, long long number) noexcept nogil:
+    """Write a number as a text; gives where it ends, at most DIGITS_MAX further on."""
+    cdef unsigned char digits[DIGITS_MAX]
+    cdef unsigned long long value = number
+    cdef int count = 0
+    if number < 0:
+        out[0] = c'-'
+        out += 1
+        value = 0 - value
+    while True:
+        digits[count] = c'0' + value % 10
+        value //= 10
+        count += 1
+        if not value:
             break
-        if p[0] < 0x80:
-            value = value * 31 + p[0]
-            p += 1
-            continue
-        p += character(p, end, &point)
-        if point < 0x10000:
-            value = value * 31 + point
-        else:
-            point -= 0x10000
-            value = (value * 31 + (0xD800 | point >> 10)) * 31 + (0xDC00 | point & 0x3FF)
-    return value
+    while count:
+        count -= 1
+        out[0] = digits[count]
+        out += 1
+    return out
+
+
+cdef inline unsigned char *put_hex(unsigned char *out, unsigned long long value) noexcept nogil:
+    """Write a number in 16 digits; gives where they end."""
+    cdef int n
+    for n in range(15, -1, -1):
+        out[n] = b"0123456789ABCDEF"[value & 15]
+        value >>= 4
+    return out + 16

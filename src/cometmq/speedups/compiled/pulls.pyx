@@ -10,8 +10,9 @@ from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport malloc, free
 from libc.string cimport memcpy
 
+from cometmq.speedups.compiled.octets cimport Bytes, be64
 from cometmq.speedups.compiled.records cimport (
-    ENTRY_BYTES, GAP_BYTES, HOLE_SIZE, SPAN_BYTES, Bytes, Taken, be32, be64, is_record_of,
+    ENTRY_BYTES, GAP_BYTES, SPAN_BYTES, Held, Taken, hold, is_record_of, let_go, read_entry,
 )
 
 cdef extern from "Python.h":
@@ -46,9 +47,7 @@ def is_record(data, Py_ssize_t at, tuple entry, int queue_id, bytes topic_tail):
 cdef class _Reading:
     """One read: the buffers that it holds, and the entries that it takes."""
 
-    cdef Py_buffer entries
-    cdef Py_buffer data
-    cdef bint has_entries, has_data
+    cdef Held held
     cdef Taken few[TAKEN_AT_FIRST]
     cdef Taken *taken
     cdef Py_ssize_t count, looked_at
@@ -64,16 +63,7 @@ cdef class _Reading:
     def __dealloc__(self):
         if self.taken != self.few:
             free(self.taken)
-        if self.has_entries:
-            PyBuffer_Release(&self.entries)
-        if self.has_data:
-            PyBuffer_Release(&self.data)
-
-    cdef void hold(self, entries, data) except *:
-        PyObject_GetBuffer(entries, &self.entries, PyBUF_SIMPLE)
-        self.has_entries = True
-        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
-        self.has_data = True
+        let_go(&self.held)
 
     cdef void make_room(self, Py_ssize_t count) except *:
         if count > TAKEN_AT_FIRST:
@@ -98,10 +88,10 @@ cdef class _Reading:
         long long high,
     ) except -1:
         """Take entries; False when one of them is not plain."""
-        cdef Py_ssize_t n, entry_count = self.entries.len // ENTRY_BYTES
-        cdef Bytes p = <Bytes>self.entries.buf
-        cdef long long place, size, stop = low
-        cdef Taken *row
+        cdef Py_ssize_t n, entry_count = self.held.entries.len // ENTRY_BYTES
+        cdef Bytes p = <Bytes>self.held.entries.buf
+        cdef long long stop = low
+        cdef Taken row
         if codes is not None:
             self.code_count = len(codes)
             if self.code_count > CODES_MAX:
@@ -118,21 +108,15 @@ cdef class _Reading:
         self.make_room(min(count_max, entry_count))
         for n in range(entry_count):
             if self.wants(be64(p + 12), codes):
-                place = be64(p)
-                size = <int>be32(p + 8)
-                if size <= 0 or size == HOLE_SIZE or place < stop or high < size:
+                if not read_entry(p, stop, high, &row):
                     return False
-                if place > high - size:
-                    return False
-                if self.count and (self.total + size > bytes_max or self.count >= count_max):
+                if self.count and (self.total + row.size > bytes_max or self.count >= count_max):
                     break
-                row = &self.taken[self.count]
                 row.offset = offset + self.looked_at
-                row.place = place
-                row.size = size
+                self.taken[self.count] = row
                 self.count += 1
-                self.total += size
-                stop = place + size
+                self.total += row.size
+                stop = row.place + row.size
             self.looked_at += 1
             p += ENTRY_BYTES
         return True
@@ -161,7 +145,7 @@ cdef class _Reading:
         """Whether each record is the one of its entry."""
         cdef Py_ssize_t n
         cdef Taken *row
-        cdef Bytes p = <Bytes>self.data.buf
+        cdef Bytes p = <Bytes>self.held.data.buf
         cdef Bytes topic = <Bytes>PyBytes_AsString(tail)
         cdef Py_ssize_t topic_bytes = PyBytes_Size(tail)
         for n in range(self.count):
@@ -179,7 +163,7 @@ cdef class _Reading:
 
     cdef void gather(self, long long base, unsigned char *out) noexcept nogil:
         """Put the records one behind the other; there is room for all."""
-        cdef Bytes p = <Bytes>self.data.buf
+        cdef Bytes p = <Bytes>self.held.data.buf
         cdef Py_ssize_t n
         cdef Taken *row
         for n in range(self.count):
@@ -198,8 +182,8 @@ def take_records(
     cdef int queue_id
     count_max, bytes_max = most
     data, base, low, high, sure = log
-    reading.hold(entries, data)
-    if base < 0 or low < base or high < 0 or high - base > reading.data.len:
+    hold(&reading.held, entries, data)
+    if base < 0 or low < base or high < 0 or high - base > reading.held.data.len:
         raise ValueError("records between offsets that are not in the bytes of the log")
     if not reading.choose(offset, codes, count_max, bytes_max, low, high):
         return None

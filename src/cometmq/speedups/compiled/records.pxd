@@ -1,30 +1,31 @@
-# cython: language_level=3
-"""What compiled modules share: numbers of the wire and the disk, and whether a record is the one of
-a queue entry."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Stored records and the entries of queues that name them: message/record.py, store/layout.py.
 
+Nothing here is believed: `find_parts` keeps all that it finds of a record within its size.
+"""
+
+from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.string cimport memcmp
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    static inline uint32_t be32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline int64_t be64(const unsigned char *p) {
-        return (int64_t)((uint64_t)be32(p) << 32 | be32(p + 4));
-    }
-    """
-    unsigned int be32(const unsigned char *) nogil
-    long long be64(const unsigned char *) nogil
-
-ctypedef const unsigned char *Bytes
+from cometmq.speedups.compiled.octets cimport Bytes, be16, be32, be64
 
 cdef enum:
+    #: Up to the body, with IPv4 hosts.
+    HEAD_BYTES = 88
+    #: Of a record with IPv4 hosts and nothing in it.
+    FIXED_BYTES = 91
+    #: What ends a log file at the least.
+    BLANK_BYTES = 8
     ENTRY_BYTES = 20
     HOLE_SIZE = 0x7FFFFFFF
-    HEAD_BYTES = 88
-    BORN_V6 = 16
-    STORE_V6 = 32
+    # Bits of sysFlag.
+    COMPRESSED = 0x1
+    PREPARED_BIT = 0x4
+    COMMIT = 0x8
+    TRANSACTION_MASK = 0xC
+    BORN_V6 = 0x10
+    STORE_V6 = 0x20
+    HOST_BITS = 0x30
     V6_MORE_BYTES = 12
     # Records so near to each other are asked for together, at most so many bytes.
     GAP_BYTES = 16 << 10
@@ -35,42 +36,136 @@ cdef enum:
     MAGIC_V2 = 0xDAA320AB
 
 
+# What an entry says of a record.
 cdef struct Taken:
     long long offset
     long long place
     long long size
 
 
+# Where the parts of a record lie, from its begin on. Two bytes behind its topic the properties
+# begin.
+cdef struct Parts:
+    long long body
+    long long body_end
+    long long topic
+    long long topic_end
+
+
+# A record that a walk met: plain/walk.py.
+cdef struct WalkedRow:
+    long long position
+    long long size
+    long long queue
+    long long queue_offset
+    long long tag_code
+    long long store_ms
+    long long sys_flag
+    long long first_hash
+    long long hashes
+    long long odd
+    long long body
+    long long body_end
+    long long topic
+    long long topic_end
+
+
+cdef inline bint find_parts(Bytes p, long long size, Parts *parts) noexcept nogil:
+    """Find the parts of a record of a size; False when its lengths contradict each other."""
+    cdef unsigned int magic, flag
+    cdef long long at = HEAD_BYTES, body_bytes
+    if size < FIXED_BYTES:
+        return False
+    magic = be32(p + 4)
+    flag = be32(p + 36)
+    if flag & HOST_BITS:
+        if flag & BORN_V6:
+            at += V6_MORE_BYTES
+        if flag & STORE_V6:
+            at += V6_MORE_BYTES
+        if at > size:
+            return False
+    body_bytes = <int>be32(p + at - 4)
+    parts.body = at
+    at += body_bytes
+    if body_bytes < 0 or at + 3 > size:
+        return False
+    parts.body_end = at
+    if magic == <unsigned int>MAGIC_V1:
+        parts.topic = at + 1
+        at += 1 + p[at]
+    elif magic == <unsigned int>MAGIC_V2:
+        parts.topic = at + 2
+        at += 2 + be16(p + at)
+    else:
+        return False
+    parts.topic_end = at
+    return at + 2 <= size
+
+
+cdef inline bint is_whole(Bytes p, Py_ssize_t left, Parts *parts) noexcept nogil:
+    """Whether a record begins here that ends with its properties, within `left` bytes."""
+    cdef long long size
+    if left < FIXED_BYTES:
+        return False
+    size = be32(p)
+    return (
+        size <= left and find_parts(p, size, parts)
+        and parts.topic_end + 2 + be16(p + parts.topic_end) == size
+    )
+
+
+cdef inline bint has_topic(Bytes p, Parts *parts, Bytes tail, Py_ssize_t tail_bytes) noexcept nogil:
+    """Whether a record is of a topic; `tail` is what follows the body of those of version 1."""
+    return (
+        parts.topic_end - parts.topic == tail_bytes - 1
+        and memcmp(p + parts.topic, tail + 1, tail_bytes - 1) == 0
+    )
+
+
 cdef inline bint is_record_of(
     Bytes p, Py_ssize_t readable, Taken *entry, int queue_id, Bytes tail, Py_ssize_t tail_bytes
 ) noexcept nogil:
     """Whether a record is the one of an entry; `readable` bytes may be looked at."""
-    cdef unsigned int magic, flag
-    cdef long long topic_at = HEAD_BYTES, body
-    if readable < HEAD_BYTES or entry.size > readable:
-        return False
-    if (
-        <int>be32(p) != entry.size
-        or <int>be32(p + 12) != queue_id
-        or be64(p + 20) != entry.offset
-        or be64(p + 28) != entry.place
-    ):
-        return False
-    magic = be32(p + 4)
-    flag = be32(p + 36)
-    if flag & BORN_V6:
-        topic_at += V6_MORE_BYTES
-    if flag & STORE_V6:
-        topic_at += V6_MORE_BYTES
-    if topic_at > readable:
-        return False
-    body = <int>be32(p + topic_at - 4)
-    if body < 0:
-        return False
-    topic_at += body
-    if magic == <unsigned int>MAGIC_V2:
-        topic_at += 1
-    elif magic != <unsigned int>MAGIC_V1:
-        return False
-    # The record's size is not over `readable`, so the topic is within that too.
-    return topic_at + tail_bytes <= entry.size and memcmp(p + topic_at, tail, tail_bytes) == 0
+    cdef Parts parts
+    return (
+        readable >= HEAD_BYTES and entry.size <= readable
+        and <int>be32(p) == entry.size
+        and <int>be32(p + 12) == queue_id
+        and be64(p + 20) == entry.offset
+        and be64(p + 28) == entry.place
+        and find_parts(p, entry.size, &parts)
+        and has_topic(p, &parts, tail, tail_bytes)
+    )
+
+
+cdef inline bint read_entry(Bytes p, long long low, long long high, Taken *found) noexcept nogil:
+    """Take an entry apart; whether its record lies between two offsets."""
+    found.place = be64(p)
+    found.size = <int>be32(p + 8)
+    return 0 < found.size < HOLE_SIZE and low <= found.place <= high - found.size
+
+
+# The buffers of one read of a queue: its entries, and what is in memory of the log. `count` says
+# how many are held.
+cdef struct Held:
+    Py_buffer entries
+    Py_buffer data
+    int count
+
+
+cdef inline int hold(Held *held, entries, data) except -1:
+    """Hold both, of a structure of zeros; `let_go` comes after it also when it fails."""
+    PyObject_GetBuffer(entries, &held.entries, PyBUF_SIMPLE)
+    held.count = 1
+    PyObject_GetBuffer(data, &held.data, PyBUF_SIMPLE)
+    held.count = 2
+    return 0
+
+
+cdef inline void let_go(Held *held):
+    if held.count > 1:
+        PyBuffer_Release(&held.data)
+    if held.count:
+        PyBuffer_Release(&held.entries)
+    held.count = 0

@@ -1,12 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """A client's plain sends: the frame of one, and the answers to those that wait.
 
-Compiled; plain/requests.py is the definition. Bytes of strangers are read by `_string` and
-`_digits` alone, within the two pointers that they are given, and by what looks at one byte before
-the end.
+Compiled; plain/requests.py is the definition. Bytes of strangers are read by headers.pxd.
 """
 
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
+
+from cometmq.speedups.compiled.headers cimport (
+    LONG_NUMBER, NUMBER, ODD_MAX, REMARK, SHORT_HEADER_MAX_BYTES, TEXT, Field, Form, Header,
+    form_of, make_fields, read_header,
+)
+from cometmq.speedups.compiled.octets cimport DIGITS_MAX, Bytes, be32, put32, put_decimal
+from cometmq.speedups.compiled.texts cimport is_text
 
 cdef extern from "Python.h":
     object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
@@ -15,28 +20,10 @@ cdef extern from "Python.h":
     object PyUnicode_FromStringAndSize(const char *, Py_ssize_t)
     const char *PyUnicode_AsUTF8AndSize(object, Py_ssize_t *) except NULL
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    static inline uint32_t be32(const unsigned char *p) {
-        return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-    }
-    static inline void put32(unsigned char *p, uint32_t v) {
-        p[0] = v >> 24; p[1] = v >> 16; p[2] = v >> 8; p[3] = v;
-    }
-    """
-    unsigned int be32(const unsigned char *) nogil
-    void put32(unsigned char *, unsigned int) nogil
-
-ctypedef const unsigned char *Bytes
-
 cdef enum:
-    HEADER_MAX_BYTES = 1023
-    ODD_MAX = 32
     PIECES = 5
     PLAIN_PARTS = 4
-    NUMBER_MAX_BYTES = 20
-    FIELDS = 6
+    SUCCESS = 0
     REQUIRED = 0x7
     MESSAGE_ID = 0
     QUEUE_ID = 1
@@ -45,13 +32,13 @@ cdef enum:
     REGION = 4
     TRACE_ON = 5
 
-cdef const char *NAMES[6]
-NAMES[:] = [b"msgId", b"queueId", b"queueOffset", b"transactionId", b"MSG_REGION", b"TRACE_ON"]
-cdef int NAME_BYTES[6]
-NAME_BYTES[:] = [5, 7, 11, 13, 10, 8]
-#: The largest of each number; texts have none.
-cdef long long LIMITS[6]
-LIMITS[:] = [0, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF, 0, 0, 0]
+cdef tuple NAMED = (
+    (b"msgId", TEXT), (b"queueId", NUMBER), (b"queueOffset", LONG_NUMBER), (b"transactionId", TEXT),
+    (b"MSG_REGION", TEXT), (b"TRACE_ON", TEXT),
+)
+cdef Field FIELDS[6]
+make_fields(FIELDS, NAMED)
+cdef Form ANSWER = form_of(SUCCESS, FIELDS, 6, REQUIRED, False, False)
 #: The letter that stands behind a backslash for a control character; others are written as \u00XX.
 cdef unsigned char LETTERS[32]
 LETTERS[:] = [0] * 32
@@ -60,29 +47,6 @@ LETTERS[9] = c't'
 LETTERS[10] = c'n'
 LETTERS[12] = c'f'
 LETTERS[13] = c'r'
-
-
-cdef inline Py_ssize_t _decimal(unsigned char *out, long long number) noexcept nogil:
-    """Write a number; gives how many bytes it took, at most 20."""
-    cdef unsigned char digits[20]
-    cdef unsigned long long value = number
-    cdef int count = 0
-    cdef Py_ssize_t used = 0
-    if number < 0:
-        out[0] = c'-'
-        used = 1
-        value = -value
-    while True:
-        digits[count] = c'0' + value % 10
-        value //= 10
-        count += 1
-        if not value:
-            break
-    while count:
-        count -= 1
-        out[used] = digits[count]
-        used += 1
-    return used
 
 
 cdef inline Py_ssize_t _escaped_bytes(Bytes text, Py_ssize_t size) noexcept nogil:
@@ -127,7 +91,7 @@ def send_frame(
     bytes body,
 ):
     """The frame of a send; see plain/requests.py."""
-    cdef unsigned char digits[3][NUMBER_MAX_BYTES]
+    cdef unsigned char digits[3][DIGITS_MAX]
     cdef Py_ssize_t digit_counts[3]
     cdef Py_ssize_t sizes[PIECES]
     cdef Bytes texts[PIECES]
@@ -137,9 +101,9 @@ def send_frame(
     cdef bytes piece
     if len(pieces) != PIECES:
         raise ValueError("a header has five pieces round four values")
-    digit_counts[0] = _decimal(digits[0], queue_id)
-    digit_counts[1] = _decimal(digits[1], born_ms)
-    digit_counts[2] = _decimal(digits[2], opaque)
+    digit_counts[0] = put_decimal(digits[0], queue_id) - digits[0]
+    digit_counts[1] = put_decimal(digits[1], born_ms) - digits[1]
+    digit_counts[2] = put_decimal(digits[2], opaque) - digits[2]
     text = <Bytes>PyUnicode_AsUTF8AndSize(properties, &text_bytes)
     head_bytes = _escaped_bytes(text, text_bytes)
     for n in range(3):
@@ -170,174 +134,24 @@ def send_frame(
     return frame
 
 
-cdef struct Span:
-    Bytes at
-    Py_ssize_t size
-
-
-cdef struct Answer:
-    long long opaque
-    int seen
-    Span texts[FIELDS]
-    long long numbers[FIELDS]
-
-
-cdef inline bint _string(Bytes *cursor, Bytes end, Span *found) noexcept nogil:
-    """A string of JSON in ASCII without escapes, with the cursor at its quote."""
-    cdef Bytes p = cursor[0]
-    if p >= end or p[0] != c'"':
-        return False
-    p += 1
-    found.at = p
-    while p < end and p[0] != c'"':
-        if p[0] < 0x20 or p[0] >= 0x80 or p[0] == c'\\':
-            return False
-        p += 1
-    if p >= end:
-        return False
-    found.size = p - found.at
-    cursor[0] = p + 1
-    return True
-
-
-cdef inline bint _digits(Bytes *cursor, Bytes end, long long limit, long long *found) noexcept nogil:
-    """A whole number up to a limit, without sign or leading zeros."""
-    cdef Bytes p = cursor[0]
-    cdef unsigned long long value = 0
-    cdef int count = 0
-    while p < end and c'0' <= p[0] <= c'9' and count < 19:
-        value = value * 10 + (p[0] - c'0')
-        p += 1
-        count += 1
-    if count == 0 or (count > 1 and cursor[0][0] == c'0'):
-        return False
-    if p < end and c'0' <= p[0] <= c'9':
-        return False
-    if value > <unsigned long long>limit:
-        return False
-    cursor[0] = p
-    found[0] = <long long>value
-    return True
-
-
-cdef inline bint _mark(Bytes *cursor, Bytes end, unsigned char mark) noexcept nogil:
-    if cursor[0] >= end or cursor[0][0] != mark:
-        return False
-    cursor[0] += 1
-    return True
-
-
-cdef inline bint _is(Span *name, const char *text, Py_ssize_t size) noexcept nogil:
-    return name.size == size and memcmp(name.at, text, size) == 0
-
-
-cdef bint _fields(Bytes *cursor, Bytes end, Answer *answer) noexcept nogil:
-    """The fields of an answer, with the cursor at the brace."""
-    cdef Span name, value
-    cdef Bytes at
-    cdef int number
-    if not _mark(cursor, end, c'{'):
-        return False
-    while True:
-        if not (
-            _string(cursor, end, &name) and _mark(cursor, end, c':')
-            and _string(cursor, end, &value)
-        ):
-            return False
-        for number in range(FIELDS):
-            if _is(&name, NAMES[number], NAME_BYTES[number]):
-                break
-        else:
-            return False
-        if answer.seen & 1 << number:
-            return False
-        answer.seen |= 1 << number
-        answer.texts[number] = value
-        if LIMITS[number]:
-            at = value.at
-            if not _digits(
-                &at, value.at + value.size, LIMITS[number], &answer.numbers[number]
-            ) or at != value.at + value.size:
-                return False
-        if _mark(cursor, end, c'}'):
-            return True
-        if not _mark(cursor, end, c','):
-            return False
-
-
-cdef bint _parse(Bytes p, Bytes end, Answer *answer) noexcept nogil:
-    """Whether a header is that of a plain answer."""
-    cdef Span name, text
-    cdef long long code = -1, flag = -1, version
-    cdef int seen = 0, bit
-    answer.seen = 0
-    answer.opaque = -1
-    if not _mark(&p, end, c'{'):
-        return False
-    while True:
-        if not (_string(&p, end, &name) and _mark(&p, end, c':')):
-            return False
-        if _is(&name, b"code", 4):
-            bit = 1
-            if not _digits(&p, end, 0x7FFFFFFF, &code):
-                return False
-        elif _is(&name, b"extFields", 9):
-            bit = 2
-            if not _fields(&p, end, answer):
-                return False
-        elif _is(&name, b"flag", 4):
-            bit = 4
-            if not _digits(&p, end, 0x7FFFFFFF, &flag):
-                return False
-        elif _is(&name, b"opaque", 6):
-            bit = 8
-            if not _digits(&p, end, 0x7FFFFFFF, &answer.opaque):
-                return False
-        elif _is(&name, b"version", 7):
-            bit = 16
-            if not _digits(&p, end, 0x7FFFFFFF, &version):
-                return False
-        elif _is(&name, b"language", 8):
-            bit = 32
-            if not _string(&p, end, &text):
-                return False
-        elif _is(&name, b"serializeTypeCurrentRPC", 23):
-            bit = 64
-            if not _string(&p, end, &text):
-                return False
-        else:
-            return False
-        if seen & bit:
-            return False
-        seen |= bit
-        if _mark(&p, end, c'}'):
-            break
-        if not _mark(&p, end, c','):
-            return False
-    return (
-        p == end and code == 0 and flag == 1 and answer.opaque >= 0
-        and answer.seen & REQUIRED == REQUIRED
-    )
-
-
-cdef inline str _text(Answer *answer, int number):
-    if not answer.seen & 1 << number:
+cdef inline str _text(Header *answer, int number):
+    if not answer.fields & 1 << number:
         return ""
     return PyUnicode_FromStringAndSize(
         <const char *>answer.texts[number].at, answer.texts[number].size
     )
 
 
-cdef str _region(Answer *answer, str last):
+cdef str _region(Header *answer, str last):
     """The region of an answer; most have that of the one before."""
     cdef Py_ssize_t size = 0
     cdef const char *text
-    if not answer.seen & 1 << REGION or (
-        answer.seen & 1 << TRACE_ON and _is(&answer.texts[TRACE_ON], b"false", 5)
+    if not answer.fields & 1 << REGION or (
+        answer.fields & 1 << TRACE_ON and is_text(&answer.texts[TRACE_ON], b"false", 5)
     ):
         return ""
     text = PyUnicode_AsUTF8AndSize(last, &size)
-    if _is(&answer.texts[REGION], text, size):
+    if is_text(&answer.texts[REGION], text, size):
         return last
     return _text(answer, REGION)
 
@@ -349,7 +163,7 @@ def settle_sends(bytes data, Py_ssize_t at, dict waiting):
     cdef Py_ssize_t begin = at
     cdef unsigned int total, word
     cdef int odd = 0
-    cdef Answer answer
+    cdef Header answer
     cdef tuple known, place
     cdef str region = ""
     if not 0 <= at <= end:
@@ -362,8 +176,11 @@ def settle_sends(bytes data, Py_ssize_t at, dict waiting):
         if <Py_ssize_t>total > end - at - 4:
             break
         known = None
-        if word == total - 4 and word <= HEADER_MAX_BYTES:
-            if _parse(base + at + 8, base + at + 8 + word, &answer):
+        if word == total - 4 and word <= SHORT_HEADER_MAX_BYTES:
+            if (
+                read_header(base + at + 8, base + at + 8 + word, &ANSWER, 1, &answer)
+                and answer.flag == 1 and not answer.seen & REMARK
+            ):
                 opaque = answer.opaque
                 known = waiting.get(opaque)
         if known is None or len(known) != PLAIN_PARTS:

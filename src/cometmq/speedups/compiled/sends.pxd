@@ -1,13 +1,11 @@
-# cython: language_level=3
-"""What other modules of the core share with sends.pyx."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What takes the frames of a connection into a write batch, for the module that takes more kinds."""
 
+from cometmq.speedups.compiled.headers cimport Header
 from cometmq.speedups.compiled.octets cimport Bytes
-
-cdef enum:
-    BLANK_BYTES = 8
-    HEAD_BYTES = 88
-    MAGIC_V1 = 0xDAA320A7
-    PROPERTIES_MAX_BYTES = 32767
+from cometmq.speedups.compiled.properties cimport Named
+from cometmq.speedups.compiled.texts cimport Span
+from cometmq.speedups.compiled.writebatch cimport QueueState, Row, WriteBatch
 
 # What a frame is, as far as its header tells.
 cdef enum Reading:
@@ -16,7 +14,11 @@ cdef enum Reading:
     PREPARED = 2
     ENDING = 3
 
-# The numbers of the fields of a send, in the order of both tables of names.
+# The bit of a request's flag that says that it wants no answer.
+cdef enum:
+    ONEWAY = 2
+
+# The numbers of the fields of a send.
 cdef enum:
     TOPIC = 1
     QUEUE_ID = 4
@@ -25,10 +27,6 @@ cdef enum:
     FLAG = 7
     PROPERTIES = 8
     RECONSUME_TIMES = 9
-    UNIT_MODE = 10
-    BATCH = 12
-    FIELDS = 14
-    REQUIRED = 0xFF
 
 # The numbers of the fields of the end of a transaction.
 cdef enum:
@@ -36,59 +34,20 @@ cdef enum:
     END_HALF_OFFSET = 1
     END_PLACE = 2
     END_KIND = 3
-    END_FIELDS = 4
-    END_REQUIRED = 0x0F
-
-# What a row is in a transaction.
-cdef enum Role:
-    NO_ROLE = 0
-    HALF = 1
-    OP = 2
-
-
-cdef struct Span:
-    Bytes at
-    Py_ssize_t size
-    int kind
+    END_MESSAGE_ID = 4
 
 
 cdef struct Send:
-    long long code
-    long long frame_flag
-    long long opaque
-    Span topic
-    Span text
-    # Of the end of a transaction: its numbers by the numbers above, and its group.
-    long long numbers[14]
-    Span group
+    Header header
     Bytes body
     Py_ssize_t body_bytes
-    # Of the properties:
+    # Of its properties: those that are kept, without their escapes, and what they say.
     Py_ssize_t kept_bytes
-    Span unique
-    Span keys
-    Span tag
+    Named named
+    Span group
     bint is_prepared
     # Whether something is said that a plain half message does not say.
     bint is_bound
-
-
-cdef struct Row:
-    long long place
-    long long queue_offset
-    long long tag_code
-    long long store_ms
-    # Of an op message: the half message that it names.
-    long long half_offset
-    unsigned int size
-    int queue_id
-    unsigned int opaque
-    unsigned int first_hash
-    unsigned int hash_count
-    int role
-    bint oneway
-    # Borrowed from the list of queues; none where the queue went away.
-    void *queue
 
 
 cdef struct Taking:
@@ -106,66 +65,37 @@ cdef struct Taking:
     Py_ssize_t used
 
 
-cdef class QueueState:
-    cdef public long long next_offset
-    cdef public long long max_offset
-    cdef public long long queue_id
-    cdef public long long delay_ms
-    cdef public long long number
-    cdef public bytearray tail
-    cdef public bytes topic_tail
-    cdef public unsigned int topic_hash
-    cdef public bint is_dirty
-    cdef public bint is_prompt
-    cdef long long grown_count
-    cdef long long grown_bytes
-
-
-cdef class WriteBatch:
-    cdef Row *rows
-    cdef Py_ssize_t capacity
-    cdef unsigned int *hashes
-    cdef Py_ssize_t hash_capacity
-    cdef Py_ssize_t hashed
+cdef class SendBatch(WriteBatch):
     cdef unsigned char *out
     cdef Py_ssize_t out_capacity
     cdef unsigned char *scratch
-    cdef list queues
     cdef bytes store_host
     cdef Py_ssize_t file_bytes
-    cdef readonly Py_ssize_t count
-    cdef Py_ssize_t dispatched
-    cdef readonly Py_ssize_t size_bytes
 
-    cdef int _make_room_for_rows(self, Py_ssize_t count) except -1
-    cdef int _make_room_for_keys(self, Py_ssize_t count) except -1
-    cdef int _make_room(self, Py_ssize_t keys, Py_ssize_t record_bytes, Py_ssize_t used) except -1
     cdef _undo(self, Py_ssize_t count, Py_ssize_t hashed, Py_ssize_t owned)
     cdef _append(
         self, bytes data, Py_ssize_t at, dict known, bytes born_host, bytes suffix,
         Py_ssize_t body_max_bytes, long long position, long long limit, long long store_ms,
         Py_ssize_t rows_max, Py_ssize_t bytes_max,
     )
+    cdef _take_frames(
+        self, bytes data, Py_ssize_t at, Taking *taking, Py_ssize_t body_max_bytes,
+        Py_ssize_t rows_max, Py_ssize_t bytes_max,
+    )
     cdef Py_ssize_t _take_plain(self, Send *send, Taking *taking) except -2
     cdef int _odd_frames(self, Bytes p, Bytes end, Py_ssize_t suffix_bytes) noexcept
-    cdef Row *_add_row(
-        self, QueueState queue, Taking *taking, Send *send, Py_ssize_t size, Py_ssize_t keys
+    cdef int _fits(self, Taking *taking, long long size) noexcept
+    cdef unsigned char *_add(
+        self, QueueState queue, Taking *taking, Named *named, Py_ssize_t size, Row **added
     ) except NULL
-    cdef void _hash_keys(self, Send *send, unsigned int topic_hash) noexcept
-    cdef void _add_hash(self, unsigned int value) noexcept
+    cdef Row *_pack(
+        self, QueueState queue, Taking *taking, Send *send, Py_ssize_t size, Bytes suffix,
+        Py_ssize_t suffix_bytes,
+    ) except NULL
     cdef Py_ssize_t _take_other(self, int reading, Send *send, Taking *taking) except -2
     cdef bint _is_for_others(self, int reading) noexcept
-    cdef int _let_go(self, Row *row) except -1
 
 
 cdef int find_queue(
     Taking *taking, Bytes topic, Py_ssize_t topic_bytes, long long queue_id, void **found
 ) except -1
-cdef Py_ssize_t count_keys(Send *send) noexcept nogil
-cdef void scan_values(Bytes p, Bytes end, Send *send) noexcept nogil
-cdef bint mentions_timer(Bytes p, Bytes end) noexcept nogil
-cdef unsigned int crc_of(Bytes p, Py_ssize_t size) noexcept nogil
-cdef void pack_send(
-    unsigned char *out, Row *row, Send *send, Bytes born_host, Bytes store_host, Bytes topic_tail,
-    Py_ssize_t tail_bytes, Bytes properties, Bytes suffix, Py_ssize_t suffix_bytes,
-) noexcept nogil

@@ -9,14 +9,24 @@ from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
+from cometmq.speedups.compiled.checksums cimport (
+    look_at_processor, make_crc_tables, stored_crc,
+)
 from cometmq.speedups.compiled.octets cimport (
-    Bytes, be16, be32, be64, put16, put32, put64,
+    DIGITS_MAX, Bytes, be32, be64, put16, put32, put64, put_decimal,
+)
+from cometmq.speedups.compiled.properties cimport (
+    PROPERTIES_MAX_BYTES, Named, find_named, forget, mentions_timer,
+)
+from cometmq.speedups.compiled.records cimport (
+    COMMIT, HEAD_BYTES, HOST_BITS, MAGIC_V1, TRANSACTION_MASK, Parts, has_topic, is_whole,
 )
 from cometmq.speedups.compiled.sends cimport (
-    BLANK_BYTES, ENDING, END_HALF_OFFSET, END_KIND, END_PLACE, HALF, HEAD_BYTES, MAGIC_V1, OP,
-    PREPARED, PROPERTIES_MAX_BYTES, QUEUE_ID, SYS_FLAG, QueueState, Row, Send, Span, Taking,
-    WriteBatch, count_keys, crc_of, find_queue, mentions_timer, pack_send, scan_values,
+    END_GROUP, END_HALF_OFFSET, END_KIND, END_PLACE, ENDING, ONEWAY, PREPARED, QUEUE_ID, SYS_FLAG, TOPIC,
+    Send, SendBatch, Taking, find_queue,
 )
+from cometmq.speedups.compiled.texts cimport Span, is_text
+from cometmq.speedups.compiled.writebatch cimport HALF, OP, QueueState, Row
 
 cdef extern from "Python.h":
     object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)
@@ -25,11 +35,10 @@ cdef extern from "Python.h":
     Py_ssize_t PyBytes_Size(object) except -1
     void *PyDict_GetItemWithError(object, object) except? NULL
 
+make_crc_tables()
+look_at_processor()
+
 cdef enum:
-    COMMIT = 8
-    TRANSACTION_MASK = 0xC
-    HOST_BITS = 0x30
-    DIGITS_MAX = 20
     #: Of a queue id that a half message names.
     QUEUE_DIGITS_MAX = 9
     OP_PROPERTIES_BYTES = 6
@@ -78,14 +87,13 @@ cdef class OpenTransactions:
 cdef struct Found:
     # A half message in the log, and what its properties say.
     Bytes at
-    Py_ssize_t body_bytes
-    Bytes properties
-    Py_ssize_t properties_bytes
+    Parts parts
+    Named named
     Span topic
     long long queue_id
 
 
-cdef class TransactionBatch(WriteBatch):
+cdef class TransactionBatch(SendBatch):
     """A write batch that takes transactions, too; see plain/transactions.py."""
 
     cdef OpenTransactions open
@@ -116,7 +124,7 @@ cdef class TransactionBatch(WriteBatch):
         OpenTransactions transactions, tuple log,
     ):
         """Take plain sends and transactions; see plain/transactions.py."""
-        cdef Py_ssize_t count = self.count, hashed = self.hashed, owned = len(self.queues)
+        cdef long long base = 0, begin = 0, end = 0
         cdef bint is_seen = transactions is not None and log is not None
         if transactions is not None:
             if self.open is not None and self.open is not transactions:
@@ -127,17 +135,14 @@ cdef class TransactionBatch(WriteBatch):
             view, base, begin, end = log
             PyObject_GetBuffer(view, &self.log, PyBUF_SIMPLE)
             self.log_base = base
-            self.log_begin = max(<long long>begin, self.log_base)
-            self.log_end = min(<long long>end, self.log_base + self.log.len)
+            self.log_begin = max(begin, base)
+            self.log_end = min(end, base + self.log.len)
         self.admits = transactions is not None
         try:
             return self._append(
                 data, at, known, born_host, suffix, body_max_bytes, position, limit, store_ms,
                 rows_max, bytes_max,
             )
-        except BaseException:
-            self._undo(count, hashed, owned)
-            raise
         finally:
             self.admits = False
             self.log_begin = self.log_end = 0
@@ -160,22 +165,25 @@ cdef class TransactionBatch(WriteBatch):
         cdef QueueState target, queue = self.open.half_queue
         cdef Half half
         cdef Row *row
-        cdef Py_ssize_t more_bytes, tail_bytes
+        cdef Span *topic = &send.header.texts[TOPIC]
+        cdef Py_ssize_t more_bytes
         cdef long long size
+        cdef int fits
         if queue is None or not find_queue(
-            taking, send.topic.at, send.topic.size, send.numbers[QUEUE_ID], &found
+            taking, topic.at, topic.size, send.header.numbers[QUEUE_ID], &found
         ):
             return 0
         target = <QueueState?><object>found
         more_bytes = self._place_of(send, taking)
         if send.kept_bytes + 1 + more_bytes > PROPERTIES_MAX_BYTES:
             return 0
-        tail_bytes = PyBytes_Size(queue.topic_tail)
         size = (
-            HEAD_BYTES + send.body_bytes + tail_bytes + 2 + send.kept_bytes + 1 + more_bytes
+            HEAD_BYTES + send.body_bytes + PyBytes_Size(queue.topic_tail) + 2
+            + send.kept_bytes + 1 + more_bytes
         )
-        if taking.position + size + BLANK_BYTES > taking.limit:
-            return 0 if size + BLANK_BYTES > self.file_bytes else -1
+        fits = self._fits(taking, size)
+        if fits <= 0:
+            return fits
         half = Half.__new__(Half)
         half.physical_offset = taking.position
         half.group = self._group_of(send)
@@ -184,14 +192,8 @@ cdef class TransactionBatch(WriteBatch):
         half.checks = 0
         half.due_ms = self.open.due_ms
         half.ending = False
-        row = self._add_row(queue, taking, send, size, count_keys(send))
-        send.numbers[SYS_FLAG] &= ~TRANSACTION_MASK
-        pack_send(
-            self.out + taking.used, row, send, taking.born_host,
-            <Bytes>PyBytes_AsString(self.store_host),
-            <Bytes>PyBytes_AsString(queue.topic_tail), tail_bytes,
-            self.scratch, self.more, more_bytes,
-        )
+        send.header.numbers[SYS_FLAG] &= ~TRANSACTION_MASK
+        row = self._pack(queue, taking, send, size, self.more, more_bytes)
         row.queue_id = <int>target.queue_id
         self.open.halves[row.queue_offset] = half
         row.role = HALF
@@ -211,7 +213,8 @@ cdef class TransactionBatch(WriteBatch):
 
     cdef Py_ssize_t _place_of(self, Send *send, Taking *taking) except -1:
         """Put the properties that follow those of a prepared send into `more`."""
-        cdef Py_ssize_t wanted = 11 + send.topic.size + 10 + DIGITS_MAX + 1 + taking.suffix_bytes
+        cdef Span *topic = &send.header.texts[TOPIC]
+        cdef Py_ssize_t wanted = 11 + topic.size + 10 + DIGITS_MAX + 1 + taking.suffix_bytes
         cdef unsigned char *p
         cdef void *found
         if wanted > self.more_capacity:
@@ -222,11 +225,10 @@ cdef class TransactionBatch(WriteBatch):
             self.more_capacity = wanted
         p = self.more
         memcpy(p, b"REAL_TOPIC\x01", 11)
-        memcpy(p + 11, send.topic.at, send.topic.size)
-        p += 11 + send.topic.size
+        memcpy(p + 11, topic.at, topic.size)
+        p += 11 + topic.size
         memcpy(p, b"\x02REAL_QID\x01", 10)
-        p += 10
-        p += _decimal(p, send.numbers[QUEUE_ID])
+        p = put_decimal(p + 10, send.header.numbers[QUEUE_ID])
         if taking.suffix_bytes:
             p[0] = 2
             memcpy(p + 1, taking.suffix, taking.suffix_bytes)
@@ -242,26 +244,27 @@ cdef class TransactionBatch(WriteBatch):
         cdef Found record
         cdef QueueState ops = self.open.op_queue
         cdef QueueState target = None
-        cdef Row *row
         cdef unsigned char digits[DIGITS_MAX]
         cdef Py_ssize_t digit_count, op_bytes, copy_bytes = 0
-        cdef long long half_offset = send.numbers[END_HALF_OFFSET]
+        cdef long long half_offset = send.header.numbers[END_HALF_OFFSET]
+        cdef Span *group = &send.header.texts[END_GROUP]
+        cdef int fits
         if ops is None or self.open.half_queue is None or send.body_bytes:
             return 0
         entry = PyDict_GetItemWithError(self.open.halves, half_offset)
         if entry == NULL:
             return 0
         half = <Half?><object>entry
-        if (half.ending or half.physical_offset != send.numbers[END_PLACE]
-                or not _is_group(half.group, &send.group)
+        if (half.ending or half.physical_offset != send.header.numbers[END_PLACE]
+                or not _is_group(half.group, group)
                 or not self._find_half(half, half_offset, &record)):
             return 0
-        digit_count = _decimal(digits, half_offset)
+        digit_count = put_decimal(digits, half_offset) - digits
         op_bytes = (
             HEAD_BYTES + digit_count + PyBytes_Size(ops.topic_tail) + 2 + OP_PROPERTIES_BYTES
         )
-        if send.numbers[END_KIND] == COMMIT:
-            if not _read_half(&record, send):
+        if send.header.numbers[END_KIND] == COMMIT:
+            if not _read_half(&record):
                 return 0
             if not find_queue(taking, record.topic.at, record.topic.size, record.queue_id, &found):
                 return 0
@@ -269,22 +272,19 @@ cdef class TransactionBatch(WriteBatch):
             if target.delay_ms:
                 return 0
             copy_bytes = (
-                HEAD_BYTES + record.body_bytes + PyBytes_Size(target.topic_tail) + 2
-                + record.properties_bytes
+                be32(record.at) - (record.parts.topic_end - record.parts.body_end)
+                + PyBytes_Size(target.topic_tail)
             )
-            if taking.position + copy_bytes + BLANK_BYTES > taking.limit:
-                return 0 if copy_bytes + BLANK_BYTES > self.file_bytes else -1
-        if taking.position + copy_bytes + op_bytes + BLANK_BYTES > taking.limit:
+            fits = self._fits(taking, copy_bytes)
+            if fits <= 0:
+                return fits
+        fits = self._fits(taking, copy_bytes + op_bytes)
+        if fits <= 0:
             # A copy stays before the end of its file, its op message begins the next one.
-            return 0 if copy_bytes or op_bytes + BLANK_BYTES > self.file_bytes else -1
-        # Only room may be missing from here on; what was taken until then is undone.
-        self._make_room_for_rows(2)
+            return 0 if copy_bytes else fits
         if target is not None:
-            self._copy(&record, target, send, taking, copy_bytes)
-        self._op(ops, digits, digit_count, send, taking, copy_bytes, op_bytes)
-        row = &self.rows[self.count - 1]
-        row.role = OP
-        row.half_offset = half_offset
+            self._copy(&record, target, taking, copy_bytes)
+        self._op(ops, digits, digit_count, send, taking, copy_bytes, op_bytes, half_offset)
         half.ending = True
         self.end_count += 1
         return copy_bytes + op_bytes
@@ -293,42 +293,30 @@ cdef class TransactionBatch(WriteBatch):
         """Find the record of a half message where the log is in memory, and prove it."""
         cdef long long place = half.physical_offset
         cdef Bytes p
-        cdef Bytes tail = <Bytes>PyBytes_AsString(self.open.half_queue.topic_tail)
-        cdef Py_ssize_t tail_bytes = PyBytes_Size(self.open.half_queue.topic_tail)
-        cdef long long left, size, body_bytes, rest
-        if place < self.log_begin or self.log_end - place < HEAD_BYTES:
+        cdef Parts *parts = &found.parts
+        cdef bytes tail = self.open.half_queue.topic_tail
+        if place < self.log_begin or place >= self.log_end:
             return False
         p = <Bytes>self.log.buf + (place - self.log_base)
-        left = self.log_end - place
-        size = be32(p)
-        body_bytes = <int>be32(p + 84)
-        if (be32(p + 4) != MAGIC_V1 or size > left or be64(p + 20) != half_offset
-                or be64(p + 28) != place or be32(p + 36) & HOST_BITS or body_bytes < 0):
-            return False
-        rest = size - HEAD_BYTES - body_bytes - tail_bytes - 2
-        if rest < 0 or memcmp(p + HEAD_BYTES + body_bytes, tail, tail_bytes) != 0:
-            return False
         found.at = p
-        found.body_bytes = body_bytes
-        found.properties = p + HEAD_BYTES + body_bytes + tail_bytes + 2
-        found.properties_bytes = rest
-        if be16(found.properties - 2) != rest or rest > PROPERTIES_MAX_BYTES:
-            return False
-        return be32(p + 8) == crc_of(p + HEAD_BYTES, body_bytes)
+        return (
+            is_whole(p, self.log_end - place, parts)
+            and be32(p + 4) == MAGIC_V1 and not be32(p + 36) & HOST_BITS
+            and be64(p + 20) == half_offset and be64(p + 28) == place
+            and has_topic(p, parts, <Bytes>PyBytes_AsString(tail), PyBytes_Size(tail))
+            and be32(p) - parts.topic_end - 2 <= PROPERTIES_MAX_BYTES
+            and be32(p + 8) == stored_crc(p + parts.body, parts.body_end - parts.body)
+        )
 
     cdef int _copy(
-        self, Found *found, QueueState target, Send *send, Taking *taking, Py_ssize_t size
+        self, Found *found, QueueState target, Taking *taking, Py_ssize_t size
     ) except -1:
         """Append a half message as consumers get it."""
         cdef Row *row
-        cdef unsigned char *out
+        cdef unsigned char *out = self._add(target, taking, &found.named, size, &row)
         cdef Py_ssize_t tail_bytes = PyBytes_Size(target.topic_tail)
         cdef unsigned int flags = be32(found.at + 36)
-        row = self._add_row(target, taking, send, size, count_keys(send))
-        row.opaque = 0
-        row.oneway = True
-        out = self.out + taking.used
-        memcpy(out, found.at, HEAD_BYTES + found.body_bytes)
+        memcpy(out, found.at, found.parts.body_end)
         put32(out, row.size)
         put32(out + 12, row.queue_id)
         put64(out + 20, row.queue_offset)
@@ -337,33 +325,39 @@ cdef class TransactionBatch(WriteBatch):
         put64(out + 56, row.store_ms)
         memcpy(out + 64, PyBytes_AsString(self.store_host), 8)
         put64(out + 76, be64(found.at + 28))
-        out += HEAD_BYTES + found.body_bytes
+        out += found.parts.body_end
         memcpy(out, PyBytes_AsString(target.topic_tail), tail_bytes)
-        out += tail_bytes
-        put16(out, <unsigned int>found.properties_bytes)
-        memcpy(out + 2, found.properties, found.properties_bytes)
+        # The properties, and before them their length.
+        memcpy(
+            out + tail_bytes, found.at + found.parts.topic_end,
+            be32(found.at) - found.parts.topic_end,
+        )
         return 0
 
     cdef int _op(
         self, QueueState ops, Bytes digits, Py_ssize_t digit_count, Send *send, Taking *taking,
-        Py_ssize_t before, Py_ssize_t size,
+        Py_ssize_t before, Py_ssize_t size, long long half_offset,
     ) except -1:
         """Append the op message of an end, behind `before` bytes of the same one."""
         cdef Row *row
+        cdef Named named
         cdef unsigned char *out
         cdef Py_ssize_t tail_bytes = PyBytes_Size(ops.topic_tail)
         cdef Taking here = taking[0]
         here.position += before
         here.used += before
-        send.unique.size = send.keys.size = 0
-        send.tag.at = <Bytes>b"d"
-        send.tag.size = 1
-        row = self._add_row(ops, &here, send, size, 0)
-        out = self.out + here.used
+        forget(&named)
+        named.tag.at = <Bytes>b"d"
+        named.tag.size = 1
+        out = self._add(ops, &here, &named, size, &row)
+        row.opaque = <unsigned int>send.header.opaque
+        row.oneway = send.header.flag & ONEWAY
+        row.role = OP
+        row.half_offset = half_offset
         memset(out, 0, HEAD_BYTES)
         put32(out, row.size)
         put32(out + 4, MAGIC_V1)
-        put32(out + 8, crc_of(digits, digit_count))
+        put32(out + 8, stored_crc(digits, digit_count))
         put32(out + 12, row.queue_id)
         put64(out + 20, row.queue_offset)
         put64(out + 28, row.place)
@@ -381,7 +375,7 @@ cdef class TransactionBatch(WriteBatch):
         memcpy(out + 2, b"TAGS\x01d", OP_PROPERTIES_BYTES)
         return 0
 
-    cdef int _let_go(self, Row *row) except -1:
+    cdef int let_go(self, Row *row) except -1:
         """A half message or an op message is taken back."""
         cdef void *entry
         cdef Half half
@@ -426,21 +420,21 @@ cdef class TransactionBatch(WriteBatch):
 cdef bint _is_group(str name, Span *group):
     cdef Py_ssize_t size
     cdef const char *text = PyUnicode_AsUTF8AndSize(name, &size)
-    return size == group.size and memcmp(text, group.at, size) == 0
+    return is_text(group, text, size)
 
 
-cdef bint _read_half(Found *found, Send *send) noexcept nogil:
+cdef bint _read_half(Found *found) noexcept nogil:
     """Read where a half message is for, its keys and its tag; False when it goes the slow way."""
-    cdef Bytes p = found.properties
-    cdef Bytes end = p + found.properties_bytes
+    cdef Bytes p = found.at + found.parts.topic_end + 2
+    cdef Bytes end = found.at + be32(found.at)
     cdef Bytes stop
     cdef Bytes digit
     cdef Py_ssize_t n
     if mentions_timer(p, end):
         return False
     found.topic.size = found.queue_id = 0
-    send.unique.size = send.keys.size = send.tag.size = 0
-    scan_values(p, end, send)
+    forget(&found.named)
+    find_named(p, end, &found.named)
     while p < end:
         stop = <Bytes>memchr(p, 2, end - p)
         if stop == NULL:
@@ -459,18 +453,3 @@ cdef bint _read_half(Found *found, Send *send) noexcept nogil:
                 found.queue_id = found.queue_id * 10 + (digit[n] - c'0')
         p = stop + 1
     return found.topic.size > 0
-
-
-cdef Py_ssize_t _decimal(unsigned char *p, unsigned long long value) noexcept nogil:
-    """Write a number; gives its length."""
-    cdef unsigned char digits[DIGITS_MAX]
-    cdef Py_ssize_t count = 0, n
-    while True:
-        digits[count] = c'0' + value % 10
-        value //= 10
-        count += 1
-        if not value:
-            break
-    for n in range(count):
-        p[n] = digits[count - 1 - n]
-    return count

@@ -1,17 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """From the bytes of a log to columns of its records.
 
-Compiled; plain/walk.py is the definition. The bytes may be anything: `look` keeps all that it
-finds of a record within the pointer that it was given, and `scan` reads between two pointers.
+Compiled; plain/walk.py is the definition. The bytes may be anything: `is_whole` keeps all that is
+found of a record within what is left, and `find_named` reads between two pointers.
 """
 
 from cpython.buffer cimport PyObject_GetBuffer, PyBuffer_Release, PyBUF_SIMPLE
 from libc.stdlib cimport malloc, realloc, free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from cometmq.speedups.compiled.octets cimport (
-    Bytes, be32, character, look_at_processor, make_crc_tables, text_hash,
+from cometmq.speedups.compiled.checksums cimport (
+    look_at_processor, make_crc_tables, stored_crc,
 )
+from cometmq.speedups.compiled.octets cimport Bytes, be32, be64
+from cometmq.speedups.compiled.properties cimport Named, find_named, forget, hash_keys, tag_code
+from cometmq.speedups.compiled.records cimport (
+    BORN_V6, PREPARED_BIT, TRANSACTION_MASK, V6_MORE_BYTES, Parts, WalkedRow, is_whole,
+)
+from cometmq.speedups.compiled.texts cimport Span, character, text_hash
 
 from cometmq.speedups.plain.walk import Walked
 
@@ -23,8 +29,7 @@ make_crc_tables()
 look_at_processor()
 
 cdef enum:
-    PREPARED = 0x4
-    TRANSACTION = 0xC
+    STORE_MS_AT = 56
     SCHEDULE_BYTES = 19
     UNKNOWN_DELAY_MS = 1000
     QUEUES_MAX = 1024
@@ -32,7 +37,6 @@ cdef enum:
     TABLE = 2048
     ROWS_AT_FIRST = 64
 
-cdef unsigned int SIGN = 0x80000000
 cdef const char *SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
@@ -46,6 +50,30 @@ cdef struct Queue:
     bint is_delayed
     # Whether a record takes a place in it or has properties.
     bint is_listed
+
+
+cdef inline int _look(
+    Bytes p, Py_ssize_t left, bint has_place, long long place, bint check_crc, WalkedRow *row
+) noexcept nogil:
+    """Whether a whole and right record begins at `p`, within `left` bytes; places in the row are
+    from `p` on."""
+    cdef Parts parts
+    cdef unsigned int crc
+    if not is_whole(p, left, &parts) or (has_place and be64(p + 28) != place):
+        return 0
+    if check_crc:
+        crc = be32(p + 8)
+        if crc and stored_crc(p + parts.body, parts.body_end - parts.body) != crc:
+            return 0
+    row.size = be32(p)
+    row.queue_offset = be64(p + 20)
+    row.sys_flag = <int>be32(p + 36)
+    row.store_ms = be64(p + STORE_MS_AT + (V6_MORE_BYTES if row.sys_flag & BORN_V6 else 0))
+    row.body = parts.body
+    row.body_end = parts.body_end
+    row.topic = parts.topic
+    row.topic_end = parts.topic_end
+    return 1
 
 
 cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
@@ -66,14 +94,10 @@ cdef bint _is_odd(Bytes p, Py_ssize_t size) noexcept nogil:
     return False
 
 
-cdef inline unsigned int _absolute(unsigned int value) noexcept nogil:
-    return (0 - value) & (SIGN - 1) if value & SIGN else value
-
-
 cdef class _Walk:
     """What a walk has found so far."""
 
-    cdef Row *rows
+    cdef WalkedRow *rows
     cdef Py_ssize_t count
     cdef Py_ssize_t capacity
     cdef unsigned int *hashes
@@ -104,10 +128,10 @@ cdef class _Walk:
         cdef void *found
         if self.count == self.capacity:
             wanted = self.capacity * 2 + ROWS_AT_FIRST
-            found = realloc(self.rows, wanted * sizeof(Row))
+            found = realloc(self.rows, wanted * sizeof(WalkedRow))
             if found == NULL:
                 raise MemoryError
-            self.rows = <Row *>found
+            self.rows = <WalkedRow *>found
             self.capacity = wanted
         if self.hashed + hashes > self.hash_capacity:
             wanted = self.hash_capacity * 2 + hashes + ROWS_AT_FIRST
@@ -161,27 +185,6 @@ cdef class _Walk:
         )
         return self.last
 
-    cdef int _add_keys(self, Row *row, Named *named, unsigned int prefix) except -1:
-        """The hashes of index keys: of the unique one, then of those between blanks."""
-        cdef Bytes p = named.keys.at
-        cdef Bytes end = p + named.keys.size
-        cdef Bytes stop
-        if named.unique.size:
-            self.hashes[self.hashed] = _absolute(
-                text_hash(prefix, named.unique.at, named.unique.size)
-            )
-            self.hashed += 1
-        while named.keys.size and p < end:
-            stop = <Bytes>memchr(p, c' ', end - p)
-            if stop == NULL:
-                stop = end
-            if stop > p:
-                self.hashes[self.hashed] = _absolute(text_hash(prefix, p, stop - p))
-                self.hashed += 1
-            p = stop + 1
-        row.hashes = self.hashed - row.first_hash
-        return 0
-
     cdef Py_ssize_t run(
         self, Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base,
         tuple delays_ms, bint check_crc,
@@ -190,13 +193,13 @@ cdef class _Walk:
         cdef Bytes p
         cdef Bytes text
         cdef Bytes end
-        cdef Row found
-        cdef Row *row
+        cdef WalkedRow found
+        cdef WalkedRow *row
         cdef Queue *queue
         cdef Named named
         cdef int number
         cdef unsigned long long moment
-        while look(
+        while _look(
             begin + at, stop - at, has_base,
             <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &found,
         ):
@@ -209,9 +212,10 @@ cdef class _Walk:
             queue = &self.queues[number]
             text = p + found.topic_end + 2
             end = p + found.size
-            if end > text or not found.sys_flag & PREPARED:
+            if end > text or not found.sys_flag & PREPARED_BIT:
                 queue.is_listed = True
-            scan(text, end, &named)
+            forget(&named)
+            find_named(text, end, &named)
             # Each key has at least one byte, and all but the last one a blank behind it.
             self._make_room(named.keys.size // 2 + 2)
             row = &self.rows[self.count]
@@ -224,13 +228,14 @@ cdef class _Walk:
             row.body_end += at
             row.topic += at
             row.topic_end += at
-            row.tag_code = <int>text_hash(0, named.tag.at, named.tag.size) if named.tag.size else 0
+            row.tag_code = tag_code(&named)
             if queue.is_delayed:
                 moment = _delay_of(&named.delay, delays_ms)
                 if moment:
                     row.tag_code = <long long>(moment + <unsigned long long>row.store_ms)
-            if row.sys_flag & TRANSACTION != TRANSACTION:
-                self._add_keys(row, &named, queue.prefix)
+            if row.sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
+                row.hashes = hash_keys(&named, queue.prefix, self.hashes + self.hashed)
+                self.hashed += row.hashes
             row.odd = (
                 queue.is_odd or queue.queue_id < 0 or row.queue_offset < 0
                 or (end > text and memchr(text, 0, end - text) != NULL)
@@ -287,7 +292,7 @@ def walk(
         PyBuffer_Release(&buffer)
     # NamedTuple's own constructor is Python.
     return tuple.__new__(Walked, (
-        PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(Row)),
+        PyBytes_FromStringAndSize(<const char *>found.rows, found.count * sizeof(WalkedRow)),
         PyBytes_FromStringAndSize(
             <const char *>found.hashes, found.hashed * sizeof(unsigned int)
         ),
@@ -299,8 +304,8 @@ cdef bint _goes_on(
     Bytes begin, Py_ssize_t at, Py_ssize_t stop, bint has_base, long long base, bint check_crc
 ) noexcept nogil:
     """Whether a record begins where a walk stopped that had too many queues."""
-    cdef Row row
-    return look(
+    cdef WalkedRow row
+    return _look(
         begin + at, stop - at, has_base,
         <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &row,
     )
@@ -309,14 +314,14 @@ cdef bint _goes_on(
 def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
     """Where a walk over these bytes stops that looks at CRCs, too; see plain/walk.py."""
     cdef Py_buffer buffer
-    cdef Row row
+    cdef WalkedRow row
     cdef bint has_base = base is not None
     cdef long long first = base if has_base else 0
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= stop <= buffer.len:
             raise ValueError("a begin or an end outside the data")
-        while look(
+        while _look(
             <Bytes>buffer.buf + start, stop - start, has_base,
             <long long>(<unsigned long long>first + <unsigned long long>start), True, &row,
         ):

@@ -13,10 +13,9 @@ from functools import cached_property, lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
-from zlib import crc32
 
-from cometmq.speedups.plain.messages import pairs_of
-from cometmq.speedups.plain.walk import place_at
+from cometmq.speedups.plain.properties import pairs_of
+from cometmq.speedups.plain.records import BORN_V6, STORE_V6, V6_MORE_BYTES, find_whole, stored_crc
 
 #: What :meth:`RecordColumns.faults` finds: another CRC than the record carries; a topic that is no
 #: UTF-8, properties that are none, or that hold something that is no name with a value.
@@ -26,7 +25,6 @@ PLACE_COLUMNS: Final = 6
 #: Anything that gives its bytes, such as a numpy array.
 Buffer: TypeAlias = bytes | bytearray | memoryview | Any
 _BYTES_MAX: Final = 0x7FFFFFFF
-_CRC_MASK: Final = 0x7FFFFFFF
 _HEAD_BYTES: Final = 88
 _CRC_POSITION: Final = 8
 _OFFSET_POSITION: Final = 28
@@ -36,9 +34,6 @@ _STORE_MS_POSITION: Final = 56
 _STORE_HOST_POSITION: Final = 64
 _TIMES_POSITION: Final = 72
 _HOST_BYTES: Final = 8
-_LONGER_HOST_BYTES: Final = 12
-_BORN_V6: Final = 0x10
-_STORE_V6: Final = 0x20
 _INT: Final = Struct(">i")
 _UNSIGNED: Final = Struct(">I")
 _LONG: Final = Struct(">q")
@@ -84,18 +79,17 @@ class RecordColumns:
             if not 0 <= start <= len(data):
                 raise ValueError("a record outside the data")
             self.stop = start
-            place = place_at(view, start, len(data), base, check_crc=False)
-            if place is None:
+            whole = find_whole(view, start, len(data))
+            if whole is None or (base is not None and self._offset(start) != base + start):
                 break
-            flags = place.sys_flag
+            parts, self.stop = whole
+            (flags,) = _INT.unpack_from(data, start + _FLAGS_POSITION)
             self._places.append(
                 _Place(
-                    start, place.size, place.body_at, place.body_end, place.topic_at,
-                    place.topic_end, _LONGER_HOST_BYTES * bool(flags & _BORN_V6),
-                    _LONGER_HOST_BYTES * bool(flags & _STORE_V6),
+                    start, self.stop - start, *parts, V6_MORE_BYTES * bool(flags & BORN_V6),
+                    V6_MORE_BYTES * bool(flags & STORE_V6),
                 )
             )  # fmt: skip
-            self.stop = start + place.size
 
     def __len__(self) -> int:
         return len(self._places)
@@ -179,6 +173,10 @@ class RecordColumns:
             for value, place in zip(values, self._places, strict=True)
         ]
 
+    def _offset(self, at: int) -> int:
+        (found,) = _LONG.unpack_from(self._data, at + _OFFSET_POSITION)
+        return int(found)
+
     def _offset_id(self, place: _Place) -> bytes:
         at = place.at + _OFFSET_POSITION
         return (self._store_host(place) + self._data[at : at + 8]).hex().upper().encode()
@@ -194,7 +192,7 @@ class RecordColumns:
     def _has_other_crc(self, place: _Place) -> int:
         (crc,) = _UNSIGNED.unpack_from(self._data, place.at + _CRC_POSITION)
         body = memoryview(self._data)[place.body : place.body_end]
-        return BAD_CRC if crc and crc32(body) & _CRC_MASK != crc else 0
+        return BAD_CRC if crc and stored_crc(body) != crc else 0
 
     def _text_faults(self, place: _Place) -> int:
         topic, text = self._data[place.topic : place.topic_end], self._properties(place)

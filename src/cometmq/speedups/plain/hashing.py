@@ -10,8 +10,7 @@ _SIGN = 0x8000_0000
 
 def java_hash(text: str) -> int:
     """Return Java's ``String.hashCode``: over UTF-16 units, as a signed 32-bit value."""
-    value = extended_hash(0, text)
-    return value - (1 << 32) if value & _SIGN else value
+    return signed(extended_hash(0, text))
 
 
 def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
@@ -24,10 +23,25 @@ def index_hashes(prefixes: Sequence[int], keys: Sequence[str]) -> list[int]:
         raise ValueError(f"{len(prefixes)} prefixes for {len(keys)} keys")
     hashes = []
     for prefix, key in zip(prefixes, keys, strict=True):
-        value = extended_hash(prefix, key)
-        # Java's abs has no result for the smallest value; the index counts it as 0.
-        hashes.append(-value & (_SIGN - 1) if value & _SIGN else value)
+        hashes.append(absolute(extended_hash(prefix, key)))
     return hashes
+
+
+def signed(value: int) -> int:
+    """Return an unsigned hash as Java has it."""
+    return value - (1 << 32) if value & _SIGN else value
+
+
+def absolute(value: int) -> int:
+    """Return the hash under which the index keeps a key, from an unsigned one."""
+    # Java's abs has no result for the smallest value; the index counts it as 0.
+    return -value & (_SIGN - 1) if value & _SIGN else value
+
+
+def text_hash(value: int, text: bytes) -> int:
+    """Return :func:`extended_hash` for UTF-8. What is none counts as replaced, as Python does
+    it."""
+    return extended_hash(value, text.decode("utf-8", "replace"))
 
 
 def extended_hash(value: int, text: str) -> int:

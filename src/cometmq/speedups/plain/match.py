@@ -20,10 +20,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
-from struct import Struct
 from typing import Any, Final, TypeAlias
 
-from cometmq.speedups.plain.pulls import Taken, is_record
+from cometmq.speedups.plain.records import (
+    ENTRY,
+    GAP_BYTES,
+    SPAN_BYTES,
+    Taken,
+    find_parts,
+    is_inside,
+    is_record,
+)
 
 Plain: TypeAlias = bytes | int | float | bool | None
 Operand: TypeAlias = Plain | tuple[bytes, ...]
@@ -79,20 +86,6 @@ _LONG_TEXT: Final = 64
 #: lengths. Where that is large, what it looks in is filled up to so many.
 _LONG_SEARCH: Final = 30_000
 _MAX_PRODUCT: Final = 100_000
-
-_ENTRY: Final = Struct(">qiq")
-_HOLE_SIZE: Final = 0x7FFFFFFF
-#: Magic, system flag, and the length of the body where both hosts are IPv4.
-_HEAD: Final = Struct(">4xI28xi44xi")
-_BODY_LENGTH: Final = Struct(">i")
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
-_BORN_V6: Final = 16
-_STORE_V6: Final = 32
-_V6_MORE_BYTES: Final = 12
-#: Records so near to each other are asked for together, at most so many bytes.
-_GAP_BYTES: Final = 16 << 10
-_SPAN_BYTES: Final = 512 << 10
 
 
 class _NotComparable(Exception):
@@ -361,9 +354,9 @@ def match_records(
     chosen = bytearray()
     looked_at = count = size_bytes = properties_bytes = 0
     at_hand = (0, 0)
-    for at in range(0, len(entries) - _ENTRY.size + 1, _ENTRY.size):
-        place, size, _ = _ENTRY.unpack_from(entries, at)
-        if not _is_inside(place, size, low, high):
+    for at in range(0, len(entries) - ENTRY.size + 1, ENTRY.size):
+        place, size, _ = ENTRY.unpack_from(entries, at)
+        if not is_inside(place, size, low, high):
             break
         if place < sure and not at_hand[0] <= place <= at_hand[1] - size:
             at_hand = place, _span_stop(entries, at, (low, min(high, sure)))
@@ -375,7 +368,7 @@ def match_records(
         if program.accepts(properties):
             if count and size_bytes + size > most[1]:
                 break
-            chosen += entries[at : at + _ENTRY.size]
+            chosen += entries[at : at + ENTRY.size]
             count += 1
             size_bytes += size
         looked_at += 1
@@ -385,20 +378,16 @@ def match_records(
     return looked_at, properties_bytes, bytes(chosen)
 
 
-def _is_inside(place: int, size: int, low: int, high: int) -> bool:
-    return 0 < size < _HOLE_SIZE and low <= place <= high - size
-
-
 def _span_stop(entries: bytes | bytearray, at: int, bounds: tuple[int, int]) -> int:
     """Where the records end that are asked for together with the one of the entry at a place."""
     low, high = bounds
-    begin, size, _ = _ENTRY.unpack_from(entries, at)
+    begin, size, _ = ENTRY.unpack_from(entries, at)
     stop: int = begin + size
-    for more in range(at + _ENTRY.size, len(entries) - _ENTRY.size + 1, _ENTRY.size):
-        place, size, _ = _ENTRY.unpack_from(entries, more)
-        if not _is_inside(place, size, low, high) or place < stop:
+    for more in range(at + ENTRY.size, len(entries) - ENTRY.size + 1, ENTRY.size):
+        place, size, _ = ENTRY.unpack_from(entries, more)
+        if not is_inside(place, size, low, high) or place < stop:
             break
-        if place - stop > _GAP_BYTES or place + size - begin > _SPAN_BYTES:
+        if place - stop > GAP_BYTES or place + size - begin > SPAN_BYTES:
             break
         stop = place + size
     return stop
@@ -409,25 +398,8 @@ def _proven(
 ) -> memoryview | None:
     """The property bytes of the record of an entry; None when it is not that record."""
     _, place, size = entry
-    if queue is not None and not is_record(data, place - base, entry, *queue):
+    at = place - base
+    if queue is not None and not is_record(data, at, entry, *queue):
         return None
-    return _properties(data[place - base : place - base + size])
-
-
-def _properties(record: memoryview) -> memoryview | None:
-    """The property bytes of a record; None when its lengths contradict each other."""
-    if len(record) < _HEAD.size:
-        return None
-    magic, flag, body_bytes = _HEAD.unpack_from(record)
-    at = _HEAD.size
-    if flag & (_BORN_V6 | _STORE_V6):
-        at += _V6_MORE_BYTES * (bool(flag & _BORN_V6) + bool(flag & _STORE_V6))
-        if at > len(record):
-            return None
-        (body_bytes,) = _BODY_LENGTH.unpack_from(record, at - _BODY_LENGTH.size)
-    at += body_bytes
-    length_bytes = 1 if magic == _MAGIC_V1 else 2
-    if magic not in (_MAGIC_V1, _MAGIC_V2) or body_bytes < 0 or at + length_bytes > len(record):
-        return None
-    at += length_bytes + int.from_bytes(record[at : at + length_bytes], "big") + 2
-    return record[at:] if at <= len(record) else None
+    parts = find_parts(data, at, at + size)
+    return None if parts is None else data[parts.topic_end + 2 : at + size]

@@ -13,24 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeVar
-from zlib import crc32
+
+from cometmq.speedups.plain.properties import pairs_of
+from cometmq.speedups.plain.records import (
+    BORN_V6,
+    COMPRESSED,
+    MAGIC_V1,
+    STORE_V6,
+    find_whole,
+    stored_crc,
+)
 
 M = TypeVar("M")
 
-_MAGIC: Final = 0xDAA320A7
-_CRC_MASK: Final = 0x7FFFFFFF
-_COMPRESSED: Final = 0x1
-_BORN_HOST_V6: Final = 0x10
-_STORE_HOST_V6: Final = 0x20
 _HOST_BYTES: Final = 8, 20
-#: Size, magic, CRC, queue id, flag, queue offset, physical offset, sysFlag, born time.
-_HEAD: Final = Struct(">IIIiiqqiq")
+#: Magic, CRC, queue id, flag, queue offset, physical offset, sysFlag, born time.
+_HEAD: Final = Struct(">4xIIiiqqiq")
 _LONG: Final = Struct(">q")
-#: Attempts, the half message's offset, the body's length.
-_BEFORE_BODY: Final = Struct(">iqi")
-_LENGTH: Final = Struct(">H")
-#: Of a record with short hosts and nothing in it.
-_LEAST_BYTES: Final = 91
+#: Attempts, the half message's offset.
+_COUNTS: Final = Struct(">iq")
 
 
 def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M] | None:
@@ -41,50 +42,31 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M
     attempts, the offset of the half message, the size in bytes, and the name of the broker.
     """
     found: list[M] = []
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < _LEAST_BYTES:
+    at = 0
+    while at < len(data):
+        whole = find_whole(data, at, len(data))
+        if whole is None:
             return None
-        (
-            size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
-        ) = _HEAD.unpack_from(data, at)  # fmt: skip
+        parts, stop = whole
+        magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = (
+            _HEAD.unpack_from(data, at)
+        )
+        body = data[parts.body : parts.body_end]
+        if magic != MAGIC_V1 or sys_flag & COMPRESSED or (crc and stored_crc(body) != crc):
+            return None
         born_at = at + _HEAD.size
-        store_at = born_at + _HOST_BYTES[bool(sys_flag & _BORN_HOST_V6)]
+        store_at = born_at + _HOST_BYTES[bool(sys_flag & BORN_V6)]
         host_at = store_at + _LONG.size
-        counts_at = host_at + _HOST_BYTES[bool(sys_flag & _STORE_HOST_V6)]
-        body_at = counts_at + _BEFORE_BODY.size
-        if magic != _MAGIC or sys_flag & _COMPRESSED or size > end - at or body_at + 3 > at + size:
-            return None
-        stop = at + size
+        counts_at = host_at + _HOST_BYTES[bool(sys_flag & STORE_V6)]
         (store_ms,) = _LONG.unpack_from(data, store_at)
-        attempts, prepared_offset, body_bytes = _BEFORE_BODY.unpack_from(data, counts_at)
-        topic_at = body_at + body_bytes + 1
-        if body_bytes < 0 or topic_at + 2 > stop:
-            return None
-        properties_at = topic_at + data[topic_at - 1] + 2
-        if properties_at > stop:
-            return None
-        if properties_at + _LENGTH.unpack_from(data, properties_at - 2)[0] != stop:
-            return None
-        body = data[body_at : topic_at - 1]
-        if crc and crc32(body) & _CRC_MASK != crc:
-            return None
+        attempts, prepared_offset = _COUNTS.unpack_from(data, counts_at)
         found.append(
             make(
-                str(data[topic_at : properties_at - 2], "utf-8", "replace"), queue_id,
-                queue_offset, physical_offset, body, pairs_of(data[properties_at:stop]), flag,
-                sys_flag, born_ms, data[born_at:store_at], store_ms, data[host_at:counts_at],
-                attempts, prepared_offset, size, broker_name,
+                str(data[parts.topic : parts.topic_end], "utf-8", "replace"), queue_id,
+                queue_offset, physical_offset, body, pairs_of(data[parts.topic_end + 2 : stop]),
+                flag, sys_flag, born_ms, data[born_at:store_at], store_ms,
+                data[host_at:counts_at], attempts, prepared_offset, stop - at, broker_name,
             )
         )  # fmt: skip
         at = stop
-    return found
-
-
-def pairs_of(raw: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in str(raw, "utf-8", "replace").split("\x02"):
-        name, _, value = pair.partition("\x01")
-        if name and value:
-            found[name] = value
     return found

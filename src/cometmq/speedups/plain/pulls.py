@@ -1,67 +1,22 @@
 """Reads of a queue, from its entries to the bytes of records that are proven.
 
-This is the definition; compiled/pulls.pyx does the same, byte for byte. A record is laid out in
-message/record.py, a queue entry in store/layout.py. Neither is believed: whatever they say, nothing
-outside the given bytes is looked at.
+This is the definition; compiled/pulls.pyx does the same, byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from struct import Struct
-from typing import Final, TypeAlias
 
-_ENTRY: Final = Struct(">qiq")
-_HOLE_SIZE: Final = 0x7FFFFFFF
-#: Size, magic, queue id, queue offset, physical offset, system flag; the length of the body, where
-#: both hosts are IPv4.
-_HEAD: Final = Struct(">iI4xi4xqqi44xi")
-_BODY_LENGTH: Final = Struct(">i")
-_BODY_LENGTH_AT: Final = _HEAD.size - _BODY_LENGTH.size
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
-_BORN_V6: Final = 16
-_STORE_V6: Final = 32
-_V6_MORE_BYTES: Final = 12
-#: Records so near to each other are asked for together, at most so many bytes.
-_GAP_BYTES: Final = 16 << 10
-_SPAN_BYTES: Final = 512 << 10
+from cometmq.speedups.plain.records import (
+    ENTRY,
+    GAP_BYTES,
+    SPAN_BYTES,
+    Taken,
+    is_inside,
+    is_record,
+)
 
-#: Queue offset, physical offset and size of a record, as its entry says.
-Taken: TypeAlias = tuple[int, int, int]
-
-
-def is_record(
-    data: bytes | bytearray | memoryview,
-    at: int,
-    entry: Taken,
-    queue_id: int,
-    topic_tail: bytes,
-) -> bool:
-    """Whether the record at ``data[at]`` is the one of an entry of a queue. ``topic_tail`` is what
-    follows the body of its records."""
-    offset, place, size = entry
-    if not 0 <= at <= len(data) - max(size, _HEAD.size):
-        return False
-    found, magic, found_id, found_offset, physical, flag, body = _HEAD.unpack_from(data, at)
-    if (found, found_id, found_offset, physical) != (size, queue_id, offset, place):
-        return False
-    topic_at = at + _HEAD.size
-    if flag & (_BORN_V6 | _STORE_V6):
-        more = _V6_MORE_BYTES * (bool(flag & _BORN_V6) + bool(flag & _STORE_V6))
-        topic_at += more
-        if topic_at > len(data):
-            return False
-        (body,) = _BODY_LENGTH.unpack_from(data, at + _BODY_LENGTH_AT + more)
-    if body < 0:
-        return False
-    topic_at += body
-    if magic == _MAGIC_V2:
-        topic_at += 1  # two bytes tell the topic's length
-    elif magic != _MAGIC_V1:
-        return False
-    stop = topic_at + len(topic_tail)
-    return stop <= at + size and data[topic_at:stop] == topic_tail
+__all__ = ["is_record", "take_records"]
 
 
 def take_records(
@@ -117,10 +72,10 @@ def _choose(
     stop, high = bounds
     taken: list[Taken] = []
     looked_at = total = 0
-    whole = len(entries) // _ENTRY.size * _ENTRY.size
-    for place, size, code in _ENTRY.iter_unpack(entries[:whole]):
+    whole = len(entries) // ENTRY.size * ENTRY.size
+    for place, size, code in ENTRY.iter_unpack(entries[:whole]):
         if codes is None or code in codes:
-            if size <= 0 or size == _HOLE_SIZE or not stop <= place <= high - size:
+            if not is_inside(place, size, stop, high):
                 return None
             if taken and (total + size > bytes_max or len(taken) >= count_max):
                 break
@@ -155,7 +110,7 @@ def _are_at_once(
     for _, place, size in taken:
         if place >= sure:
             break
-        if stop >= 0 and (place - stop > _GAP_BYTES or place + size - begin > _SPAN_BYTES):
+        if stop >= 0 and (place - stop > GAP_BYTES or place + size - begin > SPAN_BYTES):
             if not has_at_once(begin, stop):
                 return False
             stop = -1

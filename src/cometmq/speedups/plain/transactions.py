@@ -13,41 +13,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from zlib import crc32
 
+from cometmq.speedups.plain.headers import Odd
+from cometmq.speedups.plain.properties import PROPERTIES_MAX_BYTES, find_named, keys_of
+from cometmq.speedups.plain.records import (
+    HEAD,
+    MAGIC_V1,
+    TRANSACTION_MASK,
+    find_whole,
+    stored_crc,
+)
 from cometmq.speedups.plain.sends import (
-    CRC_MASK,
     END_GROUP,
     END_HALF_OFFSET,
     END_KIND,
     END_PLACE,
-    HALF,
-    HEAD,
-    MAGIC_V1,
-    OP,
-    PROPERTIES_MAX_BYTES,
     QUEUE_ID,
     SYS_FLAG,
     TOPIC,
-    Odd,
-    QueueState,
-    Row,
     Send,
+    SendBatch,
     Taking,
-    WriteBatch,
-    keys_of,
     record_bytes,
-    values_of,
 )
+from cometmq.speedups.plain.writebatch import HALF, OP, QueueState, Row
 
 _COMMIT: Final = 8
-_TRANSACTION_MASK: Final = 0xC
 _HOST_BITS: Final = 0x30
 _QUEUE_DIGITS_MAX: Final = 9
 _DONE: Final = b"TAGS\x01d"
 #: Where in HEAD the fields stand that a copy has of its own.
 _SIZE, _CRC, _QUEUE_ID, _QUEUE_OFFSET, _PLACE, _SYS_FLAG = 0, 2, 3, 5, 6, 7
-_STORE_MS, _STORE_HOST, _PREPARED_OFFSET, _BODY_BYTES = 10, 11, 13, 14
+_STORE_MS, _STORE_HOST, _PREPARED_OFFSET = 10, 11, 13
 
 
 class Half:
@@ -107,7 +104,7 @@ class _HalfRecord:
         self.properties = properties
 
 
-class TransactionBatch(WriteBatch):
+class TransactionBatch(SendBatch):
     """A write batch that takes transactions, too. ``end_count`` are the ends in it."""
 
     def __init__(self, store_host: bytes, file_bytes: int) -> None:
@@ -157,9 +154,9 @@ class TransactionBatch(WriteBatch):
 
         Gives the half offsets, and the queue offset of the first op message; the others follow it.
         """
-        if not 0 <= first <= stop <= len(self._rows):
+        if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
-        rows = [row for row in self._rows[first:stop] if row.role == OP]
+        rows = [row for row in self.rows[first:stop] if row.role == OP]
         for row in rows:
             half = self._halves.get(row.half_offset)
             if half is not None and stored:
@@ -196,20 +193,15 @@ class TransactionBatch(WriteBatch):
             raise Odd
         if not self._fits(taking, record_bytes(queue, send.body, properties)):
             return None
-        send.fields[SYS_FLAG] &= ~_TRANSACTION_MASK
-        record = self._pack(send, queue, properties, taking)
-        row = Row(
-            queue, queue_id, (taking.position, len(record), taking.store_ms), send.tag, send.keys,
-            send.opaque, oneway=bool(send.frame_flag & 2),
-        )  # fmt: skip
+        send.fields[SYS_FLAG] &= ~TRANSACTION_MASK
+        record = self._add(send, queue, properties, taking)
+        row = self.rows[-1]
         row.role = HALF
-        self._rows.append(row)
         group = (send.group or b"").decode()
         half = Half(taking.position, group, taking.store_ms, known.immunity_ms)
         half.due_ms = known.due_ms
-        known.halves[queue.next_offset] = half
-        known.planned_end = min(known.planned_end, queue.next_offset)
-        queue.next_offset += 1
+        known.halves[row.queue_offset] = half
+        known.planned_end = min(known.planned_end, row.queue_offset)
         return record
 
     def _end(self, send: Send, taking: Taking, known: OpenTransactions) -> bytes | None:
@@ -243,15 +235,15 @@ class TransactionBatch(WriteBatch):
             return None
         place = taking.position + len(copy)
         head = HEAD.pack(
-            op_bytes, MAGIC_V1, crc32(body) & CRC_MASK, ops.queue_id, 0, ops.next_offset, place, 0,
+            op_bytes, MAGIC_V1, stored_crc(body), ops.queue_id, 0, ops.next_offset, place, 0,
             taking.store_ms, self._store_host, taking.store_ms, self._store_host, 0, 0, len(body),
         )  # fmt: skip
         row = Row(
             ops, ops.queue_id, (place, op_bytes, taking.store_ms), b"d", (), send.opaque,
-            oneway=bool(send.frame_flag & 2),
+            oneway=send.oneway,
         )  # fmt: skip
         row.role, row.half_offset = OP, half_offset
-        self._rows.append(row)
+        self.rows.append(row)
         ops.next_offset += 1
         half.ending = True
         self.end_count += 1
@@ -265,31 +257,25 @@ class TransactionBatch(WriteBatch):
             raise Odd
         view, base, begin, end = self._log
         place, end = half.physical_offset, min(end, base + len(view))
-        if place < max(begin, base) or end - place < HEAD.size:
+        if place < max(begin, base):
             raise Odd
-        at = place - base
-        head = HEAD.unpack_from(view, at)
-        size, body_bytes = head[_SIZE], head[_BODY_BYTES]
-        tail = waiting.topic_tail
-        rest = size - HEAD.size - body_bytes - len(tail) - 2
+        found = find_whole(view, place - base, end - base)
+        if found is None:
+            raise Odd
+        parts, stop = found
+        head = HEAD.unpack_from(view, place - base)
+        body = bytes(view[parts.body : parts.body_end])
+        properties = bytes(view[parts.topic_end + 2 : stop])
         if (
             head[1] != MAGIC_V1
-            or size > end - place
             or (head[_QUEUE_OFFSET], head[_PLACE]) != (half_offset, place)
             or head[_SYS_FLAG] & _HOST_BITS
-            or body_bytes > 0x7FFFFFFF
-            or not 0 <= rest <= PROPERTIES_MAX_BYTES
+            or len(properties) > PROPERTIES_MAX_BYTES
+            or view[parts.topic : parts.topic_end] != waiting.topic_tail[1:]
+            or stored_crc(body) != head[_CRC]
         ):
             raise Odd
-        topic_at = at + HEAD.size + body_bytes
-        stop = at + size
-        record = bytes(view[topic_at:stop])
-        body = bytes(view[at + HEAD.size : topic_at])
-        if record[: len(tail) + 2] != tail + rest.to_bytes(2, "big"):
-            raise Odd
-        if crc32(body) & CRC_MASK != head[_CRC]:
-            raise Odd
-        return _HalfRecord(head, body, record[len(tail) + 2 :])
+        return _HalfRecord(head, body, properties)
 
     def _copy(self, found: _HalfRecord, queue: QueueState, taking: Taking) -> bytes:
         """A half message as consumers get it."""
@@ -298,16 +284,16 @@ class TransactionBatch(WriteBatch):
         fields[_SIZE] = size = record_bytes(queue, body, properties)
         fields[_QUEUE_ID], fields[_QUEUE_OFFSET] = queue.queue_id, queue.next_offset
         fields[_PREPARED_OFFSET], fields[_PLACE] = fields[_PLACE], taking.position
-        fields[_SYS_FLAG] = fields[_SYS_FLAG] & ~_TRANSACTION_MASK | _COMMIT
+        fields[_SYS_FLAG] = fields[_SYS_FLAG] & ~TRANSACTION_MASK | _COMMIT
         fields[_STORE_MS], fields[_STORE_HOST] = taking.store_ms, self._store_host
-        unique, keys, tag = values_of(properties)
+        unique, keys, tag, _ = find_named(properties)
         place = taking.position, size, taking.store_ms
-        self._rows.append(Row(queue, queue.queue_id, place, tag, keys_of(unique, keys)))
+        self.rows.append(Row(queue, queue.queue_id, place, tag, keys_of(unique, keys)))
         queue.next_offset += 1
         length = len(properties).to_bytes(2, "big")
         return b"".join((HEAD.pack(*fields), body, queue.topic_tail, length, properties))
 
-    def _let_go(self, row: Row) -> None:
+    def let_go(self, row: Row) -> None:
         """A half message or an op message is taken back."""
         if row.role == OP:
             half = self._halves.get(row.half_offset)

@@ -33,33 +33,29 @@ from array import array
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
-from cometmq.speedups.plain.hashing import extended_hash
+from cometmq.speedups.plain.hashing import absolute, signed, text_hash
+from cometmq.speedups.plain.properties import find_named, keys_of
+from cometmq.speedups.plain.records import (
+    BORN_V6,
+    PREPARED,
+    TRANSACTION_MASK,
+    V6_MORE_BYTES,
+    find_whole,
+    stored_crc,
+)
 
 WALKED_COLUMNS: Final = 14
 _ROW: Final = Struct(f"={WALKED_COLUMNS}q")
 _NUMBER: Final = Struct("=q")
-_HEAD: Final = Struct(">IIIi4xqqi")
+#: CRC, queue id, queue offset, physical offset, sysFlag.
+_HEAD: Final = Struct(">8xIi4xqqi")
 _STORE_MS: Final = Struct(">q")
-_BODY_BYTES: Final = Struct(">i")
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
-_CRC_MASK: Final = 0x7FFFFFFF
-_INT_MAX: Final = 0x7FFFFFFF
-_FIXED_BYTES: Final = 91
-_HEAD_BYTES: Final = 88
-_STORE_MS_POSITION: Final = 56
-_LONGER_HOST_BYTES: Final = 12
-_BORN_V6: Final = 0x10
-_STORE_V6: Final = 0x20
-_PREPARED: Final = 0x4
-_TRANSACTION: Final = 0xC
+_STORE_MS_AT: Final = 56
 _SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _UNKNOWN_DELAY_MS: Final = 1_000
 #: More queues in one piece would be looked for too long.
 _QUEUES_MAX: Final = 1_024
-_NAMES: Final = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"DELAY")
 
 
 class Walked(NamedTuple):
@@ -98,7 +94,7 @@ class Walked(NamedTuple):
         return found
 
 
-class Place(NamedTuple):
+class _Place(NamedTuple):
     """A record that is whole and right, and where it has what."""
 
     at: int
@@ -135,7 +131,7 @@ def walk(
     hashes = array("I")
     queues: dict[tuple[bytes, int], _Queue] = {}
     is_open = False
-    while (place := place_at(view, start, stop, base, check_crc=check_crc)) is not None:
+    while (place := _place_at(view, start, stop, base, check_crc=check_crc)) is not None:
         key = bytes(view[place.topic_at : place.topic_end]), place.queue_id
         queue = queues.get(key)
         if queue is None:
@@ -144,16 +140,16 @@ def walk(
                 break
             queue = queues[key] = _Queue(len(queues), *key)
         properties = bytes(view[place.topic_end + 2 : place.at + place.size])
-        if properties or not place.sys_flag & _PREPARED:
+        if properties or not place.sys_flag & PREPARED:
             queue.is_listed = True
-        unique, keys, tag, delay = _values(properties)
-        code = _signed(_hash(0, tag))
+        unique, keys, tag, delay = find_named(properties)
+        code = signed(text_hash(0, tag))
         if queue.is_delayed and (delay_ms := _delay_of(delay, delays_ms)):
             code = _wrapped(place.store_ms + delay_ms)
         first = len(hashes)
-        if place.sys_flag & _TRANSACTION != _TRANSACTION:
-            names = [unique] * bool(unique) + [name for name in keys.split(b" ") if name]
-            hashes.extend([_absolute(_hash(queue.prefix, name)) for name in names])
+        if place.sys_flag & TRANSACTION_MASK != TRANSACTION_MASK:
+            names = keys_of(unique, keys)
+            hashes.extend([absolute(text_hash(queue.prefix, name)) for name in names])
         odd = queue.is_odd or place.queue_offset < 0 or 0 in properties
         row = _ROW.pack(
             place.at, place.size, queue.number, place.queue_offset, code, place.store_ms,
@@ -174,7 +170,7 @@ class _Queue:
         self.number = number
         self.topic = topic.decode("utf-8", "replace")
         self.queue_id = queue_id
-        self.prefix = _hash(_hash(0, topic), b"#")
+        self.prefix = text_hash(text_hash(0, topic), b"#")
         self.is_delayed = topic == _SCHEDULE_TOPIC
         self.is_listed = False
         self.is_odd = (
@@ -194,51 +190,27 @@ def check_records(
     view = memoryview(data)
     if not 0 <= start <= stop <= len(view):
         raise ValueError("a begin or an end outside the data")
-    while (place := place_at(view, start, stop, base, check_crc=True)) is not None:
+    while (place := _place_at(view, start, stop, base, check_crc=True)) is not None:
         start += place.size
     return start
 
 
-def place_at(
+def _place_at(
     view: memoryview, at: int, stop: int, base: int | None, *, check_crc: bool
-) -> Place | None:
+) -> _Place | None:
     """The record at a place; None when no whole and right one ends at or before ``stop``."""
-    if stop - at < _FIXED_BYTES:
+    found = find_whole(view, at, stop)
+    if found is None:
         return None
-    size, magic, crc, queue_id, queue_offset, offset, sys_flag = _HEAD.unpack_from(view, at)
-    born = _LONGER_HOST_BYTES if sys_flag & _BORN_V6 else 0
-    store = _LONGER_HOST_BYTES if sys_flag & _STORE_V6 else 0
-    body_at = at + _HEAD_BYTES + born + store
-    if magic not in (_MAGIC_V1, _MAGIC_V2) or body_at > stop:
-        return None
+    parts, end = found
+    crc, queue_id, queue_offset, offset, sys_flag = _HEAD.unpack_from(view, at)
     if base is not None and offset != base + at:
         return None
-    end = at + size
-    body_end = body_at + _BODY_BYTES.unpack_from(view, body_at - _BODY_BYTES.size)[0]
-    if body_end < body_at or body_end + 3 > end or end > stop:
+    if check_crc and crc and stored_crc(view[parts.body : parts.body_end]) != crc:
         return None
-    topic_at = body_end + (1 if magic == _MAGIC_V1 else 2)
-    topic_end = topic_at + int.from_bytes(view[body_end:topic_at], "big")
-    if topic_end + 2 > end:
-        return None
-    if topic_end + 2 + int.from_bytes(view[topic_end : topic_end + 2], "big") != end:
-        return None
-    if check_crc and crc and crc32(view[body_at:body_end]) & _CRC_MASK != crc:
-        return None
-    (store_ms,) = _STORE_MS.unpack_from(view, at + _STORE_MS_POSITION + born)
-    return Place(
-        at, size, queue_id, queue_offset, sys_flag, store_ms, body_at, body_end, topic_at, topic_end
-    )
-
-
-def _values(properties: bytes) -> list[bytes]:
-    """The values of _NAMES: of each the last that is not empty."""
-    values = dict.fromkeys(_NAMES, b"")
-    for pair in properties.split(b"\x02"):
-        name, _, value = pair.partition(b"\x01")
-        if value and name in values:
-            values[name] = value
-    return list(values.values())
+    stored_at = at + _STORE_MS_AT + (V6_MORE_BYTES if sys_flag & BORN_V6 else 0)
+    (store_ms,) = _STORE_MS.unpack_from(view, stored_at)
+    return _Place(at, end - at, queue_id, queue_offset, sys_flag, store_ms, *parts)
 
 
 def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
@@ -249,21 +221,6 @@ def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
     return delays_ms[min(number, len(delays_ms)) - 1] if delays_ms else _UNKNOWN_DELAY_MS
 
 
-def _hash(value: int, text: bytes) -> int:
-    """Java's hash of UTF-8, going on from that of what stands before it; what is no UTF-8 counts
-    as replaced, as Python does it."""
-    return extended_hash(value, text.decode("utf-8", "replace"))
-
-
-def _signed(value: int) -> int:
-    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
-
-
 def _wrapped(value: int) -> int:
     # A store time may be any number; Java's long goes on from its other end.
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _absolute(value: int) -> int:
-    # The one value whose absolute value is no int32 counts as 0.
-    return -value & _INT_MAX if value & 0x8000_0000 else value

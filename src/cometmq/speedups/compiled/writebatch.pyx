@@ -1,0 +1,414 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The write batch: rows of records, their queue entries, their keys and their answers.
+
+Compiled; plain/writebatch.py is the definition.
+"""
+
+from libc.stdlib cimport malloc, realloc, free
+from libc.string cimport memcpy
+
+from cometmq.speedups.compiled.octets cimport (
+    DIGITS_MAX, Bytes, put32, put64, put_decimal, put_hex,
+)
+from cometmq.speedups.compiled.records cimport ENTRY_BYTES, PREPARED_BIT, WalkedRow
+
+cdef extern from "Python.h":
+    object PyBytes_FromStringAndSize(const char *, Py_ssize_t)
+    char *PyBytes_AsString(object) except NULL
+    Py_ssize_t PyBytes_Size(object) except -1
+    char *PyByteArray_AsString(object) except NULL
+    Py_ssize_t PyByteArray_Size(object) except -1
+    int PyByteArray_Resize(object, Py_ssize_t) except -1
+    void *PyList_GetItem(object, Py_ssize_t) except NULL
+    Py_ssize_t PyList_Size(object) except -1
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define prefetch(place) __builtin_prefetch(place)
+    #else
+    #define prefetch(place) ((void)(place))
+    #endif
+    """
+    void prefetch(const void *) nogil
+
+cdef enum:
+    JOURNAL_ROW_BYTES = 36
+
+
+cdef class QueueState:
+    """What every send touches of a consume queue; see plain/writebatch.py."""
+
+    def __cinit__(self):
+        self.tail = bytearray()
+        self.topic_tail = b""
+
+
+cdef class WriteBatch:
+    """What one turn appended; see plain/writebatch.py."""
+
+    def __cinit__(self):
+        self.queues = []
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.hashes)
+
+    def __len__(self):
+        return self.count
+
+    cdef bint has_room(self, Py_ssize_t rows, Py_ssize_t keys) noexcept nogil:
+        """Make room for so many rows and keys more; False when there is no memory for it."""
+        cdef Py_ssize_t wanted
+        cdef void *found
+        if self.count + rows > self.capacity:
+            wanted = self.capacity * 2 + rows + 63
+            found = realloc(self.rows, wanted * sizeof(Row))
+            if found == NULL:
+                return False
+            self.rows = <Row *>found
+            self.capacity = wanted
+        if self.hashed + keys > self.hash_capacity:
+            wanted = self.hash_capacity * 2 + keys + 64
+            found = realloc(self.hashes, wanted * sizeof(unsigned int))
+            if found == NULL:
+                return False
+            self.hashes = <unsigned int *>found
+            self.hash_capacity = wanted
+        return True
+
+    cdef int make_room(self, Py_ssize_t rows, Py_ssize_t keys) except -1:
+        if not self.has_room(rows, keys):
+            raise MemoryError
+        return 0
+
+    cdef int let_go(self, Row *row) except -1:
+        """A row that has a role is taken back; for modules that give one."""
+        return 0
+
+    def adopt(
+        self, bytes rows not None, bytes hashes not None, list queues not None, long long base,
+        Py_ssize_t first=0, long long limit=0x7FFFFFFFFFFFFFFF, *, bint with_keys=True,
+        list begins=None, bint in_order=False,
+    ):
+        """Take rows of a walk, whose records are in the log already; see plain/writebatch.py."""
+        cdef Py_ssize_t count = PyBytes_Size(rows) // sizeof(WalkedRow), hashed
+        cdef const WalkedRow *found = <const WalkedRow *>PyBytes_AsString(rows)
+        cdef Py_ssize_t most = PyBytes_Size(hashes) // sizeof(unsigned int)
+        cdef const unsigned int *all_hashes = <const unsigned int *>PyBytes_AsString(hashes)
+        cdef Py_ssize_t queue_count = PyList_Size(queues), n, k
+        cdef long long place, slot, keys
+        cdef QueueState queue
+        cdef Row *row
+        if begins is not None and PyList_Size(begins) != queue_count:
+            raise ValueError("not as many begins as queues")
+        for n in range(queue_count):
+            if queues[n] is not None and not isinstance(queues[n], QueueState):
+                raise TypeError("a queue that is none")
+            if begins is not None:
+                place = begins[n]
+        # All that may fail comes first.
+        first = min(max(first, 0), count)
+        for n in range(count):
+            if (not 0 <= found[n].queue < queue_count or found[n].first_hash < 0
+                    or not 0 <= found[n].hashes <= most - found[n].first_hash):
+                raise ValueError("a row of another walk")
+        self.make_room(count - first, most)
+        # Rows borrow them.
+        self.queues.append(list(queues))
+        for n in range(first, count):
+            place = base + found[n].position
+            if place >= limit or (in_order and found[n].odd):
+                return n
+            slot = -1 if found[n].sys_flag & PREPARED_BIT else found[n].queue_offset
+            if PyList_GetItem(queues, found[n].queue) == <void *>None:
+                continue
+            queue = <QueueState>PyList_GetItem(queues, found[n].queue)
+            if slot >= 0 and begins is not None and place < <long long>begins[found[n].queue]:
+                if in_order and slot > queue.next_offset and queue.next_offset:
+                    return n
+                slot = -1
+            elif slot >= 0 and in_order:
+                if slot > queue.next_offset:
+                    return n
+                if slot == queue.next_offset:
+                    queue.next_offset = slot + 1
+            keys = found[n].hashes if with_keys else 0
+            if begins is not None and slot < 0 and not keys:
+                continue
+            row = add_row(
+                self, <void *>queue, <int>queue.queue_id, slot, place, found[n].size,
+                found[n].store_ms,
+            )
+            row.tag_code = found[n].tag_code
+            row.hash_count = keys
+            for k in range(keys):
+                self.hashes[self.hashed + k] = all_hashes[found[n].first_hash + k]
+            self.hashed += keys
+            self.size_bytes += row.size
+        return count
+
+    def pass_row(self):
+        """The row that dispatch stopped at, which counts as dispatched; see plain/writebatch.py."""
+        cdef Row *row
+        if self.dispatched >= self.count:
+            raise IndexError("all rows were dispatched")
+        row = &self.rows[self.dispatched]
+        self.dispatched += 1
+        if row.queue == NULL:
+            return None
+        return (
+            <object>row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms,
+            (),
+        )
+
+    cdef void ask_ahead(self, Py_ssize_t n) noexcept:
+        """Have what dispatch touches of later rows on its way from memory: with very many queues
+        none of it is in a cache."""
+        cdef void *queue
+        if n + 8 < self.count and self.rows[n + 8].queue != NULL:
+            queue = self.rows[n + 8].queue
+            prefetch(queue)
+            prefetch(<char *>queue + 64)
+        if n + 4 < self.count and self.rows[n + 4].queue != NULL:
+            prefetch(<void *>(<QueueState>self.rows[n + 4].queue).tail)
+
+    def dispatch(self, Py_ssize_t long_bytes):
+        """Put the entries of rows into their queues; see plain/writebatch.py."""
+        cdef Row *row
+        cdef QueueState queue
+        cdef Py_ssize_t n, size, count = 0, size_bytes = 0
+        cdef unsigned char *entry
+        cdef list grown = []
+        cdef list soiled = []
+        cdef list due = []
+        cdef bint in_order = True
+        try:
+            while self.dispatched < self.count:
+                self.ask_ahead(self.dispatched)
+                row = &self.rows[self.dispatched]
+                if row.queue == NULL:
+                    self.dispatched += 1
+                    continue
+                queue = <QueueState>row.queue
+                if row.queue_offset >= 0:
+                    if row.queue_offset != queue.max_offset:
+                        in_order = False
+                        break
+                    size = PyByteArray_Size(queue.tail)
+                    PyByteArray_Resize(queue.tail, size + ENTRY_BYTES)
+                    entry = <unsigned char *>PyByteArray_AsString(queue.tail) + size
+                    put64(entry, row.place)
+                    put32(entry + 8, row.size)
+                    put64(entry + 12, row.tag_code)
+                    queue.max_offset += 1
+                if not queue.has_grown:
+                    queue.has_grown = True
+                    grown.append(queue)
+                count += 1
+                size_bytes += row.size
+                if row.queue_offset >= 0 and not queue.is_dirty:
+                    queue.is_dirty = True
+                    soiled.append(queue)
+                self.dispatched += 1
+        finally:
+            for n in range(PyList_Size(grown)):
+                queue = <QueueState>PyList_GetItem(grown, n)
+                queue.has_grown = False
+                if queue.is_prompt or PyByteArray_Size(queue.tail) >= long_bytes:
+                    due.append(queue)
+        return grown, (count, size_bytes), soiled, due, in_order
+
+    def rows_from(self, Py_ssize_t first):
+        """Rows as the dispatcher knows them, without keys; see plain/writebatch.py."""
+        cdef list found = []
+        cdef Py_ssize_t n
+        cdef Row *row
+        for n in range(first if first > 0 else 0, self.count):
+            row = &self.rows[n]
+            if row.queue != NULL:
+                found.append((
+                    <object>row.queue, row.queue_offset, row.place, row.size, row.tag_code,
+                    row.store_ms, (),
+                ))
+        return found
+
+    def unnamed_queues(self, long long first):
+        """The queues whose number is below `first`; see plain/writebatch.py."""
+        cdef Py_ssize_t n
+        cdef Row *row
+        cdef dict found = {}
+        for n in range(self.count):
+            row = &self.rows[n]
+            if (row.queue != NULL and row.queue_offset >= 0
+                    and (<QueueState>row.queue).number < first):
+                found[<object>row.queue] = None
+        return list(found)
+
+    def entry_rows(self):
+        """The rows of the journal; see plain/writebatch.py."""
+        cdef Py_ssize_t n, count = 0
+        cdef Row *row
+        cdef unsigned char *out
+        for n in range(self.count):
+            count += self.rows[n].queue != NULL and self.rows[n].queue_offset >= 0
+        found = PyBytes_FromStringAndSize(NULL, count * JOURNAL_ROW_BYTES)
+        out = <unsigned char *>PyBytes_AsString(found)
+        for n in range(self.count):
+            row = &self.rows[n]
+            if row.queue == NULL or row.queue_offset < 0:
+                continue
+            put64(out, (<QueueState>row.queue).number)
+            put64(out + 8, row.queue_offset)
+            put64(out + 16, row.place)
+            put32(out + 24, row.size)
+            put64(out + 28, row.tag_code)
+            out += JOURNAL_ROW_BYTES
+        return found
+
+    @property
+    def dispatched_count(self):
+        """Rows that :meth:`dispatch` is done with."""
+        return self.dispatched
+
+    @property
+    def end(self):
+        """The physical offset behind the last record; 0 without one."""
+        cdef Row *row
+        if not self.count:
+            return 0
+        row = &self.rows[self.count - 1]
+        return row.place + row.size
+
+    @property
+    def last_ms(self):
+        """The store time of the last row; 0 without one."""
+        return self.rows[self.count - 1].store_ms if self.count else 0
+
+    def index_columns(self):
+        """Hashes, places and times of all keys, as native int64; see plain/writebatch.py."""
+        cdef Py_ssize_t n, k, at = 0
+        cdef Row *row
+        cdef long long *column
+        cdef long long *places
+        cdef long long *times
+        found = PyBytes_FromStringAndSize(NULL, self.hashed * 24)
+        column = <long long *>PyBytes_AsString(found)
+        places = column + self.hashed
+        times = places + self.hashed
+        for n in range(self.count):
+            row = &self.rows[n]
+            if row.queue == NULL:
+                continue
+            for k in range(row.hash_count):
+                column[at] = self.hashes[row.first_hash + k]
+                places[at] = row.place
+                times[at] = row.store_ms
+                at += 1
+        size = at * 8
+        skipped = self.hashed * 8
+        return (
+            found[:size], found[skipped:skipped + size], found[2 * skipped:2 * skipped + size]
+        )
+
+    def drop(self, queues):
+        """Forget the rows of queues that go away; see plain/writebatch.py."""
+        cdef Py_ssize_t n
+        for n in range(self.count):
+            if self.rows[n].queue != NULL and <object>self.rows[n].queue in queues:
+                self.rows[n].queue = NULL
+
+    def take_back(self):
+        """Nothing was stored: queue offsets are given again; see plain/writebatch.py."""
+        cdef Py_ssize_t n
+        for n in range(self.count - 1, -1, -1):
+            if self.rows[n].queue != NULL:
+                (<QueueState>self.rows[n].queue).next_offset = self.rows[n].queue_offset
+                if self.rows[n].role != NO_ROLE:
+                    self.let_go(&self.rows[n])
+                self.rows[n].queue = NULL
+
+    def answers(self, Py_ssize_t first, Py_ssize_t stop, tuple pieces):
+        """The answers of rows that were stored; see plain/writebatch.py."""
+        cdef bytes head, queue_id, offset, opaque, tail, done
+        head, queue_id, offset, opaque, tail, done = pieces
+        cdef Py_ssize_t fixed = (
+            PyBytes_Size(head) + PyBytes_Size(queue_id) + PyBytes_Size(offset)
+            + PyBytes_Size(opaque) + PyBytes_Size(tail) + PyBytes_Size(done)
+        )
+        cdef unsigned char *out
+        cdef unsigned char *p
+        cdef unsigned char *begin
+        cdef Py_ssize_t n
+        cdef Row *row
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        # A place takes 16 digits.
+        out = <unsigned char *>malloc((stop - first) * (8 + fixed + 16 + 3 * DIGITS_MAX) + 1)
+        if out == NULL:
+            raise MemoryError
+        try:
+            p = out
+            for n in range(first, stop):
+                row = &self.rows[n]
+                if row.oneway:
+                    continue
+                begin = p
+                p += 8
+                if row.role == OP:
+                    p = _copy(p, done)
+                else:
+                    p = _copy(p, head)
+                    p = put_hex(p, row.place)
+                    p = _copy(p, queue_id)
+                    p = put_decimal(p, row.queue_id)
+                    p = _copy(p, offset)
+                    p = put_decimal(p, row.queue_offset)
+                    p = _copy(p, opaque)
+                p = put_decimal(p, row.opaque)
+                p = _copy(p, tail)
+                put32(begin, <unsigned int>(p - begin - 4))
+                put32(begin + 4, <unsigned int>(p - begin - 8))
+            return PyBytes_FromStringAndSize(<const char *>out, p - out)
+        finally:
+            free(out)
+
+    def opaques(self, Py_ssize_t first, Py_ssize_t stop):
+        """What identifies the requests of rows, and whether they want an answer."""
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        return [
+            (self.rows[n].opaque, bool(self.rows[n].oneway), self.rows[n].queue_id,
+             self.rows[n].queue_offset, self.rows[n].place, self.rows[n].role == OP)
+            for n in range(first, stop)
+        ]
+
+    def places(self, Py_ssize_t first, Py_ssize_t stop):
+        """The physical offsets of rows."""
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        return [self.rows[n].place for n in range(first, stop)]
+
+    def message_ids(self, Py_ssize_t first, Py_ssize_t stop, bytes host not None):
+        """The ids of the messages of rows, joined by commas; see plain/writebatch.py."""
+        cdef Py_ssize_t n, size, host_bytes = PyBytes_Size(host)
+        cdef Bytes prefix = <Bytes>PyBytes_AsString(host)
+        cdef unsigned char *out
+        if first < 0 or stop > self.count or first > stop:
+            raise IndexError("no such rows")
+        size = (stop - first) * (host_bytes + 17)
+        found = PyBytes_FromStringAndSize(NULL, size - 1 if size else 0)
+        out = <unsigned char *>PyBytes_AsString(found)
+        for n in range(first, stop):
+            if n > first:
+                out[0] = c','
+                out += 1
+            memcpy(out, prefix, host_bytes)
+            out = put_hex(out + host_bytes, self.rows[n].place)
+        return found
+
+
+cdef inline unsigned char *_copy(unsigned char *p, bytes text) except NULL:
+    cdef Py_ssize_t size = PyBytes_Size(text)
+    memcpy(p, PyBytes_AsString(text), size)
+    return p + size

@@ -1,0 +1,144 @@
+"""JSON headers of frames, as far as they are plain: without blanks, each name once, all numbers
+without a sign or leading zeros.
+
+This is the definition; compiled/headers.pxd does the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+LENGTHS: Final = Struct(">II")
+#: So many frames are looked at for one that is plain.
+ODD_MAX: Final = 32
+#: Of answers and pulls.
+SHORT_HEADER_MAX_BYTES: Final = 1_023
+
+#: What a field holds: ASCII without escapes; any text without; any text; false or true; false; a
+#: number of 31 bits, or of 63.
+TEXT, WIDE_TEXT, ESCAPED_TEXT, TRUTH, FALSE, NUMBER, LONG_NUMBER = range(7)
+_LIMITS: Final = {NUMBER: 0x7FFFFFFF, LONG_NUMBER: 0x7FFFFFFFFFFFFFFF}
+_WORDS: Final = {TRUTH: (b"false", b"true"), FALSE: (b"false",)}
+
+_STRING: Final = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\[\x20-\x7f])*+)"')
+_NUMBER: Final = re.compile(rb"(?:0|[1-9][0-9]{0,18})(?![0-9])")
+_NUMBERS: Final = (b"code", b"flag", b"opaque", b"version")
+_TEXTS: Final = (b"language", b"serializeTypeCurrentRPC", b"remark")
+
+
+class Odd(Exception):
+    """A frame has to be served by itself."""
+
+
+class Form(NamedTuple):
+    """The fields of one kind of header: what each holds, by its name.
+
+    The first ``required`` have to be there. Fields of other names are passed over, or refused.
+    """
+
+    fields: Mapping[bytes, int]
+    required: int
+    has_others: bool = True
+
+
+class Header(NamedTuple):
+    """What a header says; ``fields`` in the order of their form, None for one that is missing."""
+
+    code: int
+    flag: int
+    opaque: int
+    has_remark: bool
+    fields: list[Any]
+
+
+def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
+    """A header of one of the forms, which are by code. Raises Odd.
+
+    The code stands before the fields; both and the opaque have to be there.
+    """
+    found: dict[bytes, Any] = {}
+    at = _expect(header, 0, b"{")
+    while True:
+        name, at = _string(header, at, TEXT)
+        at = _expect(header, at, b":")
+        if name in found:
+            raise Odd
+        if name in _NUMBERS:
+            found[name], at = _number(header, at, NUMBER)
+            if name == b"code" and found[name] not in forms:
+                raise Odd
+        elif name == b"extFields" and b"code" in found:
+            found[name], at = _read_fields(header, at, forms[found[b"code"]])
+        elif name in _TEXTS:
+            found[name], at = _string(header, at, TEXT)
+        else:
+            raise Odd
+        if header[at : at + 1] == b"}":
+            break
+        at = _expect(header, at, b",")
+    if at + 1 != len(header) or not found.keys() >= {b"code", b"extFields", b"opaque"}:
+        raise Odd
+    return Header(
+        found[b"code"], found.get(b"flag", 0), found[b"opaque"], b"remark" in found,
+        found[b"extFields"],
+    )  # fmt: skip
+
+
+def _read_fields(header: bytes, at: int, form: Form) -> tuple[list[Any], int]:
+    found: dict[bytes, Any] = {}
+    at = _expect(header, at, b"{")
+    while True:
+        name, at = _string(header, at, TEXT)
+        at = _expect(header, at, b":")
+        holds = form.fields.get(name, TEXT)
+        text, at = _string(header, at, holds)
+        if name in form.fields:
+            if name in found:
+                raise Odd
+            found[name] = _value(text, holds)
+        elif not form.has_others:
+            raise Odd
+        if header[at : at + 1] == b"}":
+            break
+        at = _expect(header, at, b",")
+    fields = [found.get(name) for name in form.fields]
+    if None in fields[: form.required]:
+        raise Odd
+    return fields, at + 1
+
+
+def _value(text: bytes, holds: int) -> int | bytes:
+    if holds in _LIMITS:
+        number, end = _number(text, 0, holds)
+        if end != len(text):
+            raise Odd
+        return number
+    if text not in _WORDS.get(holds, (text,)):
+        raise Odd
+    return text
+
+
+def _expect(header: bytes, at: int, mark: bytes) -> int:
+    if header[at : at + 1] != mark:
+        raise Odd
+    return at + 1
+
+
+def _string(header: bytes, at: int, holds: int) -> tuple[bytes, int]:
+    found = _STRING.match(header, at)
+    if found is None:
+        raise Odd
+    text = found[1]
+    if holds != ESCAPED_TEXT and (b"\\" in text or not (holds == WIDE_TEXT or text.isascii())):
+        raise Odd
+    return text, found.end()
+
+
+def _number(text: bytes, at: int, holds: int) -> tuple[int, int]:
+    found = _NUMBER.match(text, at)
+    if found is None or int(found[0]) > _LIMITS[holds]:
+        raise Odd
+    return int(found[0]), found.end()

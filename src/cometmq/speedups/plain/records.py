@@ -1,0 +1,103 @@
+"""Stored records (message/record.py) and the entries of queues that name them (store/layout.py).
+
+This is the definition; compiled/records.pxd does the same. Neither is believed: whatever they say,
+nothing outside the given bytes is looked at.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+#: Size, magic, CRC, queue id, flag, queue offset, physical offset, sysFlag, born time, born host,
+#: store time, store host, attempts, the half message's offset, the body's length.
+HEAD: Final = Struct(">IIIIIqqIq8sq8sIqI")
+ENTRY: Final = Struct(">qiq")
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+#: What ends a log file at the least.
+BLANK_BYTES: Final = 8
+COMPRESSED: Final = 0x1
+PREPARED: Final = 0x4
+TRANSACTION_MASK: Final = 0xC
+BORN_V6: Final = 0x10
+STORE_V6: Final = 0x20
+V6_MORE_BYTES: Final = 12
+#: Records so near to each other are asked for together, at most so many bytes.
+GAP_BYTES: Final = 16 << 10
+SPAN_BYTES: Final = 512 << 10
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_HOLE_SIZE: Final = 0x7FFFFFFF
+#: Size, magic, queue id, queue offset, physical offset, sysFlag.
+_BEGIN: Final = Struct(">iI4xi4xqqi")
+_BODY_BYTES: Final = Struct(">i")
+_FIXED_BYTES: Final = 91
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+#: Queue offset, physical offset and size of a record, as its entry says.
+Taken: TypeAlias = tuple[int, int, int]
+
+
+class Parts(NamedTuple):
+    """Where the parts of a record lie. Two bytes behind its topic the properties begin."""
+
+    body: int
+    body_end: int
+    topic: int
+    topic_end: int
+
+
+def stored_crc(body: Buffer) -> int:
+    """The checksum of a body as its record has it."""
+    return crc32(body) & _CRC_MASK
+
+
+def find_parts(data: Buffer, at: int, stop: int) -> Parts | None:
+    """The parts of the record between two places; None when its lengths contradict each other."""
+    if stop - at < _FIXED_BYTES:
+        return None
+    _, magic, *_, flag = _BEGIN.unpack_from(data, at)
+    body = at + HEAD.size + V6_MORE_BYTES * (bool(flag & BORN_V6) + bool(flag & STORE_V6))
+    if magic not in (MAGIC_V1, MAGIC_V2) or body > stop:
+        return None
+    (body_bytes,) = _BODY_BYTES.unpack_from(data, body - _BODY_BYTES.size)
+    body_end = body + body_bytes
+    if body_bytes < 0 or body_end + 3 > stop:
+        return None
+    topic = body_end + (1 if magic == MAGIC_V1 else 2)
+    topic_end = topic + int.from_bytes(data[body_end:topic], "big")
+    return Parts(body, body_end, topic, topic_end) if topic_end + 2 <= stop else None
+
+
+def find_whole(data: Buffer, at: int, stop: int) -> tuple[Parts, int] | None:
+    """The parts and the end of the record that begins at a place; None when it does not end with
+    its properties, at or before ``stop``."""
+    if stop - at < _FIXED_BYTES:
+        return None
+    end = at + int.from_bytes(data[at : at + 4], "big")
+    parts = find_parts(data, at, end) if end <= stop else None
+    if parts is None:
+        return None
+    properties = parts.topic_end + 2
+    size = int.from_bytes(data[parts.topic_end : properties], "big")
+    return (parts, end) if properties + size == end else None
+
+
+def is_record(data: Buffer, at: int, entry: Taken, queue_id: int, topic_tail: bytes) -> bool:
+    """Whether the record at ``data[at]`` is the one of an entry of a queue. ``topic_tail`` is what
+    follows the body of its records."""
+    offset, place, size = entry
+    if not 0 <= at <= len(data) - max(size, HEAD.size):
+        return False
+    found, _, found_id, found_offset, physical, _ = _BEGIN.unpack_from(data, at)
+    if (found, found_id, found_offset, physical) != (size, queue_id, offset, place):
+        return False
+    parts = find_parts(data, at, at + size)
+    return parts is not None and data[parts.topic : parts.topic_end] == topic_tail[1:]
+
+
+def is_inside(place: int, size: int, low: int, high: int) -> bool:
+    """Whether an entry is of a record, and that lies between two offsets."""
+    return 0 < size < _HOLE_SIZE and low <= place <= high - size
