@@ -20,12 +20,13 @@ from typing import Final
 import pyarrow as pa
 
 from cometmq.message import properties as props
-from cometmq.message.ids import encode_offset_id, pack_host
+from cometmq.message.ids import encode_offset_id, pack_host, unpack_host
 from cometmq.message.record import Record, iter_decode, pack
-from cometmq.spark.decode.records import Block, address
+from cometmq.spark.decode.records import Block
+from cometmq.spark.frozen import keep_loaded
 from cometmq.spark.schema import NAMES, arrow_schema
 
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 2 << 20
 BATCH_ROWS: Final = 20_000
 HOST: Final = pack_host("127.0.0.1", 10911)
 HEAD: Final = (
@@ -103,6 +104,12 @@ def plain(block: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema())
 
 
+def address(packed: bytes) -> str:
+    """``host:port`` of an IPv4 address."""
+    host, port = unpack_host(packed)
+    return f"{host}:{port}"
+
+
 def signed(crc: int) -> int:
     """The same 32 bits as Spark's INT."""
     return (crc ^ 1 << 31) - (1 << 31)
@@ -122,6 +129,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
+    keep_loaded()
     data = blocks(given.messages, given.body)
     few = data[: max(1, len(data) // 10)]
     for block in few:

@@ -137,7 +137,8 @@ def _walk(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:
     walked = found[1]
     adopted = rows.adopt(walked.rows, walked.hashes, [queue] * len(walked.queues), BASE)
     seen = [row[1:] for row in rows.rows_from(0)], rows.index_columns(), rows.entry_rows()
-    return (found, adopted, seen), found[0].row_count > 0
+    checked = core.check_records(data, 0, len(data), BASE)
+    return (found, adopted, seen, checked), found[0].row_count > 0
 
 
 def _match(core: SimpleNamespace, data: bytes) -> tuple[object, bool]:

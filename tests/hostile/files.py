@@ -12,10 +12,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-import numpy as np
-
 from cometmq.client.consumer.offsets import _read_table
-from cometmq.spark.decode import properties
 from cometmq.store import seals
 from cometmq.store.checkpoint import positions_path, read_checkpoint, read_positions
 from cometmq.store.entryjournal import JOURNAL_DIRECTORY, read_journal
@@ -84,14 +81,6 @@ def client_offsets(data: bytes) -> object:
     path = _root() / "offsets.json"
     path.write_bytes(data)
     return _read_table(path)
-
-
-def spark_properties(data: bytes) -> object:
-    """Split the properties of stored records for Spark, all of them at once."""
-    half = len(data) // 2
-    block = b"\x00\x00" + data[:half] + b"\x00\x00" + data[half:]
-    starts, ends = np.array([2, half + 4], np.int64), np.array([half + 2, len(block)], np.int64)
-    return properties.parse(block, starts, ends)
 
 
 def _block(names: bytes, rows: bytes) -> bytes:

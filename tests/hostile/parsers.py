@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from cometmq.broker import config as broker_config
 from cometmq.broker import tables
 from cometmq.client.config import parse_name_servers
@@ -19,7 +21,7 @@ from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.core.settings import parse_properties
 from cometmq.filter import tags
 from cometmq.filter.sql92 import BadFilter, SqlFilter
-from cometmq.message import batch, ids, names, properties, recall, record, walk
+from cometmq.message import batch, ids, names, properties, recall, record
 from cometmq.namesrv.routes import Registration, RouteTable
 from cometmq.protocol.bodies import DataVersion, Heartbeat
 from cometmq.protocol.clientbodies import parse_client_body
@@ -36,9 +38,11 @@ from cometmq.spark.read import options as read_options
 from cometmq.spark.read import points
 from cometmq.speedups.plain import match as plain_match
 from cometmq.store.mounts import parse_mounts
+from tests.conftest import cores
 from tests.hostile import files, queues
 from tests.hostile import grammar as g
 from tests.hostile.bothcores import COMPARED
+from tests.speedups.test_columns import everything
 
 KB = 1024
 
@@ -55,6 +59,7 @@ class Parser:
     factor: float = 1.0
 
 
+_RECORD = record.Record(0, 0, 1, 0, 7, 0, 0, 1, bytes(8), 2, bytes(8), 0, 0, b"", "t", b"")
 _REAL = SqlFilter("a > 1.5")
 _WHOLE = SqlFilter("a < 7 OR a = b")
 _TEXTS = SqlFilter("a IN ('eu', 'us') OR b CONTAINS 'aab' OR KEYS = TAGS OR a > b")
@@ -124,9 +129,22 @@ def _master_link(data: bytes) -> object:
 
 
 def _record(data: bytes) -> object:
-    walk.find_places(data, 0)
-    walk.find_places(data, None)
+    _same_columns(data)
     return record.decode_one(data)
+
+
+def _spark_properties(data: bytes) -> object:
+    half = min(len(data) // 2, record.MAX_PROPERTIES_BYTES)
+    texts = data[:half], data[half : 2 * half]
+    return _same_columns(b"".join(record.pack(replace(_RECORD, properties=text)) for text in texts))
+
+
+def _same_columns(data: bytes) -> object:
+    """All columns of the records of a buffer, which both cores make."""
+    found = [everything(core.RecordColumns(data)) for core in cores()]
+    if found[0] != found[-1]:
+        raise ValueError(f"the cores differ for {data[:100]!r}")
+    return found
 
 
 def _settings(data: bytes) -> object:
@@ -230,6 +248,6 @@ PARSERS = (
     Parser("seal", files.seal, g.BINARY, refuses=(StoreCorrupt,)),
     Parser("index file", files.index, files.INDEX, refuses=(), factor=8),
     Parser("client offsets", files.client_offsets, g.JSON, refuses=(), factor=16),
-    Parser("Spark properties", files.spark_properties, g.PROPERTIES, refuses=(), factor=2),
+    Parser("Spark properties", _spark_properties, g.PROPERTIES, refuses=(), factor=8),
     *(Parser(each.name, each, each.grammar, 8 * KB, refuses=(), factor=60) for each in COMPARED),
 )

@@ -200,9 +200,12 @@ def test_a_walk_keeps_to_its_part(core: SimpleNamespace) -> None:
     for start in (0, size, len(log)):
         empty = core.walk(log, start, start, BASE, (), check_crc=True)
         assert empty == Walked(b"", b"", [], start, False)
+        assert core.check_records(log, start, start, BASE) == start
     for start, stop in ((-1, 1), (2, 1), (0, len(log) + 1)):
         with pytest.raises(ValueError, match="outside the data"):
             core.walk(log, start, stop, BASE, (), check_crc=True)
+        with pytest.raises(ValueError, match="outside the data"):
+            core.check_records(log, start, stop, BASE)
     assert core.walk(b"", 0, 0, None, (), check_crc=True).row_count == 0
 
 
@@ -210,7 +213,7 @@ def test_a_body_is_compared_with_its_crc_when_that_is_asked_for(core: SimpleName
     log = bytearray(log_of({"body": b"x" * 100}))
     log[90] ^= 1
     data = bytes(log)
-    assert walked(core, data).row_count == 0
+    assert walked(core, data).row_count == core.check_records(data, 0, len(data), BASE) == 0
     assert walked(core, data, check_crc=False).row_count == 1
     log[8:12] = bytes(4)
     assert walked(core, bytes(log)).row_count == 1
@@ -245,6 +248,7 @@ def test_every_flipped_bit_and_every_cut(core: SimpleNamespace) -> None:
         data = bytes(raw)
         found = seen(walked(core, data))
         assert found == expected(data)
+        assert core.check_records(data, 0, len(data), BASE) == found[1]
         assert seen(walked(core, data, base=None)) == expected(data, None)
         rows += len(found[0])
     assert rows > len(LOG) * 8

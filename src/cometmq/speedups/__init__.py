@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Literal
 
 from cometmq.speedups.plain.batches import append_batch, pack_batch, place_batch
+from cometmq.speedups.plain.columns import RecordColumns
 from cometmq.speedups.plain.hashing import index_hashes, java_hash
 from cometmq.speedups.plain.indexkeys import put_keys
 from cometmq.speedups.plain.match import Op, Program, in_order, match_records
@@ -21,7 +22,7 @@ from cometmq.speedups.plain.pulls import is_record, take_records
 from cometmq.speedups.plain.requests import send_frame, settle_sends
 from cometmq.speedups.plain.sends import SendBatch
 from cometmq.speedups.plain.transactions import Half, OpenTransactions, TransactionBatch
-from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, walk
+from cometmq.speedups.plain.walk import WALKED_COLUMNS, Walked, check_records, walk
 from cometmq.speedups.plain.writebatch import QueueState, WriteBatch
 
 __all__ = [
@@ -35,12 +36,14 @@ __all__ = [
     "OpenTransactions",
     "Program",
     "QueueState",
+    "RecordColumns",
     "SendBatch",
     "TransactionBatch",
     "Walked",
     "WriteBatch",
     "answer_frame",
     "append_batch",
+    "check_records",
     "cut_records",
     "in_order",
     "index_hashes",
@@ -60,6 +63,7 @@ __all__ = [
 #: What each module of ``plain`` and ``compiled`` gives.
 NAMES = {
     "batches": ("append_batch", "pack_batch", "place_batch"),
+    "columns": ("RecordColumns",),
     "hashing": ("index_hashes", "java_hash"),
     "indexkeys": ("put_keys",),
     "match": ("Program", "match_records"),
@@ -69,7 +73,7 @@ NAMES = {
     "requests": ("send_frame", "settle_sends"),
     "sends": ("SendBatch",),
     "transactions": ("Half", "OpenTransactions", "TransactionBatch"),
-    "walk": ("walk",),
+    "walk": ("check_records", "walk"),
     "writebatch": ("QueueState", "WriteBatch"),
 }
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from cometmq.message import properties as props
 from cometmq.message.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from cometmq.message.record import BadRecord, Record, pack
-from cometmq.message.walk import all_places
 from cometmq.spark.decode import faults
+from cometmq.spark.decode.faults import all_places
 from cometmq.spark.decode.records import Block
 from cometmq.spark.schema import NAMES, arrow_schema
 from tests.spark.records import ODD, REGULAR, plain_record, records
+
+pytestmark = pytest.mark.core
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 ALL = (*NAMES, "_corrupt")
@@ -100,7 +102,7 @@ def test_a_topic_that_is_no_text() -> None:
     data = bytearray(record(0, topic="TT"))
     data[data.find(b"TT")] = 0xFF
     assert reasons(bytes(data), texts=True) == {0: "topic is no UTF-8"}
-    assert Block(bytes(data)).topics().to_pylist() == ["\ufffdT"]
+    assert Block(bytes(data)).column("topic").to_pylist() == ["\ufffdT"]
 
 
 @pytest.mark.parametrize("at", [84, 92, 94], ids=["body", "topic", "properties"])

@@ -13,6 +13,8 @@ from cometmq.spark.store.planning import LogPart
 from cometmq.spark.store.windows import Windows
 from tests.spark.store.test_directory import SIZE, record
 
+pytestmark = pytest.mark.core
+
 BASE = 1 << 30
 
 
@@ -35,7 +37,7 @@ def found(of: LogPart) -> list[int | Damage]:
         if isinstance(each, Damage):
             rows.append(each)
         else:
-            physical = each.fields.number("physical_offset") - BASE
+            physical = each.number("physical_offset") - BASE
             rows += (physical // SIZE).tolist()
     return rows
 

@@ -16,7 +16,6 @@ from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.entrycheck import EntryCheck, Lonely, Why, joined
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.logfile import Gap, LogWalk
-from cometmq.store.tools.properties import Topics, derive
 from cometmq.store.tools.queues import survey
 from cometmq.store.tools.sums import mixed_of
 from tests.store.sealed import FILE_BYTES
@@ -55,11 +54,9 @@ def checked(
     ]
     file = directory.log_files[0]
     check = EntryCheck(FILES, file, queues, directory.queue_file_bytes, runs, DELAYS_MS)
-    topics = Topics()
-    walk = LogWalk(FILES, file.path, file.base, file.size_bytes)
+    walk = LogWalk(FILES, file.path, file.base, file.size_bytes, DELAYS_MS)
     for chunk in walk:
-        derived = derive(chunk.raw, chunk.columns, topics, DELAYS_MS)
-        check.take(chunk, derived, mixed_of(chunk, derived)[0], topics.names)
+        check.take(chunk, mixed_of(chunk)[0])
     limit = walk.end if end is None else end
     check.finish(limit, walk.gaps if gaps is None else gaps, findings, is_clean=is_clean)
     return list(check.lonely.values()), findings.all()

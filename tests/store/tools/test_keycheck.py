@@ -15,7 +15,6 @@ from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.indexes import read_fact, survey_index
 from cometmq.store.tools.keycheck import KeyCheck
 from cometmq.store.tools.logfile import LogWalk
-from cometmq.store.tools.properties import Topics, derive
 from tests.store.sealed import FILE_BYTES
 from tests.store.stores import log_of, opened, put
 
@@ -62,9 +61,8 @@ def checked(
     log = directory.log_files[0]
     limits = bounds or (fact.begin_phys, fact.end_phys)
     check = KeyCheck(FILES, [fact], runs, limits, log.path, findings)
-    topics = Topics()
     for chunk in LogWalk(FILES, log.path, log.base, log.size_bytes):
-        check.take(chunk, derive(chunk.raw, chunk.columns, topics, ()))
+        check.take(chunk)
     check.finish(is_clean=is_clean)
     return check, findings.all()
 

@@ -2,20 +2,28 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cometmq.message.flags import TransactionType, takes_queue_slot
 from cometmq.message.record import BLANK, MAGIC_BLANK
+from cometmq.store.dispatch import code_and_keys
 from cometmq.store.files import PosixFiles
+from cometmq.store.keyhash import index_hash, topic_prefix
+from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.seals import sums_of
 from cometmq.store.tools.logfile import Gap, LogWalk
 from tests.store.tools.logs import PLAIN, packed
 
+pytestmark = pytest.mark.core
+
 BASE = 1 << 20
 SIZE = 1 << 20
+DELAYS_MS = (1_000, 5_000)
 
 
 def content(fill: int, seed: int = 1, longest: int = 900) -> tuple[bytearray, list[int]]:
@@ -41,10 +49,12 @@ def walked(
 ) -> tuple[LogWalk, list[int]]:
     path = tmp_path / "file"
     path.write_bytes(raw)
-    walk = LogWalk(PosixFiles(), str(path), BASE, len(raw), sums, piece_bytes)
+    walk = LogWalk(
+        PosixFiles(), str(path), BASE, len(raw), wants_sums=sums, piece_bytes=piece_bytes
+    )
     found: list[int] = []
     for chunk in walk:
-        found += (chunk.columns.starts + (chunk.base - BASE)).tolist()
+        found += (chunk.places - BASE).tolist()
         assert chunk.bad_bodies() == []
     return walk, found
 
@@ -88,7 +98,7 @@ def test_what_was_never_written_is_not_read(tmp_path: Path) -> None:
             return super().read_into(handle, buffer, offset)
 
     walk = LogWalk(Watched(), str(path), BASE, SIZE, piece_bytes=1 << 16)
-    assert len([row for chunk in walk for row in chunk.columns.starts]) == len(starts) - 1
+    assert len([row for chunk in walk for row in chunk.starts]) == len(starts) - 1
     assert walk.end == BASE + starts[-1]
     assert max(read) <= 1 << 17
 
@@ -159,14 +169,63 @@ def test_one_flipped_byte_costs_one_record_at_most(
     raw[at] ^= flip
     path = tmp_path_factory.getbasetemp() / "flipped"
     path.write_bytes(raw)
-    walk = LogWalk(PosixFiles(), str(path), BASE, len(raw), True, 1 << 16)
+    walk = LogWalk(PosixFiles(), str(path), BASE, len(raw), (), True, 1 << 16)
     found: list[int] = []
     bad: list[int] = []
     for chunk in walk:
-        places = (chunk.columns.starts + (chunk.base - BASE)).tolist()
+        places = (chunk.places - BASE).tolist()
         found += places
         bad += [places[row] for row in chunk.bad_bodies()]
     hit = max(place for place in starts if place <= at)
     assert set(starts[:-1]) - set(found) <= {hit}
     assert set(bad) <= {hit}
     assert walk.sums != sums_of(clean)
+
+
+def test_a_chunk_says_what_dispatch_makes_of_its_records(tmp_path: Path) -> None:
+    delayed = {"topic": SCHEDULE_TOPIC, "properties": b"DELAY\x012\x02TAGS\x01a"}
+    changes: list[dict[str, Any]] = [
+        {}, delayed, {"sys_flag": TransactionType.ROLLBACK}, {"properties": b""},
+        {"sys_flag": TransactionType.PREPARED, "queue_id": 3}, {"topic": "ü"},
+        # More queues than one walk takes.
+        *({"topic": f"t{number}"} for number in range(1_100)),
+    ]  # fmt: skip
+    records = [replace(PLAIN, **change) for change in changes]
+    path = tmp_path / "file"
+    path.write_bytes(packed(records, BASE))
+    found: list[tuple[object, ...]] = []
+    for chunk in LogWalk(PosixFiles(), str(path), BASE, path.stat().st_size, DELAYS_MS):
+        hashes = chunk.key_hashes
+        found += [
+            (
+                chunk.queues[chunk.queue_numbers[row]], int(chunk.queue_offsets[row]),
+                int(chunk.tag_codes[row]), hashes[chunk.key_rows == row].tolist(),
+                bool(chunk.takes_place[row]), int(chunk.store_ms[row]),
+            )
+            for row in range(len(chunk))
+        ]  # fmt: skip
+        named = chunk.of_queues(len(topic) for topic, _ in chunk.queues)
+        assert named.tolist() == [len(chunk.queues[number][0]) for number in chunk.queue_numbers]
+    expected: list[tuple[object, ...]] = []
+    for record in records:
+        code, keys = code_and_keys(
+            record.topic, record.sys_flag, record.store_ms, record.properties, DELAYS_MS
+        )
+        own = [index_hash(topic_prefix(record.topic), key) for key in keys]
+        expected.append(
+            (
+                (record.topic, record.queue_id), record.queue_offset, code, own,
+                takes_queue_slot(record.sys_flag), record.store_ms,
+            )
+        )  # fmt: skip
+    assert found == expected
+
+
+def test_the_rows_with_other_bodies_are_told(tmp_path: Path) -> None:
+    raw, starts = content(100_000)
+    for row in (0, 7, 8, len(starts) - 2):
+        raw[starts[row] + 100] ^= 1
+    path = tmp_path / "file"
+    path.write_bytes(raw)
+    walk = LogWalk(PosixFiles(), str(path), BASE, len(raw))
+    assert [row for chunk in walk for row in chunk.bad_bodies()] == [0, 7, 8, len(starts) - 2]

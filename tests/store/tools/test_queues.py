@@ -77,7 +77,7 @@ def test_runs_and_digests_by_log_file(tmp_path: Path) -> None:
     assert findings.all() == []
     mixed = mix_entries(
         np.array(places), np.full(6, 100), np.full(6, 7), np.arange(6),
-        np.full(6, text_code(b"t")), np.full(6, 5),
+        np.full(6, text_code("t")), np.full(6, 5),
     )  # fmt: skip
     assert found.digests == {0: of(mixed[:3]), 1: of(mixed[3:5]), 3: of(mixed[5:])}
 

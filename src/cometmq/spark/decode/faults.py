@@ -8,7 +8,6 @@ guessing (a broken byte as U+FFFD, a pair without its value left out) is told he
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
@@ -24,12 +23,13 @@ from cometmq.message.record import (
     MAGIC_V1,
     SYS_FLAG_POSITION,
     BadRecord,
+    bad_record,
     decode_one,
     head_of,
-    verify,
+    iter_sizes,
 )
-from cometmq.spark.decode.gather import slices
 from cometmq.spark.schema import CORRUPT, arrow_schema
+from cometmq.speedups.plain.columns import BAD_CRC, BAD_PAIR, BAD_TEXT, BAD_TOPIC
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -39,8 +39,11 @@ _INT: Final = Struct(">I")
 _TAIL: Final = b"\0\0\0"
 """No topic, no properties."""
 
-#: A name without its value, or a value without its name.
-_BROKEN_PAIR: Final = re.compile(rb"\x02(?:[^\x01\x02\xff]++(?=[\x02\xff])|\x01)")
+_FAULTS: Final = {
+    BAD_TOPIC: "topic is no UTF-8",
+    BAD_TEXT: "properties are no UTF-8",
+    BAD_PAIR: "properties hold something that is no name with a value",
+}
 _ONLY_IN_TEXTS: Final = ("topic",)
 
 
@@ -52,6 +55,18 @@ class Faults:
     reasons: Mapping[int, str]
     unreadable: frozenset[int]
     bodies: pa.Array | None = field(default=None)
+
+
+def all_places(data: bytes) -> Ints:
+    """Where each record of a block of whole records begins, by their sizes alone.
+
+    Raises BadRecord where the chain of sizes ends before the block does.
+    """
+    found = [*iter_sizes(data)]
+    stop = sum(found[-1]) if found else 0
+    if stop != len(data):
+        raise bad_record(data, stop, len(data))
+    return np.array([place for place, _ in found], np.int64)
 
 
 def mended(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
@@ -88,23 +103,29 @@ def find(
 ) -> Faults:
     """What is wrong with the rows of a block: what is ``known`` by where records begin, and what
     the checks find."""
-    starts = block.fields.starts
     unreadable = (
-        {row: known[start] for row, start in enumerate(starts.tolist()) if start in known}
+        {row: known[start] for row, start in enumerate(block.starts.tolist()) if start in known}
         if known
         else {}
     )
     found = dict(unreadable)
+    seen = block.faults(crcs=crcs, texts=texts) if crcs or texts else []
+    stored = block.number("body_crc") if seen else np.empty(0, np.int64)
+    for row, bits in seen:
+        if bits & BAD_CRC:
+            crc = int(stored[row]) & 0xFFFFFFFF
+            found.setdefault(row, f"body CRC differs from the stored {crc:#010x}")
     unpacked: pa.Array | None = None
-    if crcs:
-        _add(found, _of_crcs(block))
     if bodies:
         unpacked, problems = block.unpacked()
-        _add(found, problems.items())
+        for row, problem in problems.items():
+            found.setdefault(row, problem)
         bad = found.keys() if crcs else {*unreadable, *problems}
         unpacked = _without(unpacked, bad)
-    if texts:
-        _add(found, _of_texts(block))
+    for row, bits in seen:
+        for fault, problem in _FAULTS.items():
+            if bits & fault:
+                found.setdefault(row, problem)
     return Faults(dict(sorted(found.items())), frozenset(unreadable), unpacked)
 
 
@@ -137,74 +158,3 @@ def _without(values: pa.Array, rows: Iterable[int]) -> pa.Array:
     gone = np.zeros(len(values), np.bool_)
     gone[places] = True
     return values.take(pa.array(taken, mask=gone))
-
-
-def _add(found: dict[int, str], more: Iterable[tuple[int, str]]) -> None:
-    for row, problem in more:
-        found.setdefault(row, problem)
-
-
-def _of_crcs(block: Block) -> Iterator[tuple[int, str]]:
-    fields = block.fields
-    view = fields.raw.data
-    crcs = fields.number("body_crc").tolist()
-    places = zip(crcs, fields.body_starts.tolist(), fields.body_ends.tolist(), strict=True)
-    for row, (crc, start, end) in enumerate(places):
-        if not verify(view[start:end], crc):
-            yield row, f"body CRC differs from the stored {crc:#010x}"
-
-
-def _of_texts(block: Block) -> Iterator[tuple[int, str]]:
-    fields = block.fields
-    view = fields.raw.data
-    are_topics = _are_utf8(view, fields.topic_starts, fields.topic_ends)
-    if not len(block) or (are_topics and _are_pairs(block)):
-        return
-    topics = _slices(view, fields.topic_starts, fields.topic_ends)
-    properties = _slices(view, fields.properties_starts, fields.ends)
-    for row, (topic, text) in enumerate(zip(topics, properties, strict=True)):
-        if not _is_utf8(topic):
-            yield row, "topic is no UTF-8"
-        if not _is_utf8(text):
-            yield row, "properties are no UTF-8"
-        # What parts texts is in none that is UTF-8.
-        if _BROKEN_PAIR.search(b"\x02%b\x02" % bytes(text).replace(b"\xff", b"\xfe")):
-            yield row, "properties hold something that is no name with a value"
-
-
-def _are_pairs(block: Block) -> bool:
-    """Whether nothing is wrong with any row's properties."""
-    fields = block.fields
-    view, starts = fields.raw.data, fields.properties_starts
-    if not _are_utf8(view, starts, fields.ends):
-        return False
-    # With the two bytes of its length, which make room for what parts texts.
-    taken = slices(view, starts - 2, fields.ends)
-    lengths = fields.ends - starts + 2
-    texts = np.full(int(lengths.sum()) + 1, 0xFF, np.uint8)
-    texts[:-1] = np.frombuffer(taken.buffers()[2], np.uint8, len(texts) - 1)
-    heads = np.cumsum(lengths) - lengths
-    texts[heads] = 0xFF
-    texts[heads + 1] = 0x02
-    return _BROKEN_PAIR.search(texts.data) is None
-
-
-def _are_utf8(view: memoryview, starts: Ints, ends: Ints) -> bool:
-    try:
-        slices(view, starts, ends).cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _slices(view: memoryview, starts: Ints, ends: Ints) -> list[memoryview]:
-    places = zip(starts.tolist(), ends.tolist(), strict=True)
-    return [view[start:end] for start, end in places]
-
-
-def _is_utf8(raw: bytes | memoryview) -> bool:
-    try:
-        str(raw, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -4,7 +4,7 @@
 2. ``write_queues``: the files of some queues, from what all log files have for them;
 3. ``write_index``: one index file, from its part of all keys.
 
-What an entry and a key are is the store's rule (store/tools/properties.py).
+What an entry and a key are is the store's rule (``walk`` in ``speedups``).
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from cometmq.message.flags import TransactionType
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.indexfile import ENTRY_BYTES, HEADER, file_bytes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.logfile import LogWalk
-from cometmq.store.tools.properties import Topics, derive
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
     from cometmq.store.tools.directory import FileFact
     from cometmq.store.tools.logfile import Chunk, Gap
-    from cometmq.store.tools.properties import Derived
 
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 _ROW: Final = np.dtype([("topic", "<i4"), ("queue", "<i4"), ("offset", "<i8"), ("entry", ENTRY)])
@@ -38,7 +35,6 @@ _INDEX_ENTRY: Final = np.dtype(
     [("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")]
 )
 _SECONDS_MAX: Final = 0x7FFF_FFFF
-_UNQUEUED: Final = int(TransactionType.PREPARED)
 
 Told = Callable[[int], None]
 
@@ -86,16 +82,15 @@ class QueueShares:
 
 def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
     """Read one log file. Raises OSError."""
-    walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes)
-    topics = Topics()
+    walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes, plan.delays_ms)
+    topics: dict[str, int] = {}
     rows: list[npt.NDArray[np.void]] = [np.empty(0, _ROW)]
     keys: list[npt.NDArray[np.void]] = [np.empty(0, _KEY)]
     records = 0
     for chunk in walk:
-        derived = derive(chunk.raw, chunk.columns, topics, plan.delays_ms)
-        rows.append(_rows(chunk, derived))
-        keys.append(_keys(chunk, derived))
-        records += len(chunk.columns)
+        rows.append(_rows(chunk, topics))
+        keys.append(_keys(chunk))
+        records += len(chunk)
     all_rows, all_keys = np.concatenate(rows), np.concatenate(keys)
     # Stable: within a queue the log's order stays.
     ordered = all_rows[np.lexsort((all_rows["queue"], all_rows["topic"]))]
@@ -104,35 +99,36 @@ def read_log(plan: Plan, file: FileFact, told: Told) -> LogShare:
     np.save(row_path, ordered)
     np.save(key_path, all_keys)
     told(file.size_bytes)
-    return LogShare(
-        file.base, records, _by_queue(row_path, ordered, topics), Share(key_path, 0, len(all_keys)),
-        walk.gaps,
-    )  # fmt: skip
+    queues = _by_queue(row_path, ordered, [*topics])
+    return LogShare(file.base, records, queues, Share(key_path, 0, len(all_keys)), walk.gaps)
 
 
-def _rows(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
-    columns = chunk.columns
-    found = np.empty(len(columns), _ROW)
-    found["topic"], found["queue"] = derived.topics, columns.number("queue_id")
-    found["offset"] = columns.number("queue_offset")
-    found["entry"]["physical"] = columns.starts + chunk.base
-    found["entry"]["size"] = columns.sizes
-    found["entry"]["tag_code"] = derived.tag_codes
-    queued: npt.NDArray[np.void] = found[columns.sys_flags & _UNQUEUED == 0]
+def _rows(chunk: Chunk, topics: dict[str, int]) -> npt.NDArray[np.void]:
+    """The entries of a chunk; ``topics`` gives topics their numbers, new ones the next."""
+    found = np.empty(len(chunk), _ROW)
+    found["topic"] = chunk.of_queues(
+        topics.setdefault(topic, len(topics)) for topic, _ in chunk.queues
+    )
+    found["queue"] = chunk.of_queues(queue_id for _, queue_id in chunk.queues)
+    found["offset"] = chunk.queue_offsets
+    found["entry"]["physical"] = chunk.places
+    found["entry"]["size"] = chunk.sizes
+    found["entry"]["tag_code"] = chunk.tag_codes
+    queued: npt.NDArray[np.void] = found[chunk.takes_place]
     return queued
 
 
-def _keys(chunk: Chunk, derived: Derived) -> npt.NDArray[np.void]:
-    columns = chunk.columns
-    found = np.empty(len(derived.key_rows), _KEY)
-    found["hash"] = derived.key_hashes
-    found["physical"] = columns.starts[derived.key_rows] + chunk.base
-    found["store_ms"] = columns.number("store_ms")[derived.key_rows]
+def _keys(chunk: Chunk) -> npt.NDArray[np.void]:
+    rows = chunk.key_rows
+    found = np.empty(len(rows), _KEY)
+    found["hash"] = chunk.key_hashes
+    found["physical"] = chunk.places[rows]
+    found["store_ms"] = chunk.store_ms[rows]
     return found
 
 
 def _by_queue(
-    path: str, rows: npt.NDArray[np.void], topics: Topics
+    path: str, rows: npt.NDArray[np.void], topics: list[str]
 ) -> list[tuple[str, int, Share]]:
     if not len(rows):
         return []
@@ -140,7 +136,7 @@ def _by_queue(
     starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
     stops = np.append(starts[1:], len(rows))
     return [
-        (topics.names[int(rows["topic"][start])], int(rows["queue"][start]),
+        (topics[int(rows["topic"][start])], int(rows["queue"][start]),
          Share(path, start, stop - start))
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
     ]  # fmt: skip

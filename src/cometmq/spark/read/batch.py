@@ -52,6 +52,7 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One partition a task. Raises RouteNotFound, NotConnected, BadOption, DataLoss."""
+        keep_loaded()
         return outlast(self._plan, self._options.outage, BATCH_OUTAGE_MS)
 
     def _plan(self) -> list[InputPartition]:

@@ -16,7 +16,6 @@ import numpy as np
 
 from cometmq.core.errors import CometError
 from cometmq.message.record import BadRecord
-from cometmq.message.walk import all_places
 from cometmq.spark.decode import faults
 from cometmq.spark.decode.records import Block
 from cometmq.spark.options import BadOption, Given, boolean, get, one_of, some_text
@@ -96,7 +95,7 @@ def read_block(
     try:
         return Block(data, broker_name, starts), {}
     except BadRecord:
-        places = all_places(data) if starts is None else starts
+        places = faults.all_places(data) if starts is None else starts
         readable, problems = faults.mended(data, places)
     block = Block(readable, broker_name, places)
     if dirty.mode is Mode.FAILFAST:
@@ -132,7 +131,7 @@ def clean(
         _fail(block, found, topic)
     if found.reasons and aside is not None:
         for row, reason in found.reasons.items():
-            aside.add(*_place(block, found, row, topic), reason, _raw(block, row))
+            aside.add(*_place(block, found, row, topic), reason, block.record(row))
         good = np.ones(len(block), np.bool_)
         good[list(found.reasons)] = False
         block.choose(good)
@@ -149,7 +148,7 @@ def clean(
 
 def _batch_rows(block: Block) -> int:
     """How many rows of about this block's size make a batch."""
-    sizes = block.fields.sizes
+    sizes = block.number("size_bytes")
     return max(1, len(sizes) * BATCH_BYTES // max(1, int(sizes.sum())))
 
 
@@ -160,11 +159,6 @@ def _fail(block: Block, found: Faults, topic: str) -> None:
 
 def _place(block: Block, found: Faults, row: int, topic: str) -> tuple[str, str, int, int]:
     if not topic and row not in found.unreadable:
-        topic = block.topics()[row].as_py()
-    queue_id, offset = (block.fields.number(name)[row] for name in ("queue_id", "queue_offset"))
+        topic = block.column("topic")[row].as_py()
+    queue_id, offset = (block.number(name)[row] for name in ("queue_id", "queue_offset"))
     return topic, block.broker_name, int(queue_id), int(offset)
-
-
-def _raw(block: Block, row: int) -> bytes:
-    start, end = block.fields.starts[row], block.fields.ends[row]
-    return block.fields.raw[start:end].tobytes()

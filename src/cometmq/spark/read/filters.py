@@ -73,11 +73,11 @@ class RowFilter:
         if self.matches_none:
             found = np.zeros(len(block), np.bool_)
         elif self.sql is not None:
-            found = np.array(_compiled(self.sql).matches(_property_texts(block)), np.bool_)
+            found = np.array(_compiled(self.sql).matches(block.property_texts()), np.bool_)
         else:
             found = _tagged(block, self.tags)
         if beside:
-            found |= np.isin(block.fields.starts, [*beside])
+            found |= np.isin(block.starts, [*beside])
         block.choose(found)
 
 
@@ -106,15 +106,8 @@ def _compiled(expression: str) -> SqlFilter:
     return SqlFilter(expression)
 
 
-def _property_texts(block: Block) -> list[memoryview]:
-    fields = block.fields
-    view = fields.raw.data
-    places = zip(fields.properties_starts.tolist(), fields.ends.tolist(), strict=True)
-    return [view[start:end] for start, end in places]
-
-
 def _tagged(block: Block, wanted: TagFilter) -> Flags:
-    encoded = block.tags().dictionary_encode()
+    encoded = block.column("tags").dictionary_encode()
     known = [wanted.accepts(tag) for tag in encoded.dictionary.to_pylist()]
     verdicts = np.array([*known, False])
     index = encoded.indices.fill_null(len(known)).to_numpy()

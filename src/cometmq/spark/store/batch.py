@@ -34,6 +34,7 @@ class StoreReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One partition a task. Raises NoStore, BadOption, DataLoss, OSError."""
+        keep_loaded()
         return [StoreParts(parts) for parts in plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,8 @@ import msgspec
 
 from cometmq.core.errors import CometError
 from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord, decode_one
-from cometmq.message.walk import find_places, next_record, problem_at
+from cometmq.message.walk import next_record, problem_at
+from cometmq.speedups import check_records
 from cometmq.store.layout import file_offset
 
 _PIECE_BYTES: Final = 256 << 10
@@ -157,10 +158,9 @@ def _end_of_file(file: LogFile, start: int, further_bytes: int) -> int:
 def _follow(handle: FileIO, file: LogFile, position: int) -> int:
     while file.stop - position >= FIXED_BYTES:
         data = read_at(handle, _PIECE_BYTES, position - file.base)
-        whole = find_places(data, position)
-        end = position + _sound_end(data, position, whole.starts.tolist())
-        if end > position:
-            position = end
+        stop = check_records(data, 0, len(data), position)
+        if stop:
+            position += stop
             continue
         if len(data) < FIXED_BYTES or problem_at(data, 0, position):
             break
@@ -193,17 +193,6 @@ def find_record(handle: FileIO, file: LogFile, start: int, stop: int) -> int:
             return position + found if position + found < stop else -1
         position += max(1, len(data) - FIXED_BYTES + 1)
     return -1
-
-
-def _sound_end(data: bytes, base: int, starts: list[int]) -> int:
-    """Behind the last of these records that is whole; a broker may be writing at the end."""
-    while starts:
-        last = starts[-1]
-        size: int = PREFIX.unpack_from(data, last)[0]
-        if not problem_at(data, last, base) and _is_whole(data[last : last + size]):
-            return last + size
-        starts.pop()
-    return 0
 
 
 def _is_whole(data: bytes) -> bool:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from cometmq.message.record import FIXED_BYTES, PREFIX, BadRecord
-from cometmq.message.walk import find_places, is_blank, problem_at
+from cometmq.message.record import FIXED_BYTES, PREFIX
+from cometmq.message.walk import is_blank, problem_at
+from cometmq.spark.decode import records
 from cometmq.spark.decode.records import Block
 from cometmq.spark.store.directory import find_record, opened, read_at
+from cometmq.speedups import RecordColumns
 
 if TYPE_CHECKING:
     from io import FileIO
 
-    from cometmq.message.walk import Ints
     from cometmq.spark.store.planning import LogPart
 
 PIECE_BYTES: Final = 2 << 20
@@ -58,41 +57,27 @@ def _next(handle: FileIO, part: LogPart, position: int) -> tuple[Block | Damage 
     data = read_at(handle, min(PIECE_BYTES, file.stop - position), position - file.base)
     if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
         return None, -1
-    starts, stop = find_places(data, position)
-    if not stop:
+    columns = RecordColumns(data, None, position)
+    if not len(columns):
         size = _long(data, position)
         if file.stop - position >= size > len(data):
             data = read_at(handle, size, position - file.base)
-            starts, stop = find_places(data, position)
-    if stop:
-        return _decoded(handle, part, position, data, starts, stop)
-    problem = problem_at(data, 0, position) if len(data) >= FIXED_BYTES else "it is cut off"
-    return _damage(handle, part, position, problem or "its size leaves the file")
+            columns = RecordColumns(data, None, position)
+    if not len(columns):
+        return _damage(handle, part, position, _problem(data, position))
+    block = Block(data, part.root.broker_name, columns=columns)
+    if position + columns.stop > part.stop:
+        block.choose(block.number("physical_offset") < part.stop)
+    return block, position + columns.stop
 
 
-def _decoded(
-    handle: FileIO, part: LogPart, position: int, data: bytes, starts: Ints, stop: int
-) -> tuple[Block | Damage | None, int]:
-    """The block of these records; up to the first whose lengths or offset do not fit."""
-    try:
-        block = Block(data, part.root.broker_name, starts)
-    except BadRecord as error:
-        before = starts[starts < error.position]
-        if not len(before):
-            return _damage(handle, part, position, error.problem)
-        block, stop = Block(data, part.root.broker_name, before), error.position
-    places = block.fields.starts + position
-    astray = block.fields.number("physical_offset") != places
-    if astray.any():
-        first = int(np.argmax(astray))
-        if not first:
-            return _damage(handle, part, position, problem_at(data, 0, position))
-        stop = int(block.fields.starts[first])
-        places = places[:first]
-        block.choose(np.arange(len(block)) < first)
-    if position + stop > part.stop:
-        block.choose(places < part.stop)
-    return block, position + stop
+def _problem(data: bytes, position: int) -> str:
+    if len(data) < FIXED_BYTES:
+        return "it is cut off"
+    problem = problem_at(data, 0, position)
+    if not problem and PREFIX.unpack_from(data)[0] > len(data):
+        return "its size leaves the file"
+    return problem or records.problem_at(data, 0, position)
 
 
 def _damage(handle: FileIO, part: LogPart, position: int, problem: str) -> tuple[Damage, int]:

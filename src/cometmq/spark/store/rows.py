@@ -143,10 +143,9 @@ def _block(
     except BadRecord as error:
         at = int(np.searchsorted(starts, error.position, side="right")) - 1
         raise DamagedLog(file.path, int(physical[at]), error.problem) from None
-    fields = block.fields
-    wrong = (fields.number("physical_offset") != physical) | (fields.sizes != sizes)
-    wrong |= fields.number("queue_offset") != rows + part.start
-    wrong |= fields.number("queue_id") != part.queue_id
+    wrong = (block.number("physical_offset") != physical) | (block.number("size_bytes") != sizes)
+    wrong |= block.number("queue_offset") != rows + part.start
+    wrong |= block.number("queue_id") != part.queue_id
     if wrong.any():
         at = int(np.argmax(wrong))
         raise DamagedLog(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
 
 from cometmq.message.flags import TransactionType
-from cometmq.spark.decode.alike import distinct
 from cometmq.spark.store.queues import QueueFiles
 from cometmq.spark.store.survey import is_wanted
 
@@ -33,7 +33,7 @@ class Selection:
     def choose(self, block: Block) -> None:
         """Leave only the wanted rows."""
         if self._options.only_queued:
-            block.choose(block.fields.sys_flags & _UNQUEUED == 0)
+            block.choose(block.number("sys_flag") & _UNQUEUED == 0)
         if not len(block):
             return
         names, codes = block.topic_codes()
@@ -53,13 +53,12 @@ class Selection:
         return self._wanted[topic]
 
     def _choose_in_queues(self, block: Block, names: list[str], codes: Ints) -> None:
-        keys, index = _kinds(codes << 32 | block.fields.number("queue_id") & 0xFFFF_FFFF)
+        keys, index = _kinds(codes << 32 | block.number("queue_id") & 0xFFFF_FFFF)
         queues = [(names[key >> 32], key & 0xFFFF_FFFF) for key in keys]
         windows = [self._part.windows.of(*queue) for queue in queues]
         firsts = np.array([self._first_of(*queue) for queue in queues], np.int64)
-        fields = block.fields
-        rows = fields.number("physical_offset") >= firsts[index]
-        offsets, times = block.queue_offsets, fields.number("store_ms")
+        rows = block.number("physical_offset") >= firsts[index]
+        offsets, times = block.queue_offsets, block.number("store_ms")
         rows &= _inside(offsets, [(each.start, each.stop) for each in windows], index)
         rows &= _inside(times, [(each.from_ms, each.until_ms) for each in windows], index)
         block.choose(rows)
@@ -94,8 +93,6 @@ def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
 
 
 def _kinds(values: Ints) -> tuple[list[int], Ints]:
-    few = distinct(values)
-    if few is not None:
-        return few
-    unique, index = np.unique(values, return_inverse=True)
-    return unique.tolist(), index
+    """The different values, and which of them each row has."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()

@@ -206,10 +206,7 @@ class _Survey:
                 if isinstance(block, Damage):
                     continue  # whoever reads it tells
                 names, codes = block.topic_codes()
-                ids, places = (
-                    block.fields.number("queue_id"),
-                    block.fields.number("physical_offset"),
-                )
+                ids, places = block.number("queue_id"), block.number("physical_offset")
                 for topic, queue_id in keys:
                     if topic in names:
                         rows = (codes == names.index(topic)) & (ids == queue_id)

@@ -309,3 +309,23 @@ cdef bint _goes_on(
         begin + at, stop - at, has_base,
         <long long>(<unsigned long long>base + <unsigned long long>at), check_crc, &row,
     )
+
+
+def check_records(data, Py_ssize_t start, Py_ssize_t stop, base):
+    """Where a walk over these bytes stops that looks at CRCs, too; see plain/walk.py."""
+    cdef Py_buffer buffer
+    cdef WalkedRow row
+    cdef bint has_base = base is not None
+    cdef long long first = base if has_base else 0
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= stop <= buffer.len:
+            raise ValueError("a begin or an end outside the data")
+        while _look(
+            <Bytes>buffer.buf + start, stop - start, has_base,
+            <long long>(<unsigned long long>first + <unsigned long long>start), True, &row,
+        ):
+            start += row.size
+    finally:
+        PyBuffer_Release(&buffer)
+    return start

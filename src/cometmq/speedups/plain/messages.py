@@ -14,6 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeVar
 
+from cometmq.speedups.plain.properties import pairs_of
 from cometmq.speedups.plain.records import (
     BORN_V6,
     COMPRESSED,
@@ -62,19 +63,10 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> list[M
         found.append(
             make(
                 str(data[parts.topic : parts.topic_end], "utf-8", "replace"), queue_id,
-                queue_offset, physical_offset, body, _pairs(data[parts.topic_end + 2 : stop]),
+                queue_offset, physical_offset, body, pairs_of(data[parts.topic_end + 2 : stop]),
                 flag, sys_flag, born_ms, data[born_at:store_at], store_ms,
                 data[host_at:counts_at], attempts, prepared_offset, stop - at, broker_name,
             )
         )  # fmt: skip
         at = stop
-    return found
-
-
-def _pairs(raw: bytes) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in str(raw, "utf-8", "replace").split("\x02"):
-        name, _, value = pair.partition("\x01")
-        if name and value:
-            found[name] = value
     return found

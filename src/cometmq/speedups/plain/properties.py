@@ -29,6 +29,17 @@ def find_named(properties: bytes) -> Named:
     return Named(*values.values())
 
 
+def pairs_of(properties: bytes) -> dict[str, str]:
+    """All pairs with a name and a value; of equal names the last one's value. What is no UTF-8 is
+    replaced first."""
+    found: dict[str, str] = {}
+    for pair in str(properties, "utf-8", "replace").split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if name and value:
+            found[name] = value
+    return found
+
+
 def keys_of(unique: bytes, keys: bytes) -> list[bytes]:
     """What a message is found by: its unique key and its keys."""
     return [unique] * bool(unique) + [key for key in keys.split(b" ") if key]

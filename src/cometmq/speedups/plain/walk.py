@@ -180,6 +180,21 @@ class _Queue:
         )
 
 
+def check_records(
+    data: bytes | bytearray | memoryview, start: int, stop: int, base: int | None
+) -> int:
+    """Return where a walk over these bytes stops that looks at CRCs, too.
+
+    Raises ValueError for places outside of ``data``.
+    """
+    view = memoryview(data)
+    if not 0 <= start <= stop <= len(view):
+        raise ValueError("a begin or an end outside the data")
+    while (place := _place_at(view, start, stop, base, check_crc=True)) is not None:
+        start += place.size
+    return start
+
+
 def _place_at(
     view: memoryview, at: int, stop: int, base: int | None, *, check_crc: bool
 ) -> _Place | None:

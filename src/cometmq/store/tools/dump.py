@@ -19,12 +19,10 @@ from msgspec.structs import replace
 from cometmq.message.flags import COMPRESSED
 from cometmq.message.model import from_record
 from cometmq.message.record import BadRecord, decode_one, verify
-from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
 from cometmq.store.tools.logfile import Gap, LogWalk
-from cometmq.store.tools.properties import Topics, derive
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
@@ -76,15 +74,13 @@ def dump(
     directory = look_into(config, files)
     if directory.holder and not while_running:
         raise StoreInUse(directory.root, directory.holder)
-    topics = Topics()
-    delays_ms = delay_levels_ms(config.message_delay_level)
     for file in directory.log_files:
         if file.base >= wanted.stop or file.base + file.size_bytes <= wanted.start:
             continue
         walk = LogWalk(files, file.path, file.base, file.size_bytes)
         for chunk in walk:
-            for row in _rows(chunk, topics, delays_ms, wanted).tolist():
-                at = int(chunk.columns.starts[row])
+            for row in _rows(chunk, wanted).tolist():
+                at = int(chunk.starts[row])
                 record = decode_one(chunk.raw.data, at, check_crc=False)
                 if not wanted.key or _has_key(record, wanted.key):
                     yield record
@@ -100,26 +96,21 @@ def _ends_here(directory: StoreDirectory, file: FileFact, walk: LogWalk) -> bool
     return not walk.closed and not walk.gaps and file.base + file.size_bytes < directory.log_stop
 
 
-def _rows(chunk: Chunk, topics: Topics, delays_ms: tuple[int, ...], wanted: Wanted) -> Ints:
+def _rows(chunk: Chunk, wanted: Wanted) -> Ints:
     """The rows of a chunk that may be wanted: a hash may be that of another key."""
-    columns = chunk.columns
-    places = columns.starts + chunk.base
-    chosen = (places >= wanted.start) & (places < wanted.stop)
-    store_ms = columns.number("store_ms")
-    chosen &= (store_ms >= wanted.since_ms) & (store_ms < wanted.until_ms)
+    chosen = (chunk.places >= wanted.start) & (chunk.places < wanted.stop)
+    chosen &= (chunk.store_ms >= wanted.since_ms) & (chunk.store_ms < wanted.until_ms)
     if wanted.queue_id >= 0:
-        chosen &= columns.number("queue_id") == wanted.queue_id
-    if not (wanted.topic or wanted.key) or not chosen.any():
-        return np.flatnonzero(chosen)
-    derived = derive(chunk.raw, columns, topics, delays_ms)
+        chosen &= chunk.of_queues(number for _, number in chunk.queues) == wanted.queue_id
     if wanted.topic:
-        numbers = [number for number, name in enumerate(topics.names) if name == wanted.topic]
-        chosen &= np.isin(derived.topics, numbers)
+        chosen &= chunk.of_queues(name == wanted.topic for name, _ in chunk.queues) == 1
     if wanted.key:
-        hashes = [index_hash(topic_prefix(name), wanted.key) for name in topics.names]
-        same = derived.key_hashes == np.array(hashes)[derived.topics[derived.key_rows]]
+        rows = chunk.key_rows
+        hashes = chunk.of_queues(
+            index_hash(topic_prefix(name), wanted.key) for name, _ in chunk.queues
+        )
         has_key = np.zeros(len(chosen), np.bool_)
-        has_key[derived.key_rows[same]] = True
+        has_key[rows[chunk.key_hashes == hashes[rows]]] = True
         chosen &= has_key
     return np.flatnonzero(chosen)
 

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from cometmq.store.tools.directory import FileFact, QueueFact
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
-    from cometmq.store.tools.properties import Derived
 
 #: A record takes more than 2^6 bytes, so that two of them never begin in one granule.
 _GRANULE_SHIFT = 6
-_PREPARED = 0x4
 _EXAMINED = 256
 _EXPLAINED = 1_000
 
@@ -95,7 +93,7 @@ class EntryCheck:
             stop = at + run.length
             offsets = np.arange(run.first, run.first + run.length)
             self._phys[at:stop] = found.phys
-            topic = np.full(1, text_code(queue.topic.encode()))
+            topic = np.full(1, text_code(queue.topic))
             number = np.full(1, queue.queue_id)
             self._mixed[at:stop] = mix_entries(
                 found.phys, found.sizes, found.codes, offsets, topic, number
@@ -104,12 +102,10 @@ class EntryCheck:
         places = (self._phys - self._file.base) >> _GRANULE_SHIFT
         self._granules[places] = np.arange(1, total + 1)
 
-    def take(self, chunk: Chunk, derived: Derived, mixed: Ints, names: list[str]) -> None:
-        """Give records their entries: ``mixed`` has the number (digest.py) of each record's entry,
-        ``names`` are those of ``derived.topics``."""
-        columns = chunk.columns
-        places = columns.starts + chunk.base
-        takes = (columns.sys_flags & _PREPARED) == 0
+    def take(self, chunk: Chunk, mixed: Ints) -> None:
+        """Give records their entries: ``mixed`` has the number (digest.py) of each record's
+        entry."""
+        places, takes = chunk.places, chunk.takes_place
         entries = self._granules[(places - self._file.base) >> _GRANULE_SHIFT].astype(np.int64) - 1
         fits = takes & (entries >= 0)
         if len(self._mixed):
@@ -122,16 +118,14 @@ class EntryCheck:
             blamed = (
                 (hit >= 0) & (self._phys[hit] == places[alone]) if len(self._phys) else hit < -1
             )
-            self._note_lonely(chunk, derived, names, alone[~blamed])
+            self._note_lonely(chunk, alone[~blamed])
 
-    def _note_lonely(self, chunk: Chunk, derived: Derived, names: list[str], rows: Ints) -> None:
-        columns = chunk.columns
-        queue_ids, queue_offsets = columns.number("queue_id"), columns.number("queue_offset")
-        keys = derived.topics[rows] << 32 | queue_ids[rows] & 0xFFFF_FFFF
-        for key in np.unique(keys):
-            own = rows[keys == key]
-            topic, queue_id = names[int(derived.topics[own[0]])], int(queue_ids[own[0]])
-            offsets, places = queue_offsets[own], columns.starts[own] + chunk.base
+    def _note_lonely(self, chunk: Chunk, rows: Ints) -> None:
+        numbers = chunk.queue_numbers[rows]
+        for number in np.unique(numbers):
+            own = rows[numbers == number]
+            topic, queue_id = chunk.queues[number]
+            offsets, places = chunk.queue_offsets[own], chunk.places[own]
             queue = self._queue(topic, queue_id)
             if queue is None:
                 self._add_lonely(topic, queue_id, Why.NO_QUEUE, offsets, places)

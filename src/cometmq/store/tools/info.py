@@ -184,8 +184,8 @@ def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
     last_ms, records = -1, 0
     for chunk in walk:
-        last_ms = int(chunk.columns.number("store_ms")[-1])
-        records += len(chunk.columns)
+        last_ms = int(chunk.store_ms[-1])
+        records += len(chunk)
     return walk.end, last_ms, records
 
 

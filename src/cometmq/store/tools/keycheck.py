@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cometmq.store.files import ReadOnlyFiles
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk
-    from cometmq.store.tools.properties import Derived
 
 _SECONDS_MAX = 0x7FFF_FFFF
 _TOLD = 20
@@ -61,14 +60,12 @@ class KeyCheck:
         self._begin_ms = np.array([fact.begin_ms for fact in self._facts], np.int64)
         self._seen = np.zeros(len(self._phys), np.bool_)
 
-    def take(self, chunk: Chunk, derived: Derived) -> None:
+    def take(self, chunk: Chunk) -> None:
         """Compare the entries of a chunk's records with their keys."""
-        columns = chunk.columns
-        rows, hashes = derived.key_rows, derived.key_hashes
+        rows, hashes = chunk.key_rows, chunk.key_hashes
         self.keys += len(rows)
-        places = columns.starts[rows] + chunk.base
-        start = int(columns.starts[0]) + chunk.base
-        stop = int(columns.starts[-1] + columns.sizes[-1]) + chunk.base
+        places = chunk.places[rows]
+        start, stop = int(chunk.places[0]), int(chunk.places[-1] + chunk.sizes[-1])
         low, high = np.searchsorted(self._phys, (start, stop)).tolist()
         self._seen[low:high] = True
         phys = self._phys[low:high]
@@ -77,7 +74,7 @@ class KeyCheck:
             self._tell_differences(places, hashes, low, high)
             if not same:
                 return
-        self._check_times(columns.number("store_ms")[rows], places, low, high)
+        self._check_times(chunk.store_ms[rows], places, low, high)
 
     def _check_times(self, store_ms: Ints, places: Ints, low: int, high: int) -> None:
         if low == high:

@@ -13,7 +13,6 @@ from cometmq.store.tools.entrycheck import EntryCheck, Lonely
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.keycheck import KeyCheck
 from cometmq.store.tools.logfile import Chunk, Gap, LogWalk
-from cometmq.store.tools.properties import Topics, derive
 from cometmq.store.tools.sealedread import KeyTimes, SealedRead
 from cometmq.store.tools.sums import LateRecords, mixed_of
 
@@ -109,8 +108,9 @@ class FileCheck:
         """Decode every record. ``progress`` is told the bytes that were read. Raises OSError."""
         around, file, findings, seal = self._around, self._file, self._findings, self._seal
         walk = LogWalk(
-            self._files, file.path, file.base, file.size_bytes, wants_sums=seal.seal is not None
-        )
+            self._files, file.path, file.base, file.size_bytes, around.delays_ms,
+            wants_sums=seal.seal is not None,
+        )  # fmt: skip
         entries = EntryCheck(
             self._files, file, around.queues, around.directory.queue_file_bytes, self._runs,
             around.delays_ms,
@@ -118,16 +118,14 @@ class FileCheck:
         keys = KeyCheck(
             self._files, around.indexes, self._index_runs, around.index_bounds, file.path, findings
         )
-        topics = Topics()
         records = told = 0
         for chunk in walk:
-            derived = derive(chunk.raw, chunk.columns, topics, around.delays_ms)
-            mixed, _ = mixed_of(chunk, derived)
-            entries.take(chunk, derived, mixed, topics.names)
-            keys.take(chunk, derived)
+            mixed, _ = mixed_of(chunk)
+            entries.take(chunk, mixed)
+            keys.take(chunk)
             seal.take(chunk, walk.sums)
-            records += len(chunk.columns)
-            told += (done := int(chunk.columns.sizes.sum()))
+            records += len(chunk)
+            told += (done := int(chunk.sizes.sum()))
             progress(done)
         progress(file.size_bytes - told)
         seal.finish(walk)
@@ -183,13 +181,13 @@ class _SealCheck:
         """Check the bodies of a chunk, unless the seal says that all of it is as it was."""
         if self.seal is not None and self._late is not None:
             self._late.take(chunk)
-            start = int(chunk.columns.starts[0]) + chunk.base - self._file.base
+            start = int(chunk.places[0]) - self._file.base
             first = start // BLOCK_BYTES * 4
             if self._is_sure and self.seal.sums.startswith(sums[first:], first):
                 return
         for row in chunk.bad_bodies():
             self._findings.damage(
-                "body", self._file.path, int(chunk.columns.starts[row]) + chunk.base,
+                "body", self._file.path, int(chunk.places[row]),
                 "the body of the record there has not the CRC that it carries",
             )  # fmt: skip
 

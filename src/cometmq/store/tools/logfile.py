@@ -6,17 +6,16 @@ is damage or the torn end of a crash depends on what else is known of the store.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
-from cometmq.message.columns import Columns, read_columns
+from cometmq.message.flags import TransactionType
 from cometmq.message.record import (
     BLANK_BYTES,
-    CRC_MASK,
     FIXED_BYTES,
     MAGIC_BLANK,
     PREFIX,
@@ -25,10 +24,13 @@ from cometmq.message.record import (
     claimed_size,
     decode_one,
 )
-from cometmq.message.walk import Bytes, find_places, is_blank, next_record, problem_at
+from cometmq.message.walk import Bytes, is_blank, next_record, problem_at
+from cometmq.speedups import WALKED_COLUMNS, check_records, walk
 from cometmq.store.seals import BLOCK_BYTES, sums_of
 
 if TYPE_CHECKING:
+    from cometmq.message.walk import Ints
+    from cometmq.speedups import Walked
     from cometmq.store.files import Files, ReadOnlyFiles
     from cometmq.store.tools.directory import FileFact
 
@@ -53,38 +55,58 @@ class Gap:
     open: bool
 
 
-@dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole records of the log: ``raw`` begins at physical offset ``base``.
+    """Whole records of the log: ``raw`` begins at physical offset ``base``. A number for each
+    record: where it begins in ``raw``, its physical offset, its size, and what dispatch makes of
+    it. Row ``n`` is of queue ``queues[queue_numbers[n]]``.
 
     The buffer is used again for the next chunk.
     """
 
-    raw: Bytes
-    base: int
-    columns: Columns
+    def __init__(self, raw: Bytes, base: int, walked: Walked) -> None:
+        """The records that a walk over ``raw`` found."""
+        table = np.frombuffer(walked.rows, np.int64).reshape(-1, WALKED_COLUMNS).T.copy()
+        (
+            self.starts, self.sizes, self.queue_numbers, self.queue_offsets, self.tag_codes,
+            self.store_ms, self.sys_flags, _, self._key_counts, *_,
+        ) = table  # fmt: skip
+        self.raw = raw
+        self.places: Ints = self.starts + base
+        self.queues = [(topic, queue_id) for topic, queue_id, _ in walked.queues]
+        self.key_hashes: Ints = np.frombuffer(walked.hashes, np.uint32).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def key_rows(self) -> Ints:
+        """Whose key each of ``key_hashes`` is, in the order of dispatch."""
+        return np.repeat(np.arange(len(self)), self._key_counts)
+
+    @property
+    def takes_place(self) -> npt.NDArray[np.bool_]:
+        """Which records take a place in their queue."""
+        takes: npt.NDArray[np.bool_] = (self.sys_flags & TransactionType.PREPARED) == 0
+        return takes
+
+    def of_queues(self, values: Iterable[int]) -> Ints:
+        """What is said of each queue, for each record."""
+        return np.fromiter(values, np.int64, len(self.queues))[self.queue_numbers]
 
     def bad_bodies(self) -> list[int]:
         """The rows whose body has not the CRC that its record carries."""
-        view = self.raw.data
-        columns = self.columns
         bad: list[int] = []
-        for row, (at, end, crc) in enumerate(
-            zip(
-                columns.body_starts.tolist(),
-                columns.body_ends.tolist(),
-                columns.number("body_crc").tolist(),
-                strict=True,
-            )
-        ):
-            if crc and crc32(view[at:end]) & CRC_MASK != crc:
-                bad.append(row)
+        at, stop = int(self.starts[0]), int(self.starts[-1] + self.sizes[-1])
+        while (at := check_records(self.raw.data, at, stop, None)) < stop:
+            bad.append(int(np.searchsorted(self.starts, at)))
+            at += int(self.sizes[bad[-1]])
         return bad
 
 
 @dataclass(slots=True)
 class LogWalk:
-    """Walks the log file at ``path``, which begins at physical offset ``base``.
+    """Walks the log file at ``path``, which begins at physical offset ``base``; ``delays_ms`` are
+    the delays of the levels of delayed messages, whose tag codes are times.
 
     When it is done, ``end`` is behind the last record, ``closed`` says that the file is full (a
     blank or its end follows), ``gaps`` has what is neither, and ``sums``, when they are wanted, the
@@ -95,6 +117,7 @@ class LogWalk:
     path: str
     base: int
     size_bytes: int
+    delays_ms: tuple[int, ...] = ()
     wants_sums: bool = False
     piece_bytes: int = PIECE_BYTES
     end: int = -1
@@ -178,18 +201,16 @@ class LogWalk:
                 position = self._search(raw, start, position)
                 if self._lost >= 0:
                     return position
-            places = find_places(data, start, position - start, filled)
-            columns, problem = read_columns(raw, places.starts, start)
-            if len(columns):
-                yield Chunk(raw, start, columns)
-            cut = len(columns) < len(places.starts)
-            place = int(places.starts[len(columns)]) if cut else places.stop
-            position = start + place
+            walked = walk(data, position - start, filled, start, self.delays_ms, check_crc=False)
+            if walked.rows:
+                yield Chunk(raw, start, walked)
+            position = start + walked.stop
+            if walked.is_open:
+                continue
             if self._is_closed(start, filled, position):
                 return position
-            if not problem and filled - place >= FIXED_BYTES:
-                problem = problem_at(data, place, start)
-            if not problem and not is_last and self._may_go_on(place, filled):
+            problem = self._problem_at(start, filled, walked.stop)
+            if not problem and not is_last and self._may_go_on(walked.stop, filled):
                 return position
             self._lost, self._problem = position, problem or _CUT_OFF
             self._lost_stop = position + (data[position - start] != 0)
@@ -202,6 +223,19 @@ class LogWalk:
         if room == 0 or (filled - place >= BLANK_BYTES and is_blank(self._buffer, place, room)):
             self.end, self.closed = position, True
         return self.closed
+
+    def _problem_at(self, start: int, filled: int, place: int) -> str:
+        """Why no record begins at a place; empty when one may, of which not all is there."""
+        if filled - place < FIXED_BYTES:
+            return ""
+        view = memoryview(self._buffer)[:filled]
+        problem = problem_at(view, place, start)
+        if not problem and PREFIX.unpack_from(view, place)[0] <= filled - place:
+            try:
+                decode_one(view, place, check_crc=False)
+            except BadRecord as error:
+                problem = error.problem
+        return problem
 
     def _may_go_on(self, place: int, filled: int) -> bool:
         """Whether what stands at a place may be the beginning of a record that ends later.

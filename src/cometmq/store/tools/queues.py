@@ -142,7 +142,7 @@ class _Survey:
         self._queue = queue
         self._findings = findings
         self._first = self._end = -1
-        self._topic_code = np.full(1, text_code(queue.topic.encode()))
+        self._topic_code = np.full(1, text_code(queue.topic))
         self._queue_id = np.full(1, queue.queue_id)
         self.runs: list[Run] = []
         self.digests: dict[int, Digest] = {}

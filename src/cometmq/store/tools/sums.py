@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from cometmq.message.flags import TransactionType
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.seals import FileSums, Summary
 from cometmq.store.tools.digest import Digest, mix_entries, mix_keys, of
 from cometmq.store.tools.logfile import Chunk, LogWalk
-from cometmq.store.tools.properties import Derived, Topics, derive
+from cometmq.store.tools.textcodes import text_code
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints
@@ -45,69 +44,63 @@ class LateRecords:
 
     def take(self, chunk: Chunk) -> None:
         """Take the next records."""
-        early = np.flatnonzero(chunk.columns.number("store_ms") <= self._moment_ms)
+        early = np.flatnonzero(chunk.store_ms <= self._moment_ms)
         first = 0
         if len(early):
             self.start, first = -1, int(early[-1]) + 1
-        if self.start < 0 and first < len(chunk.columns):
-            self.start = int(chunk.columns.starts[first]) + chunk.base
+        if self.start < 0 and first < len(chunk):
+            self.start = int(chunk.places[first])
 
 
 class Summing:
     """What records come to, while they are read."""
 
-    __slots__ = ("_delays_ms", "_entries", "_first_ms", "_keys", "_last_ms", "_records", "_topics")
+    __slots__ = ("_entries", "_first_ms", "_keys", "_last_ms", "_records")
 
-    def __init__(self, delays_ms: tuple[int, ...]) -> None:
-        self._delays_ms = delays_ms
-        self._topics = Topics()
+    def __init__(self) -> None:
         self._records = 0
         self._first_ms = self._last_ms = -1
         self._entries = self._keys = Digest()
 
     def take(self, chunk: Chunk) -> None:
         """Take the next records."""
-        columns = chunk.columns
-        derived = derive(chunk.raw, columns, self._topics, self._delays_ms)
-        entries, keys = mixed_of(chunk, derived)
-        takes = (columns.sys_flags & TransactionType.PREPARED) == 0
+        entries, keys = mixed_of(chunk)
+        takes = chunk.takes_place
         self._entries = self._entries.plus(of(entries if takes.all() else entries[takes]))
         self._keys = self._keys.plus(of(keys))
-        store_ms = columns.number("store_ms")
-        first_ms, last_ms = int(store_ms.min()), int(store_ms.max())
+        first_ms, last_ms = int(chunk.store_ms.min()), int(chunk.store_ms.max())
         self._first_ms = min(first_ms, self._first_ms) if self._records else first_ms
         self._last_ms = max(last_ms, self._last_ms)
-        self._records += len(columns)
+        self._records += len(chunk)
 
     def summary(self) -> Summary:
         """What it came to."""
         return Summary(self._records, self._first_ms, self._last_ms, *self._entries, *self._keys)
 
 
-def mixed_of(chunk: Chunk, derived: Derived) -> tuple[Ints, Ints]:
+def mixed_of(chunk: Chunk) -> tuple[Ints, Ints]:
     """The numbers (digest.py) of the queue entry of each record, and of each index entry."""
-    columns = chunk.columns
-    places = columns.starts + chunk.base
     entries = mix_entries(
-        places, columns.sizes, derived.tag_codes, columns.number("queue_offset"),
-        derived.topic_codes, columns.number("queue_id"),
+        chunk.places, chunk.sizes, chunk.tag_codes, chunk.queue_offsets,
+        chunk.of_queues(text_code(topic) for topic, _ in chunk.queues),
+        chunk.of_queues(queue_id for _, queue_id in chunk.queues),
     )  # fmt: skip
-    return entries, mix_keys(places[derived.key_rows], derived.key_hashes)
+    return entries, mix_keys(chunk.places[chunk.key_rows], chunk.key_hashes)
 
 
 def read_sums(
     files: Files, path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
 ) -> FileSums:
     """Read a log file. Raises OSError."""
-    walk = LogWalk(files, path, base, size_bytes, wants_sums=True)
+    walk = LogWalk(files, path, base, size_bytes, delay_levels_ms(delay_levels), wants_sums=True)
     late = LateRecords(moment_ms)
-    summing = Summing(delay_levels_ms(delay_levels))
+    summing = Summing()
     bad = ""
     for chunk in walk:
         late.take(chunk)
         summing.take(chunk)
         if not bad and (rows := chunk.bad_bodies()):
-            offset = int(chunk.columns.starts[rows[0]]) + chunk.base
+            offset = int(chunk.places[rows[0]])
             bad = f"the body of the record at offset {offset} has not the CRC that it carries"
     if walk.gaps:
         bad = f"no record at offset {walk.gaps[0].start}: {walk.gaps[0].problem}"
