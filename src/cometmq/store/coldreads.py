@@ -79,16 +79,17 @@ class Piece(NamedTuple):
 
 
 class ColdReads:
-    """Reads the bytes of one log. What is more than ``hot_bytes`` behind its end counts as far."""
+    """Reads the bytes of one log. What is more than ``hot_bytes`` behind its end counts as far;
+    behind ``sound_from`` no damage was found."""
 
-    __slots__ = ("_sound_from", "hot_bytes", "log", "windows")
+    __slots__ = ("hot_bytes", "log", "sound_from", "windows")
 
     def __init__(self, log: CommitLog, hot_bytes: int) -> None:
         self.log = log
         self.hot_bytes = hot_bytes
         self.windows = Windows(lambda: log.written)
-        #: Behind the last damage.
-        self._sound_from = 0
+        #: Behind the last damage that was found.
+        self.sound_from = 0
 
     @property
     def recent_from(self) -> int:
@@ -96,7 +97,7 @@ class ColdReads:
         still in memory."""
         log = self.log
         near = log.written - min(RECENT_BYTES, self.hot_bytes)
-        return max(log.opened_at, near, self._sound_from)
+        return max(log.opened_at, near, self.sound_from)
 
     def is_far(self, offset: int) -> bool:
         """Whether what is at ``offset`` is so far behind the end that it may not be in memory."""
@@ -243,7 +244,7 @@ class ColdReads:
                 size = min(BLOCK_BYTES, file.end - offset)
                 logger.error("log_block_damaged path=%s offset=%d size=%d", file.path, offset, size)
                 file.damaged.add(offset)
-            self._sound_from = max(self._sound_from, offset + BLOCK_BYTES)
+            self.sound_from = max(self.sound_from, offset + BLOCK_BYTES)
 
     async def is_damaged(self, file: LogFile, offset: int) -> bool:
         """Whether the block at a physical offset differs from its seal, or cannot be read."""

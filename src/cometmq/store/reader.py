@@ -18,6 +18,7 @@ import msgspec
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import QUEUE_OFFSET_POSITION, iter_sizes
 from cometmq.speedups import take_records
+from cometmq.store.coldreads import RECENT_BYTES
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from cometmq.store.queueproof import count_proven, proof_of
 
@@ -173,9 +174,10 @@ def _at_once(
     """What nearly every read finds: records of one file, near the end of the log and in memory.
     None when the entries have to be looked at one by one."""
     queue, offset, max_count, max_bytes, codes = query
-    segments = reads.log.segments
+    log = reads.log
+    written, segments = log.written, log.segments
     first = int.from_bytes(entries[:8], "big")
-    if not entries or reads.is_far(first):
+    if not entries or written - first > reads.hot_bytes:
         return None
     files = segments.files
     is_last = files and files[-1].base <= first < files[-1].end
@@ -183,12 +185,14 @@ def _at_once(
     if file is None:
         return None
     base, end = file.base, file.end
+    # As ColdReads.recent_from has it, without a call: nearly every pull comes by here.
+    recent = max(log.opened_at, written - min(RECENT_BYTES, reads.hot_bytes), reads.sound_from)
     found = take_records(
         entries,
         offset,
         codes,
         (min(max_count, limits.hot_max_count), min(max_bytes, limits.hot_max_bytes)),
-        (file.view, base, base, min(end, reads.log.written), reads.recent_from),
+        (file.view, base, base, min(end, written), recent),
         None if is_right else proof_of(queue),
         lambda start, stop: reads.mapped(file, start, stop) is not None,
     )
