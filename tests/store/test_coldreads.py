@@ -179,7 +179,7 @@ async def test_ranges_far_apart_are_read_apart(
     files = Watched()
     store = rerun(tmp_path, files)
     files.cold = False
-    monkeypatch.setattr(coldreads, "_GAP_BYTES", 0)
+    monkeypatch.setattr(coldreads, "GAP_BYTES", 0)
     assert await replay(store, 2) == (list(range(66)), 0)
     store.close()
 

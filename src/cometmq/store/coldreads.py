@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from cometmq.core.errors import StoreCorrupt
+from cometmq.speedups.plain.records import GAP_BYTES, SPAN_BYTES
 from cometmq.store.seals import BLOCK_BYTES, BLOCK_SHIFT, block_count
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ WINDOW_BYTES: Final = 1 << 20
 _KEPT: Final = 32
 #: Ranges within so many bytes are read by the window.
 _CLOSE_BYTES: Final = WINDOW_BYTES // 2
-#: Ranges so near to each other are read in one go.
-_GAP_BYTES: Final = 16 << 10
-_SPAN_BYTES: Final = 512 << 10
 
 #: A physical offset and a size.
 Range: TypeAlias = tuple[int, int]
@@ -160,7 +158,7 @@ class ColdReads:
             if spans and spans[-1][0] is file:
                 near = spans[-1][1]
                 gap = start - sum(near[-1])
-                if 0 <= gap <= _GAP_BYTES and start + size - near[0][0] <= _SPAN_BYTES:
+                if 0 <= gap <= GAP_BYTES and start + size - near[0][0] <= SPAN_BYTES:
                     near.append((start, size))
                     continue
             spans.append((file, [(start, size)]))

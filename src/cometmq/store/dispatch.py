@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
 #: Records that were appended one behind the other: rows of single messages, or a write batch.
 Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
-#: Hears of the queues that have more messages, now and then of one twice.
+#: Is called with the queues that have more messages; a queue may come twice.
 Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 
 #: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
