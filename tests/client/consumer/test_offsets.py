@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -78,6 +79,31 @@ async def test_an_offset_that_was_loaded_need_not_be_stored(
     offsets.update(ONE, 3)
     await offsets.persist()
     assert not broker.peer.received(UPDATE)
+
+
+async def test_an_update_waits_for_the_one_before(
+    broker: FakeBroker, offsets: RemoteOffsets
+) -> None:
+    """A broker with several threads could end with the older one."""
+    broker.peer.on(UPDATE, None)
+    offsets.update(ONE, 5)
+    offsets.update(TWO, 1)
+    period = asyncio.create_task(offsets.persist())
+    await eventually(lambda: len(broker.peer.received(UPDATE)) == 2)
+    offsets.update(ONE, 6)
+    handing_over = asyncio.create_task(offsets.persist([ONE]))
+    forgotten = asyncio.create_task(offsets.persist([TWO], unchanged_too=True))
+    offsets.update(ONE, 7)
+    offsets.forget(TWO)
+    # Requests come in order: had an update been sent, it would be here before this one.
+    assert await offsets.peek(ONE) is None
+    assert len(broker.peer.received(UPDATE)) == 2
+    broker.peer.on(UPDATE, Answer())
+    for request in broker.peer.received(UPDATE):
+        broker.peer.connections[0].answer(request)
+    await asyncio.gather(period, handing_over, forgotten)
+    told = [(r.header.queue_id, r.header.commit_offset) for r in broker.peer.received(UPDATE)]
+    assert told == [(0, 5), (1, 1), (0, 7)]
 
 
 async def test_what_failed_is_stored_the_next_time(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 
+from cometmq.client.consumer.offsets import RemoteOffsets
 from cometmq.client.consumer.queuelocks import QueueLocks
 from cometmq.message.model import MessageQueue
 from cometmq.protocol.codes import RequestCode
@@ -15,6 +17,7 @@ from tests.client.fake_broker import FakeBroker, FakeCluster, open_session
 from tests.client.scripted import Answer, eventually
 
 LOCK = RequestCode.LOCK_BATCH_MQ
+UNLOCK = RequestCode.UNLOCK_BATCH_MQ
 QUEUE = MessageQueue("t", "broker-0", 0)
 
 
@@ -47,10 +50,33 @@ async def test_an_unlock_that_fails_is_only_logged(
     def refuse(_: Request[Any]) -> Answer:
         return Answer(1, remark="no")
 
-    broker.peer.on(RequestCode.UNLOCK_BATCH_MQ, refuse)
+    broker.peer.on(UNLOCK, refuse)
     async with open_session(cluster) as session:
         locks = QueueLocks(session, "g")
         await locks.acquire([QUEUE])
         with caplog.at_level(logging.WARNING):
             await locks.release(QUEUE)
     assert "unlock_failed" in caplog.text
+
+
+async def test_a_queue_that_is_released_during_a_renewal_stays_released(
+    cluster: FakeCluster, broker: FakeBroker
+) -> None:
+    script = broker.peer.scripts[LOCK]
+    async with open_session(cluster) as session:
+        locks = QueueLocks(session, "g")
+        await locks.acquire([QUEUE])
+        broker.peer.on(LOCK, None)
+        under_way = asyncio.create_task(locks.renew([QUEUE]))
+        await eventually(lambda: len(broker.peer.received(LOCK)) == 2)
+        release = asyncio.create_task(locks.release(QUEUE))
+        behind = asyncio.create_task(locks.renew([QUEUE]))
+        # Requests come in order: had the release been sent, it would be here before this one.
+        assert await RemoteOffsets(session, "g").peek(QUEUE) is None
+        assert not broker.peer.received(UNLOCK)
+        broker.peer.on(LOCK, script)
+        broker.peer.connections[0].answer(broker.peer.received(LOCK)[-1])
+        await asyncio.gather(under_way, behind, release)
+        assert (broker.locks, locks.held(QUEUE)) == ({}, False)
+        assert (len(broker.peer.received(LOCK)), len(broker.peer.received(UNLOCK))) == (2, 1)
+        assert await locks.acquire([QUEUE]) == {QUEUE}

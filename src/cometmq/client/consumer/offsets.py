@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -74,6 +75,9 @@ class RemoteOffsets:
     What a slave was told, while the master is gone or another one is master than was known, is
     told again until the master hears it: a slave takes its master's offsets for its own. All of it
     is repeated every minute: the last word of a member that had a queue before may come late.
+
+    A broker with several threads may work on two updates of a queue in either order, and keep the
+    older offset. So one update of a queue is under way at a time.
     """
 
     def __init__(self, session: Session, group: str) -> None:
@@ -82,6 +86,7 @@ class RemoteOffsets:
         self._current: dict[MessageQueue, int] = {}
         #: What was told last, and to whom.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
+        self._updates: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._told_ms = session.clock.monotonic_ms()
         self._losses = session.remoting.losses
 
@@ -131,22 +136,30 @@ class RemoteOffsets:
             self._told_ms = now_ms
             self._stored.clear()
         due = [
-            (queue, self._current[queue])
+            queue
             for queue in (list(self._current) if queues is None else queues)
             if queue in self._current
             if unchanged_too or not self._knows(queue)
         ]
-        await together([self._try_to_put(queue, offset) for queue, offset in due])
+        await together([self._try_to_tell(queue) for queue in due])
 
     async def store(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._current.update(offsets)
-        await together([self._put(queue, offset) for queue, offset in offsets.items()])
+        await together([self._tell(queue) for queue in offsets])
 
-    async def _try_to_put(self, queue: MessageQueue, offset: int) -> None:
+    async def _try_to_tell(self, queue: MessageQueue) -> None:
         try:
-            await self._put(queue, offset)
+            await self._tell(queue)
         except ClientError as error:
-            log.warning("offset_not_stored queue=%s offset=%d error=%s", queue, offset, error)
+            offset = self._current.get(queue)
+            log.warning("offset_not_stored queue=%s offset=%s error=%s", queue, offset, error)
+
+    async def _tell(self, queue: MessageQueue) -> None:
+        """Tell the broker where the group stands once an update before is answered; nothing when
+        the queue was forgotten meanwhile."""
+        async with self._updates[queue]:
+            if queue in self._current:
+                await self._put(queue, self._current[queue])
 
     async def _put(self, queue: MessageQueue, offset: int) -> None:
         header = h.UpdateConsumerOffset(

@@ -1,13 +1,15 @@
 """The brokers' locks that make a queue one member's own: without one an ordered queue is not read.
 
 A lock lives for 60 s on its broker and is believed here for less, so that no two members ever think
-that they have it (upstream: RebalanceImpl.lock, RebalanceLockManager.java).
+that they have it (upstream: RebalanceImpl.lock, RebalanceLockManager.java). A broker with several
+threads may work on a renewal and a release in either order: one of them is under way at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ class QueueLocks:
         self._group = group
         self._until_ms: dict[MessageQueue, int] = {}
         self._epochs: dict[MessageQueue, int] = {}
+        self._released: set[MessageQueue] = set()
+        self._calls: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def held(self, queue: MessageQueue) -> bool:
         """Whether this client may process the queue now."""
@@ -44,35 +48,47 @@ class QueueLocks:
         """Get or renew locks; gives the queues whose lock is held now. A broker that cannot be
         reached leaves its queues as they are until their time is up."""
         wanted = set(queues)
+        self._released -= wanted
         await self.renew(wanted)
         return {queue for queue in wanted if self.held(queue)}
 
     async def renew(self, queues: Iterable[MessageQueue]) -> bool:
-        """As :meth:`acquire`; False when a broker could not be reached."""
+        """As :meth:`acquire`, but a queue that was released stays so; False when a broker could
+        not be reached."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues):
             by_broker.setdefault(queue.broker_name, []).append(queue)
-        return all(await asyncio.gather(*(self._lock(own) for own in by_broker.values())))
+        return all(await asyncio.gather(*(self._lock(*each) for each in by_broker.items())))
 
     async def release(self, queue: MessageQueue) -> None:
         """Let another member have the queue; a failure is logged, for the lock expires anyway."""
-        if self._until_ms.pop(queue, None) is None:
-            return
-        try:
-            await self._call(RequestCode.UNLOCK_BATCH_MQ, [queue])
-        except ClientError as error:
-            log.warning("unlock_failed queue=%s error=%s", queue, error)
+        self._released.add(queue)
+        async with self._calls[queue.broker_name]:
+            if self._until_ms.pop(queue, None) is None:
+                return
+            try:
+                await self._call(RequestCode.UNLOCK_BATCH_MQ, [queue])
+            except ClientError as error:
+                log.warning("unlock_failed queue=%s error=%s", queue, error)
 
-    async def _lock(self, queues: list[MessageQueue]) -> bool:
-        try:
-            body = await self._call(RequestCode.LOCK_BATCH_MQ, queues)
-            granted = {
-                MessageQueue(key.topic, key.broker_name, key.queue_id)
-                for key in parse_json(body, QueueLockResponse).lock_ok_mq_set
-            }
-        except ClientError as error:
-            log.warning("lock_failed broker=%s error=%s", queues[0].broker_name, error)
-            return False
+    async def _lock(self, broker_name: str, wanted: list[MessageQueue]) -> bool:
+        async with self._calls[broker_name]:
+            queues = [queue for queue in wanted if queue not in self._released]
+            if not queues:
+                return True
+            try:
+                body = await self._call(RequestCode.LOCK_BATCH_MQ, queues)
+                granted = {
+                    MessageQueue(key.topic, key.broker_name, key.queue_id)
+                    for key in parse_json(body, QueueLockResponse).lock_ok_mq_set
+                }
+            except ClientError as error:
+                log.warning("lock_failed broker=%s error=%s", broker_name, error)
+                return False
+            self._note(queues, granted)
+            return True
+
+    def _note(self, queues: list[MessageQueue], granted: set[MessageQueue]) -> None:
         until_ms = self._session.clock.monotonic_ms() + self._session.config.lock_expiry_ms
         for queue in queues:
             if queue not in granted:
@@ -81,7 +97,6 @@ class QueueLocks:
             if not self.held(queue):
                 self._epochs[queue] = self.epoch(queue) + 1
             self._until_ms[queue] = until_ms
-        return True
 
     async def _call(self, code: RequestCode, queues: list[MessageQueue]) -> bytes:
         keys = [
