@@ -26,8 +26,8 @@ from cometmq.core.clock import SystemClock
 from cometmq.message import properties as props
 from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import ReadOnlyFiles
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.replica import Replica
 from cometmq.store.tools.sums import read_sums
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.repeats.guard import RepeatGuard, Stored
-from cometmq.broker.topics import TopicTable
+from cometmq.broker.dedup.guard import RepeatGuard, Stored
+from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
 
 TOPIC = "t"
 ON_DISK = 200_000

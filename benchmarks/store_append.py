@@ -15,9 +15,9 @@ from functools import partial
 from cometmq.core.clock import SystemClock
 from cometmq.message import batch, properties
 from cometmq.message.ids import UniqueKeys, pack_host
-from cometmq.store.batching import Shared
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.write.batching import Shared
 
 ROUNDS = 7
 TICKS = 200

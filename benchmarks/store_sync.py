@@ -17,10 +17,10 @@ import uvloop
 
 from cometmq.core.clock import SystemClock
 from cometmq.message.ids import pack_host
-from cometmq.store import flush
 from cometmq.store.config import FlushDiskType, StoreConfig
-from cometmq.store.engine import MessageStore
-from cometmq.store.flush import Latency
+from cometmq.store.log import flush
+from cometmq.store.log.flush import Latency
+from cometmq.store.messagestore import MessageStore
 
 BODY = b"x" * 1024
 HOST = pack_host("127.0.0.1", 10911)

@@ -25,9 +25,9 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import pack_host
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.sealing import Sealer
+from cometmq.store.log.checksumming import Sealer
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.verify import verify
 
 HOST = pack_host("127.0.0.1", 10911)

@@ -24,7 +24,7 @@ from cometmq.net.runtime import run
 from tests.broker.serving import running_broker
 
 if TYPE_CHECKING:
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
 
 ON = {"transientStorePoolEnable": "true"}
 SETTINGS = {

@@ -13,7 +13,7 @@ from cometmq.broker.config import load
 from cometmq.client.client import Client
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import SMALL
-from tests.broker.test_lives import SLAVE, living, until_same
+from tests.broker.test_supervisor import SLAVE, living, until_same
 from tests.replication.pairs import until
 
 JAVA = {

@@ -14,8 +14,8 @@ from cometmq.core.errors import BrokerRefused
 from cometmq.protocol.bodies import Promote
 from tests.broker.replicated import group, hurry
 from tests.broker.serving import running_broker
-from tests.broker.test_lives import SLAVE, living, until_same
-from tests.broker.test_lives import promote as promote_at_once
+from tests.broker.test_supervisor import SLAVE, living, until_same
+from tests.broker.test_supervisor import promote as promote_at_once
 from tests.replication.pairs import until
 
 

@@ -15,7 +15,7 @@ from cometmq.client.client import Client
 from cometmq.core.clock import SystemClock
 from cometmq.protocol.bodies import AddressState
 from tests.broker.replicated import group
-from tests.broker.test_lives import SLAVE, Living, living
+from tests.broker.test_supervisor import SLAVE, Living, living
 
 #: A documentation address: no machine has it.
 ELSEWHERE = "192.0.2.1:10911"

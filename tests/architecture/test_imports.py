@@ -64,8 +64,8 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
         ("broker/x.py", "import cometmq.client", LAYERS),
         ("drawer/__init__.py", "", LAYERS),
         ("client/x.py", "import cometmq.store", TWO_HALVES),
-        ("spark/x.py", "import cometmq.store.engine", SPARK),
-        ("cli/x.py", "import cometmq.broker.send", CLI),
+        ("spark/x.py", "import cometmq.store.messagestore", SPARK),
+        ("cli/x.py", "import cometmq.broker.send.handler", CLI),
         ("protocol/x.py", "from os import path", PURE),
         ("filter/x.py", "import asyncio", PURE),
         ("net/x.py", "import cometmq.message", NET),
@@ -74,7 +74,7 @@ def test_the_contracts_hold_on_an_empty_tree(tmp_path: Path) -> None:
 def test_a_planted_import_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:
     skeleton(tmp_path)
     package = tmp_path / "src" / "cometmq"
-    for needed in ("store/engine.py", "broker/send.py", module):
+    for needed in ("store/messagestore.py", "broker/send/handler.py", module):
         (package / needed).parent.mkdir(parents=True, exist_ok=True)
         (package / needed).touch()
     (package / module).write_text(f"{line}\n", encoding="utf-8")

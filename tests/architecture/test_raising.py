@@ -8,7 +8,7 @@ from tests.architecture import rules
 
 #: Errors that are raised once, by what ends with them.
 ALLOWED = {
-    ("broker/lives.py", "self.failure"),
+    ("broker/supervisor.py", "self.failure"),
     ("protocol/connection.py", "self.broken"),
     ("testing/sim/run.py", "self.watch.violation"),
 }

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cometmq.broker.checkback import CheckBack
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.halfmessages import prepared
-from cometmq.broker.membertable import Member
-from cometmq.broker.transactions import Transactions, committed
-from cometmq.broker.transactionstate import GROUP
+from cometmq.broker.consumers.membertable import Member
+from cometmq.broker.transactions.checkback import CheckBack
+from cometmq.broker.transactions.endtransaction import Transactions, committed
+from cometmq.broker.transactions.halfindex import prepared
+from cometmq.broker.transactions.state import GROUP
 from cometmq.core.clock import VirtualClock
 from cometmq.message.properties import decode_text, encode_text
 from cometmq.net.peer import Peer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker import mastertables
-from cometmq.broker.replication import MasterPart, SlavePart
+from cometmq.broker.replication import metadatasync as mastertables
+from cometmq.broker.replication.roles import MasterPart, SlavePart
 from cometmq.replication import slave as slave_module
 from cometmq.replication.master import Master
 from cometmq.replication.slave import Slave
@@ -23,8 +23,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is repeated every few seconds follows at once."""
     monkeypatch.setattr(slave_module, "RETRY_MS", 10)
     monkeypatch.setattr(mastertables, "INTERVAL_MS", 50)
-    monkeypatch.setattr("cometmq.broker.registration.RETRY_MS", 20)
-    monkeypatch.setattr("cometmq.broker.registration._TICK_MS", 10)
+    monkeypatch.setattr("cometmq.broker.topics.registration.RETRY_MS", 20)
+    monkeypatch.setattr("cometmq.broker.topics.registration._TICK_MS", 10)
 
 
 @dataclass

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cometmq.broker import send
+from cometmq.broker.send import handler as send
 from cometmq.message import batch
 from cometmq.message.record import Record, iter_decode
 from cometmq.net import runtime
 from cometmq.protocol.frame import BINARY, JSON, encode_head
 from cometmq.speedups import CORE
-from cometmq.store import engine
-from cometmq.store.reader import ReadStatus
+from cometmq.store import messagestore as engine
+from cometmq.store.read.reader import ReadStatus
 from tests.broker.serving import (
     BATCH,
     NO_SPACE,

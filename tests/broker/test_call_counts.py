@@ -16,7 +16,7 @@ import pytest
 
 import cometmq
 from benchmarks.requests import Sink
-from cometmq.broker import mastertables
+from cometmq.broker.replication import metadatasync as mastertables
 from cometmq.net import tasks
 from cometmq.net.peer import Peer
 from cometmq.protocol.codes import RequestCode
@@ -154,7 +154,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No turn is so long, beside other work on this machine, that it is reported."""
     monkeypatch.setattr("cometmq.net.peer.TURN_NS", 1 << 40)
     monkeypatch.setattr("cometmq.net.departures.SHORT_NS", 1 << 40)
-    monkeypatch.setattr("cometmq.broker.durability.SHORT_NS", 1 << 40)
+    monkeypatch.setattr("cometmq.broker.send.acknowledgement.SHORT_NS", 1 << 40)
 
 
 async def test_a_send_and_a_pull_enter_few_functions(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker import filtering
-from cometmq.broker.longpoll import HeldPull
+from cometmq.broker.pull import filtering
+from cometmq.broker.pull.longpoll import HeldPull
 from cometmq.filter.sqltext import MAX_CHARS
 from cometmq.protocol.codes import RequestCode
-from cometmq.store.reader import ReadResult
+from cometmq.store.read.reader import ReadResult
+from tests.broker.pull.test_filtering import SQL, bodies, fill, subscribe
 from tests.broker.serving import PULL, BrokerClient, pull_fields, running_broker
-from tests.broker.test_filtering import SQL, bodies, fill, subscribe
 from tests.pace import processor_time_within
 
 #: More than 1 500 parts: a read looks at 13 messages.

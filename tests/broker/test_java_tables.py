@@ -10,7 +10,7 @@ from cometmq.core.settings import parse_properties
 from cometmq.message.record import iter_decode
 from cometmq.protocol.codes import RequestCode
 from cometmq.store.config import StoreConfig
-from cometmq.store.reader import ReadStatus
+from cometmq.store.read.reader import ReadStatus
 from tests.broker.world import open_parts, open_tables
 from tests.golden import library
 

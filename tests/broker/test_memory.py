@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker import members
-from cometmq.broker import relay as relays
 from cometmq.broker.app import Broker
+from cometmq.broker.consumers import consumerproxy as relays
+from cometmq.broker.consumers import members
 from cometmq.core.errors import StoreFull
 from cometmq.net import server as servers
 from cometmq.net.memory import MemoryBudget

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from cometmq.broker import transactions
+from cometmq.broker.transactions import endtransaction as transactions
 from cometmq.core.errors import StoreOffline
 from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.store.transientpool import TransientPool
+from cometmq.store.log.transientpool import TransientPool
 from tests.broker.replicated import group, hurry, master_of
+from tests.broker.send.test_acknowledgement import RECORD
 from tests.broker.serving import (
     BATCH,
     IO_ERROR,
@@ -25,8 +26,7 @@ from tests.broker.serving import (
     pull_fields,
     running_broker,
 )
-from tests.broker.test_durability import RECORD
-from tests.broker.test_transactions import COMMIT, end, prepare, read
+from tests.broker.transactions.test_endtransaction import COMMIT, end, prepare, read
 from tests.replication.pairs import until
 
 pytestmark = pytest.mark.core

@@ -10,27 +10,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from cometmq.broker.admin_broker import BrokerAdmin
-from cometmq.broker.admin_clients import ClientAdmin
-from cometmq.broker.admin_groups import GroupAdmin
-from cometmq.broker.admin_progress import ProgressAdmin
-from cometmq.broker.admin_topics import TopicAdmin
+from cometmq.broker.admin.broker import BrokerAdmin
+from cometmq.broker.admin.clients import ClientAdmin
+from cometmq.broker.admin.groups import GroupAdmin
+from cometmq.broker.admin.longanswers import LongAnswers
+from cometmq.broker.admin.progress import ProgressAdmin
+from cometmq.broker.admin.topics import TopicAdmin
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.delay import DelayDelivery, DelayLevels
-from cometmq.broker.durability import Appender
-from cometmq.broker.groups import GroupTable
+from cometmq.broker.consumers.consumerproxy import RelayHandler
+from cometmq.broker.consumers.groups import GroupTable
+from cometmq.broker.consumers.members import Members
+from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
+from cometmq.broker.consumers.queuelocks import QueueLockHandler
+from cometmq.broker.consumers.resetoffset import ResetHandler
+from cometmq.broker.consumers.retry import SendBackHandler
 from cometmq.broker.hooks import SendHooks
-from cometmq.broker.longanswers import LongAnswers
-from cometmq.broker.members import Members
-from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.query import QueryHandler
-from cometmq.broker.queuelocks import QueueLockHandler
-from cometmq.broker.relay import RelayHandler
-from cometmq.broker.resetoffset import ResetHandler
-from cometmq.broker.retry import SendBackHandler
+from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
+from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.topics import TopicTable
-from cometmq.broker.turns import OutgoingRecord, PutResult
+from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import Clock, SystemClock
 from cometmq.message.record import Record, iter_decode
 from cometmq.net.memory import MemoryBudget, PeerMemory
@@ -44,9 +44,9 @@ from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Request, Response
 from cometmq.protocol.headers import Header
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import Files
-from cometmq.store.reader import ReadStatus
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.read.reader import ReadStatus
 
 
 @dataclass(eq=False)

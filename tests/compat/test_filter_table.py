@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.filterdata import FilterTable
+from cometmq.broker.pull.filterdata import FilterTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
 from cometmq.protocol.bodies import ConsumerData, Subscription

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.registration import BrokerPlace, Registration
+from cometmq.broker.topics.registration import BrokerPlace, Registration
 from cometmq.core.clock import SystemClock
 from cometmq.net.client import Remoting
 from cometmq.net.tasks import Tasks

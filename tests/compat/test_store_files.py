@@ -16,9 +16,9 @@ from cometmq.core.clock import SystemClock
 from cometmq.message import batch
 from cometmq.message import properties as props
 from cometmq.store.config import DamagePolicy, StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import PosixFiles
-from cometmq.store.opening import Rebuild, open_store
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import Rebuild, open_store
 from tests.compat import anchor
 from tests.compat.driver import Driver, Json
 from tests.store.stores import STORE_HOST, assert_consistent, copied, log_of, put, shared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.filter.budget import MAX_BYTES, MAX_COMPARISONS, MAX_SEARCHED_BYTES, Budget
-from cometmq.store.reader import MAX_SCANNED_ENTRIES
+from cometmq.store.read.reader import MAX_SCANNED_ENTRIES
 
 
 def test_a_filter_of_a_few_parts_looks_at_as_much_as_a_read_does() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from cometmq.broker import config as broker_config
-from cometmq.broker import tables
+from cometmq.broker.tables import tablefile as tables
 from cometmq.client.config import parse_name_servers
 from cometmq.core.errors import CometError, StoreCorrupt
 from cometmq.core.settings import parse_properties
@@ -37,7 +37,7 @@ from cometmq.spark.options import BadOption
 from cometmq.spark.read import options as read_options
 from cometmq.spark.read import points
 from cometmq.speedups.plain import match as plain_match
-from cometmq.store.mounts import parse_mounts
+from cometmq.store.recovery.mounts import parse_mounts
 from tests.conftest import cores
 from tests.hostile import files, queues
 from tests.hostile import grammar as g

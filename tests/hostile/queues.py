@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cometmq.filter.tags import tag_code
 from cometmq.message.record import iter_decode
-from cometmq.store.engine import MessageStore
 from cometmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
-from cometmq.store.reader import ReadStatus
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.read.reader import ReadStatus
 from tests.hostile.grammar import Grammar
 from tests.store.stores import opened, put
 

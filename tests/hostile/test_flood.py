@@ -29,5 +29,7 @@ def test_errors_of_the_node_itself_are_found_in_its_log() -> None:
     stamp = "2026-11-24T13:27:06.185"
     assert flood.is_error(f"{stamp} ERROR cometmq.net.tasks task failed name=x")
     assert flood.is_error("    Traceback (most recent call last):")
-    assert not flood.is_error(f"{stamp} ERROR cometmq.broker.rivals another_master name=x")
+    assert not flood.is_error(
+        f"{stamp} ERROR cometmq.broker.replication.splitbrain another_master name=x"
+    )
     assert not flood.is_error(f"{stamp} WARNING cometmq.net.peer connection closed")

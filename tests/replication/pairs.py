@@ -13,7 +13,7 @@ from cometmq.net.server import reserve
 from cometmq.net.tasks import Tasks
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.replica import Replica
 from tests.store.stores import STORE_HOST, assert_consistent, config
 

@@ -15,7 +15,7 @@ from cometmq.message import properties as props
 from cometmq.message.ids import decode_offset_id, encode_offset_id
 from cometmq.message.record import iter_decode
 from cometmq.speedups.plain.hashing import index_hashes
-from cometmq.store.batching import Shared
+from cometmq.store.write.batching import Shared
 from tests.conftest import cores
 from tests.speedups.test_sends import BORN, FILE_BYTES, HOST, World, framed, header_of
 

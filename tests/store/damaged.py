@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cometmq.message.record import Record
 from cometmq.store.config import DamagePolicy
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
 from tests.store.stores import OtherBoot, copied, fill, log_of, opened, run_round
 
 SKIP, TRUNCATE = DamagePolicy.SKIP, DamagePolicy.TRUNCATE

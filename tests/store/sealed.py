@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cometmq.core.clock import VirtualClock
-from cometmq.store.engine import MessageStore
-from cometmq.store.seals import Seal, Summary, sums_of
+from cometmq.store.log.checksums import Seal, Summary, sums_of
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.sums import read_sums
 from tests.store.stores import fill, opened
 

@@ -13,15 +13,15 @@ from cometmq.filter.tags import tag_code
 from cometmq.message import properties as props
 from cometmq.message.ids import pack_host
 from cometmq.message.record import Record, iter_decode
-from cometmq.store.batching import Shared
 from cometmq.store.config import StoreConfig
-from cometmq.store.consumequeue import ConsumeQueue
-from cometmq.store.dispatch import row_of
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import Files, PosixFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
-from cometmq.store.reader import ReadStatus
-from cometmq.store.scan import Scan
+from cometmq.store.log.scan import Scan
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.queue.consumequeue import ConsumeQueue
+from cometmq.store.read.reader import ReadStatus
+from cometmq.store.write.batching import Shared
+from cometmq.store.write.dispatch import row_of
 
 #: How a hole is compared, wherever it says that its record was.
 HOLE_ENTRY = (0, HOLE_SIZE, 0)

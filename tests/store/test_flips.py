@@ -13,9 +13,9 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import Record
 from cometmq.store.config import DamagePolicy, StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import PosixFiles
-from cometmq.store.opening import Rebuild, open_store
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import Rebuild, open_store
 from tests.store.stores import (
     OtherBoot,
     assert_consistent,

@@ -12,8 +12,8 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.message import properties as props
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import read_file, write_file_atomically
+from cometmq.store.messagestore import MessageStore
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from cometmq.testing.faults.threads import SteppedThreads

@@ -9,9 +9,9 @@ from cometmq.core.clock import VirtualClock
 from cometmq.message.model import from_record
 from cometmq.message.record import iter_decode
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
-from cometmq.store.indexfile import ENTRY, HEADER, HEADER_BYTES
-from cometmq.store.reader import ReadStatus
+from cometmq.store.index.indexfile import ENTRY, HEADER, HEADER_BYTES
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.read.reader import ReadStatus
 from tests.golden import library
 from tests.store.stores import STORE_HOST, assert_consistent, log_of, put
 

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.store.config import FlushDiskType
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
 from tests.store.faults import LossyFiles
 from tests.store.stores import assert_consistent, opened, put
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cometmq.core.errors import StoreFull
-from cometmq.store.engine import MessageStore
+from cometmq.store.log.scan import Scan
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.replica import BadCopy, Replica
-from cometmq.store.scan import Scan
 from tests.replication.pairs import assert_same, log_bytes
 from tests.store.faults import FailingFiles
 from tests.store.stores import bodies, copied, fill, opened, put

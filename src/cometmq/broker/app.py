@@ -12,37 +12,37 @@ import os
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
-from cometmq.broker.adminparts import admin_parts
-from cometmq.broker.checkback import CheckBack
+from cometmq.broker.admin.handlers import admin_parts
 from cometmq.broker.config import resolve
-from cometmq.broker.delay import DelayDelivery, DelayLevels
-from cometmq.broker.durability import Appender
-from cometmq.broker.filterdata import FilterTable
-from cometmq.broker.filtering import Filters
-from cometmq.broker.groups import GroupTable
+from cometmq.broker.consumers.groups import GroupTable
+from cometmq.broker.consumers.members import Members
+from cometmq.broker.consumers.offsets import ConsumerOffsets, OffsetHandler
+from cometmq.broker.consumers.queuelocks import QueueLockHandler
+from cometmq.broker.consumers.retry import SendBackHandler
+from cometmq.broker.dedup.guard import RepeatGuard
 from cometmq.broker.hooks import ConsumeHooks, SendHooks
-from cometmq.broker.mastertables import MasterTables
-from cometmq.broker.members import Members
-from cometmq.broker.offsets import ConsumerOffsets, OffsetHandler
 from cometmq.broker.ports import join, reserve_ha
-from cometmq.broker.pull import PullHandler
-from cometmq.broker.queuelocks import QueueLockHandler
-from cometmq.broker.registration import BrokerPlace, Registration
-from cometmq.broker.repeats.guard import RepeatGuard
-from cometmq.broker.replication import MasterPart, SlavePart
-from cometmq.broker.reply import ReplyHandler
-from cometmq.broker.retry import SendBackHandler
-from cometmq.broker.rivals import Rivals
-from cometmq.broker.send import SendHandler
-from cometmq.broker.slaverole import as_slave, forget_notes
+from cometmq.broker.pull.filterdata import FilterTable
+from cometmq.broker.pull.filtering import Filters
+from cometmq.broker.pull.handler import PullHandler
+from cometmq.broker.replication.addresstakeover import Addresses
+from cometmq.broker.replication.metadatasync import MasterTables
+from cometmq.broker.replication.roles import MasterPart, SlavePart
+from cometmq.broker.replication.slaverole import as_slave, forget_notes
+from cometmq.broker.replication.splitbrain import Rivals
+from cometmq.broker.scheduled.delaylevels import DelayDelivery, DelayLevels
+from cometmq.broker.scheduled.timers.recall import RecallHandler
+from cometmq.broker.scheduled.timers.rules import TimerRules
+from cometmq.broker.scheduled.timers.service import Timers
+from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.handler import SendHandler
+from cometmq.broker.send.reply import ReplyHandler
 from cometmq.broker.stats import BrokerStats
-from cometmq.broker.tables import warn_of_missing
-from cometmq.broker.takenaddress import Addresses
-from cometmq.broker.timers.recall import RecallHandler
-from cometmq.broker.timers.rules import TimerRules
-from cometmq.broker.timers.service import Timers
-from cometmq.broker.topics import TopicTable
-from cometmq.broker.transactions import Transactions
+from cometmq.broker.tables.tablefile import warn_of_missing
+from cometmq.broker.topics.registration import BrokerPlace, Registration
+from cometmq.broker.topics.table import TopicTable
+from cometmq.broker.transactions.checkback import CheckBack
+from cometmq.broker.transactions.endtransaction import Transactions
 from cometmq.core.errors import StoreError
 from cometmq.message.ids import pack_host
 from cometmq.net.client import Remoting
@@ -53,7 +53,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 from cometmq.speedups import CORE, DESCRIPTION
-from cometmq.store.engine import MessageStore
+from cometmq.store.messagestore import MessageStore
 
 if TYPE_CHECKING:
     import socket

@@ -12,7 +12,7 @@ from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 

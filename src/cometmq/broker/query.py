@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import QueryMessage, SearchOffset, TopicQueue, ViewMessage
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
 
 
 class QueryHandler:

@@ -139,7 +139,7 @@ async def running_broker(
     ``on_failed`` is called when it ended to begin anew, and could not: the block is to end then,
     and what was wrong is raised behind it.
     """
-    from cometmq.broker.lives import Lives
+    from cometmq.broker.supervisor import Lives
 
     for notice in notices:
         log.warning("setting_notice text=%r", notice)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cometmq.core.clock import Clock
     from cometmq.net.tasks import Tasks
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from cometmq.replication.transfer import BadPeer, MasterLink
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
     from cometmq.store.replica import Replica
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from cometmq.message.record import MAGIC_BLANK, PREFIX, BadRecord, iter_spans
 from cometmq.speedups import WriteBatch, walk
 
 if TYPE_CHECKING:
-    from cometmq.store.consumequeue import ConsumeQueue
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.consumequeue import ConsumeQueue
 
 
 class BadCopy(StoreError):

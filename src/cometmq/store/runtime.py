@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
 
 
 def numbers(store: MessageStore) -> dict[str, int | float]:

@@ -1,7 +1,7 @@
 """Where waiting messages lie in the log, on disk by the time at which they are due.
 
     cometmq-timers/NNNNNNNNNNNNNNNNNNNN    named by the first ms of the ten minutes that it is for
-    cometmq-timers/state.json              up to where they count, see broker/timers/snapshot.py
+    cometmq-timers/state.json              up to where they count (timers/snapshot.py of the broker)
 
 Rows of 28 bytes, big-endian, in the order in which they came:
 

@@ -10,7 +10,7 @@ import pytest
 from cometmq.cli.commands.store import Bar, age, moment, settings, time_ms
 from cometmq.cli.main import main
 from cometmq.core.errors import SettingsError
-from cometmq.store.seals import BLOCK_BYTES
+from cometmq.store.log.checksums import BLOCK_BYTES
 from cometmq.testing.cluster import Cluster
 from tests.golden import library
 from tests.store.sealed import FILE_BYTES

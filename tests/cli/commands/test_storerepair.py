@@ -6,8 +6,8 @@ import pytest
 
 from cometmq.cli.main import main
 from cometmq.store.files import PosixFiles
-from cometmq.store.scan import Scan
-from cometmq.store.segments import Segments
+from cometmq.store.log.scan import Scan
+from cometmq.store.log.segments import Segments
 from tests.store.sealed import FILE_BYTES
 from tests.store.tools.verifying import contents, flip_byte, written
 

@@ -18,8 +18,8 @@ from cometmq.spark.store.options import parse
 from cometmq.spark.store.planning import LogPart, QueuePart
 from cometmq.spark.store.rows import batches
 from cometmq.spark.store.survey import plan
-from cometmq.store.engine import MessageStore
 from cometmq.store.layout import HOLE
+from cometmq.store.messagestore import MessageStore
 from tests.spark.store.reading import Row, planned, rows
 from tests.store.stores import fill, log_of, opened, put, run_round
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
-from cometmq.broker.turns import WaitingSend
+from cometmq.broker.send.commitbatch import WaitingSend
 from cometmq.core.errors import MessageIllegal, StoreError
 from cometmq.filter.tags import tag_code
 from cometmq.message import batch
@@ -13,7 +13,7 @@ from cometmq.message import properties as props
 from cometmq.message.record import Record, decode_one, iter_decode
 from cometmq.protocol.codes import ResponseCode
 from cometmq.store.layout import SCHEDULE_TOPIC
-from cometmq.store.reader import ReadStatus
+from cometmq.store.read.reader import ReadStatus
 from cometmq.testing.faults.files import ProcessEnded
 from tests.store.lives.checks import name_of
 from tests.store.lives.history import Commits, Fate, Message

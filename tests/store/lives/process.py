@@ -10,18 +10,18 @@ from random import Random
 from typing import Any, TypeVar
 
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.durability import Appender
-from cometmq.broker.offsets import ConsumerOffsets
-from cometmq.broker.topics import TopicTable
-from cometmq.broker.turns import WaitingSend
+from cometmq.broker.consumers.offsets import ConsumerOffsets
+from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.commitbatch import WaitingSend
+from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
 from cometmq.net.watchdog import Watchdog
 from cometmq.store.config import StoreConfig
-from cometmq.store.deletion import Deletion
-from cometmq.store.engine import MessageStore
-from cometmq.store.sealing import SumsFailed
-from cometmq.store.seals import FileSums, sums_of
+from cometmq.store.log.checksumming import SumsFailed
+from cometmq.store.log.checksums import FileSums, sums_of
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.queue.deletion import Deletion
 from cometmq.store.tools.sums import read_sums
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import MemoryFiles, ProcessEnded
@@ -175,7 +175,7 @@ class Process:
         self.keep(self.offsets.persist_forever, name="persist consumer offsets", clock=clock)
 
     async def delete_topic(self, topic: str) -> Deletion:
-        """Delete a topic up to where its deletion has to be durable (broker/admin_topics.py)."""
+        """Delete a topic up to where its deletion has to be durable (broker/admin/topics.py)."""
         made: list[Deletion] = []
         await self.appender.between_turns(lambda: made.append(self._forget(topic)))
         return made[0]

@@ -8,9 +8,9 @@ import pytest
 
 from cometmq.message.flags import TransactionType
 from cometmq.store.config import StoreConfig
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE, QUEUE_ENTRY
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools import entrycheck
 from cometmq.store.tools.directory import find_queues, look_into
 from cometmq.store.tools.entrycheck import EntryCheck, Lonely, Why, joined

@@ -7,7 +7,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.seals import Seal, Seals
+from cometmq.store.log.checksums import Seal, Seals
 from cometmq.store.tools import sealedread
 from cometmq.store.tools.directory import StoreDirectory, look_into
 from cometmq.store.tools.findings import Findings

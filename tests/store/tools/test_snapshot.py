@@ -11,8 +11,8 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError, StoreLocked
 from cometmq.message.record import Record
-from cometmq.store.engine import MessageStore
 from cometmq.store.files import PosixFiles
+from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.directory import NoStore, StoreDirectory, StoreInUse, look_into
 from cometmq.store.tools.snapshot import Snapshot, TargetTaken, restore, snapshot
 from tests.golden import library

@@ -9,7 +9,7 @@ import pytest
 
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
-from cometmq.store.seals import sums_of
+from cometmq.store.log.checksums import sums_of
 from cometmq.store.tools.sums import read_sums
 from tests.store.sealed import FILE_BYTES, flip
 from tests.store.stores import fill, log_of, opened

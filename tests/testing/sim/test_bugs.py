@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from cometmq.broker.checkback import CheckBack
-from cometmq.broker.delay import DelayLevels
-from cometmq.broker.durability import Appender
-from cometmq.broker.queuelocks import QueueLockHandler
-from cometmq.broker.queuelocks import QueueLocks as Leases
-from cometmq.broker.turns import OutgoingRecord, PutResult, Turn
+from cometmq.broker.consumers.queuelocks import QueueLockHandler
+from cometmq.broker.consumers.queuelocks import QueueLocks as Leases
+from cometmq.broker.scheduled.delaylevels import DelayLevels
+from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult, Turn
+from cometmq.broker.transactions.checkback import CheckBack
 from cometmq.client import transactions
 from cometmq.client.consumer.inflight import InFlight
 from cometmq.client.consumer.queuelocks import QueueLocks

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from cometmq.broker.durability import Appender
-from cometmq.broker.offsets import ConsumerOffsets
-from cometmq.broker.turns import Turn
+from cometmq.broker.consumers.offsets import ConsumerOffsets
+from cometmq.broker.send.acknowledgement import Appender
+from cometmq.broker.send.commitbatch import Turn
 from cometmq.protocol.codes import ResponseCode
 from cometmq.replication.slave import _Connection as Connection
-from cometmq.store.mapped import LogFile
+from cometmq.store.log.logfile import LogFile
 from cometmq.testing.faults.files import MemoryFiles
 from cometmq.testing.sim.invariants import Violated
 from cometmq.testing.sim.run import run

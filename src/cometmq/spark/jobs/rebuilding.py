@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.indexfile import ENTRY_BYTES, HEADER, file_bytes
+from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER, file_bytes
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES, QUEUE_ENTRY_COLUMNS, file_name
 from cometmq.store.tools.logfile import LogWalk
 

@@ -1,4 +1,4 @@
-"""Keys of messages as an index file has them (store/indexfile.py).
+"""Keys of messages as an index file has them (store/index/indexfile.py).
 
 This is the definition; compiled/indexkeys.pyx does the same, byte for byte.
 """

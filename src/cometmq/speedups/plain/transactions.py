@@ -2,11 +2,12 @@
 
 This is the definition; compiled/transactions.pyx does the same, byte for byte. plain/sends.py reads
 the frames. A prepared send is plain when it says nothing but TRAN_MSG=true and its group beyond
-what a plain send says; it is stored as broker/halfmessages.py says. The end of a transaction is
-plain when it commits or rolls back what is open and not ending, with the right group and physical
-offset, and when the record of the half message is in the part of the log that the caller shows and
-is whole. Then a copy goes to its real topic, for a commit, and an op message behind it. Every other
-end is served one by one, also one whose op message would begin another file than its copy.
+what a plain send says; it is stored as broker/transactions/halfindex.py says. The end of a
+transaction is plain when it commits or rolls back what is open and not ending, with the right group
+and physical offset, and when the record of the half message is in the part of the log that the
+caller shows and is whole. Then a copy goes to its real topic, for a commit, and an op message
+behind it. Every other end is served one by one, also one whose op message would begin another file
+than its copy.
 """
 
 from __future__ import annotations

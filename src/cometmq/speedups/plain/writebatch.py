@@ -2,7 +2,7 @@
 
 This is the definition; compiled/writebatch.pyx does the same, byte for byte. sends.py, batches.py
 and transactions.py fill it; rows of a walk are adopted. A queue entry is laid out in
-store/layout.py, a journal's row in store/entryjournal.py.
+store/layout.py, a journal's row in store/queue/journal.py.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class WriteBatch:
         return [*grown], (count, size_bytes), soiled, due, in_order
 
     def rows_from(self, first: int) -> list[tuple[Any, int, int, int, int, int, tuple[str, ...]]]:
-        """Rows as the dispatcher knows them (store/dispatch.py), without keys."""
+        """Rows as the dispatcher knows them (store/write/dispatch.py), without keys."""
         return [
             (row.queue, row.queue_offset, row.place, row.size, row.tag_code, row.store_ms, ())
             for row in self.rows[max(first, 0) :]

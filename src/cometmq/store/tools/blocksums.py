@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.core.clock import SystemClock
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.seals import BLOCK_BYTES, sums_of
+from cometmq.store.log.checksums import BLOCK_BYTES, sums_of
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock

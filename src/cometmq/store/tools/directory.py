@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError
-from cometmq.store.checkpoint import (
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
+from cometmq.store.recovery.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
@@ -20,7 +21,6 @@ from cometmq.store.checkpoint import (
     read_checkpoint,
     read_positions,
 )
-from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from cometmq.message.walk import Ints, numbers
-from cometmq.store.indexfile import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT_BYTES, file_bytes
+from cometmq.store.index.indexfile import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    file_bytes,
+)
 from cometmq.store.tools.digest import Digest, add_parts, mix_keys
 
 if TYPE_CHECKING:

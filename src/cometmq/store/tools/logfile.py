@@ -26,7 +26,7 @@ from cometmq.message.record import (
 )
 from cometmq.message.walk import Bytes, is_blank, next_record, problem_at
 from cometmq.speedups import WALKED_COLUMNS, check_records, walk
-from cometmq.store.seals import BLOCK_BYTES, sums_of
+from cometmq.store.log.checksums import BLOCK_BYTES, sums_of
 
 if TYPE_CHECKING:
     from cometmq.message.walk import Ints

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
-from cometmq.store.indexfile import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from cometmq.store.opening import Rebuild, open_store
+from cometmq.store.index.indexfile import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from cometmq.store.recovery.opening import Rebuild, open_store
 from cometmq.store.tools.directory import find_queues, size_of
 from cometmq.store.tools.findings import Finding, Findings, Severity
 from cometmq.store.tools.indexes import read_fact
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.store.config import StoreConfig
     from cometmq.store.files import Files
-    from cometmq.store.recovery import RecoveryReport
+    from cometmq.store.recovery.startingpoint import RecoveryReport
     from cometmq.store.tools.directory import StoreDirectory
 
 Progress = Callable[[int, int], None]

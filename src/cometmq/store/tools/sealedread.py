@@ -19,7 +19,7 @@ from cometmq.message.record import (
     STORE_MS_POSITION,
 )
 from cometmq.message.walk import Ints, numbers, window
-from cometmq.store.seals import BLOCK_BYTES, Seal, sums_of
+from cometmq.store.log.checksums import BLOCK_BYTES, Seal, sums_of
 from cometmq.store.tools.indexes import PIECE_ENTRIES, IndexFact, IndexRun, read_index
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 
 from cometmq.store.config import delay_levels_ms
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.seals import FileSums, Summary
+from cometmq.store.log.checksums import FileSums, Summary
 from cometmq.store.tools.digest import Digest, mix_entries, mix_keys, of
 from cometmq.store.tools.logfile import Chunk, LogWalk
 from cometmq.store.tools.textcodes import text_code

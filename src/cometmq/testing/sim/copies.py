@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cometmq.broker.app import Broker
-    from cometmq.store.consumequeue import ConsumeQueue
+    from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.testing.sim.history import Place
     from cometmq.testing.sim.machines import BrokerMachine
 

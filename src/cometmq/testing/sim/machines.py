@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from cometmq.broker.lives import Lives
-from cometmq.broker.replication import SlavePart
+from cometmq.broker.replication.roles import SlavePart
+from cometmq.broker.supervisor import Lives
 from cometmq.core.errors import CometError
 from cometmq.store.config import FlushDiskType
 from cometmq.testing.faults.disk import Disk
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
     from cometmq.net.server import Reserve
     from cometmq.store.config import StoreConfig
-    from cometmq.store.engine import MessageStore
+    from cometmq.store.messagestore import MessageStore
     from cometmq.testing.sim.copies import Stored
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Listener, Network

@@ -1,0 +1,216 @@
+"""Administration of the broker itself: its settings and its state (upstream:
+AdminBrokerProcessor.java; the keys of the state: prepareRuntimeInfo, StoreStatsService.java)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.config import change
+from cometmq.broker.lookup import find_record
+from cometmq.core.errors import BadRequest, SettingsError, StoreCorrupt
+from cometmq.core.settings import format_properties, parse_properties, to_properties
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import DataVersion, KvTable
+from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
+from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.headers import GetBrokerConfigResponse
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.scheduled.delaylevels import DelayDelivery
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: Settings that decide where files lie and who may do what: never changed from outside.
+_PROTECTED: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
+_MAX_INT: Final = 2_147_483_647
+_PUT_TIMES: Final = (
+    "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]",
+    "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
+)  # fmt: skip
+_SIZE_UNITS: Final = "KMGTPE"
+#: What a broker with thread pools would tell; tools read these keys, and nothing queues here.
+_WITHOUT_POOLS: Final = {
+    "sendThreadPoolQueueSize": "0",
+    "sendThreadPoolQueueCapacity": "10000",
+    "sendThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueSize": "0",
+    "pullThreadPoolQueueCapacity": "100000",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "queryThreadPoolQueueSize": "0",
+    "queryThreadPoolQueueCapacity": "20000",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "EndTransactionQueueSize": "0",
+    "EndTransactionThreadPoolQueueCapacity": "100000",
+    "pageCacheLockTimeMills": "0",
+    "dispatchMaxBuffer": "0",
+    "putMessageEntireTimeMax": "0",
+    "getMessageEntireTimeMax": "0",
+    "putMessageDistributeTime": " ".join(f"{name}:0" for name in _PUT_TIMES),
+    "putLatency99": "0.00",
+    "putLatency999": "0.00",
+}
+
+
+class BrokerAdmin:
+    """Serves the codes that show and change settings and show the broker's state. ``facts`` gives
+    more of the state, by keys of its own."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        delivery: DelayDelivery,
+        stats: BrokerStats,
+        clock: Clock,
+        facts: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._config = config
+        self._facts = facts
+        self._store = store
+        self._topics = topics
+        self._delivery = delivery
+        self._stats = stats
+        self._clock = clock
+        self._version = DataVersion(0, clock.wall_ms())
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+        }
+
+    async def update_config(self, peer: Peer, request: Request[Any]) -> Reply:
+        """Change settings until the next start; all of those sent, or none."""
+        try:
+            values = parse_properties(request.body.decode("utf-8", "replace"))
+            if _PROTECTED & values.keys():
+                raise BadRequest(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+            changed = change(self._config, self._store.config, values)
+        except SettingsError as error:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        log.warning("settings changed by=%s changed=%s", peer.address, ",".join(changed) or "none")
+        if changed:
+            self._version = DataVersion(self._version.counter + 1, self._clock.wall_ms())
+        if {"broker_permission", "auto_create_topic_enable"} & set(changed):
+            self._topics.permission_changed()
+        return Reply()
+
+    async def get_config(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """All settings as a property file."""
+        values = to_properties(self._store.config) | to_properties(self._config)
+        version = msgspec.json.encode(self._version).decode()
+        return Reply(
+            header=GetBrokerConfigResponse(version), body=format_properties(values).encode()
+        )
+
+    async def runtime_info(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """The broker's state, by the names that tools know."""
+        values = {
+            **_WITHOUT_POOLS,
+            **self._about_counts(),
+            **self._about_log(),
+            **self._facts(),
+            **await self._about_disk(),
+            "earliestMessageTimeStamp": str(await self._earliest_ms()),
+        }
+        for level, (position, end) in self._delivery.progress().items():
+            values[f"scheduleMessageOffset_{level}"] = f"{position},{end}"
+        return Reply(body=encode_json(KvTable(values)))
+
+    def _about_counts(self) -> Mapping[str, str]:
+        stats, days = self._stats, self._stats.days
+        average = stats.put_bytes / stats.puts if stats.puts else 0.0
+        return {
+            "brokerVersionDesc": version_name(OUR_VERSION),
+            "brokerVersion": str(OUR_VERSION),
+            "bootTimestamp": str(stats.started_ms),
+            "runtime": format_duration(self._clock.wall_ms() - stats.started_ms),
+            "putTps": stats.rates("puts"),
+            "getFoundTps": stats.rates("found"),
+            "getMissTps": stats.rates("missed"),
+            "getTotalTps": stats.rates("found", "missed"),
+            "getTransferedTps": stats.rates("transferred"),
+            "msgPutTotalYesterdayMorning": str(days.puts_yesterday),
+            "msgPutTotalTodayMorning": str(days.puts_today),
+            "msgPutTotalTodayNow": str(stats.puts),
+            "msgGetTotalYesterdayMorning": str(days.gets_yesterday),
+            "msgGetTotalTodayMorning": str(days.gets_today),
+            "msgGetTotalTodayNow": str(stats.transferred),
+            "putMessageTimesTotal": str(stats.puts),
+            "putMessageSizeTotal": str(stats.put_bytes),
+            "putMessageAverageSize": str(average),
+            "putMessageFailedTimes": str(self._store.put_failures),
+            "startAcceptSendRequestTimeStamp": str(
+                self._config.start_accept_send_request_time_stamp
+            ),
+        }
+
+    def _about_log(self) -> Mapping[str, str]:
+        store, pool = self._store, self._store.transient
+        left = _MAX_INT
+        if pool is not None:
+            size = store.config.transient_store_pool_size
+            left = max(size * (pool.most_bytes - pool.waiting_bytes) // pool.most_bytes, 0)
+        return {
+            "remainTransientStoreBufferNumbs": str(left),
+            "remainHowManyDataToCommit": format_size(store.committed_offset - store.written_offset),
+            "commitLogMinOffset": str(store.log.segments.start),
+            "commitLogMaxOffset": str(store.written_offset),
+            "dispatchBehindBytes": str(store.written_offset - store.dispatched_offset),
+            "remainHowManyDataToFlush": format_size(store.written_offset - store.durable_offset),
+        }
+
+    async def _earliest_ms(self) -> int:
+        try:
+            first = await find_record(self._store, self._store.log.segments.start)
+        except StoreCorrupt:
+            return -1
+        return -1 if first is None else first.store_ms
+
+    async def _about_disk(self) -> Mapping[str, str]:
+        """Asked in a thread: a network file system may take its time."""
+        files = self._store.files
+        log_directory = self._store.config.commit_log_directory
+        root = self._store.config.store_path_root_dir
+        log_space = await asyncio.to_thread(files.disk_space, log_directory)
+        queue_space = await asyncio.to_thread(files.disk_space, root)
+        total, free = format_size(log_space.total_bytes), format_size(log_space.free_bytes)
+        return {
+            "commitLogDiskRatio": str(log_space.used_ratio),
+            f"commitLogDiskRatio_{log_directory}": str(log_space.used_ratio),
+            "consumeQueueDiskRatio": str(queue_space.used_ratio),
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
+        }
+
+
+def format_duration(duration_ms: int) -> str:
+    """A duration as Java tools show it: "[ 0 days, 1 hours, 2 minutes, 3 seconds ]"."""
+    minutes, seconds = divmod(max(duration_ms, 0) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days:,} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def format_size(size_bytes: int) -> str:
+    """A size as Java tools show it: "12 B", "1.0 KiB" (upstream: MixAll.humanReadableByteCount)."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    power = min((size_bytes.bit_length() - 1) // 10, len(_SIZE_UNITS))
+    return f"{size_bytes / 1024**power:.1f} {_SIZE_UNITS[power - 1]}iB"

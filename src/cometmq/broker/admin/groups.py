@@ -1,0 +1,98 @@
+"""Administration of consumer groups (upstream: AdminBrokerProcessor.java)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from cometmq.core.errors import BadRequest
+from cometmq.core.slices import join_in_slices
+from cometmq.message.names import is_legal_name
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import SubscriptionGroupConfig, table_pieces
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+from cometmq.protocol.fields import truth
+
+if TYPE_CHECKING:
+    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.scheduled.delaylevels import DelayDelivery
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import GroupName
+
+log = logging.getLogger(__name__)
+
+
+class GroupAdmin:
+    """Serves the codes that create, delete and list groups, and give whole offset tables."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        offsets: ConsumerOffsets,
+        delivery: DelayDelivery,
+        stats: BrokerStats,
+        clock: Clock,
+    ) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._delivery = delivery
+        self._stats = stats
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+        }
+
+    async def create(self, peer: Peer, request: Request[Any]) -> Reply:
+        """Create or change a group; answered when it is on the device."""
+        config = parse_json(
+            request.body, SubscriptionGroupConfig, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
+        if not is_legal_name(config.group_name):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"group name {config.group_name[:140]!r} is illegal: use up to 127 of "
+                "%|a-zA-Z0-9_-",
+            )
+        log.info("group asked for group=%s peer=%s", config.group_name, peer.address)
+        self._groups.put(config)
+        await self._groups.saved()
+        return Reply()
+
+    async def delete(self, peer: Peer, request: Request[GroupName]) -> Reply:
+        """Delete a group, with its progress when that is asked for."""
+        header = request.header
+        log.info("group deletion asked for group=%s peer=%s", header.group_name, peer.address)
+        self._groups.delete(header.group_name)
+        if truth(header.remove_offset):
+            self._offsets.delete_group(header.group_name)
+        self._stats.forget_group(header.group_name)
+        await self._groups.saved()
+        return Reply()
+
+    async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Every group with its configuration."""
+        groups = self._groups
+        pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
+        return Reply(body=await join_in_slices(pieces, self._clock))
+
+    async def all_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Every group's progress, in the text of its file."""
+        return Reply(body=await self._offsets.text())
+
+    async def delay_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """How far each delay level has got, in the text of its file."""
+        return Reply(body=self._delivery.text())

@@ -1,0 +1,201 @@
+"""Administration of topics (upstream: AdminBrokerProcessor.java)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.lookup import bounds
+from cometmq.broker.topics.table import check_name
+from cometmq.core.errors import BadRequest
+from cometmq.core.slices import join_in_slices
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import (
+    GroupList,
+    QueueKey,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+    table_pieces,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, map_entry
+from cometmq.protocol.fields import truth
+
+if TYPE_CHECKING:
+    from cometmq.broker.admin.longanswers import LongAnswers
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.consumers.offsets import ConsumerOffsets
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.deletion import Deletion
+
+log = logging.getLogger(__name__)
+
+#: More queues than this in one topic are a slip of the keyboard.
+MAX_QUEUES: Final = 65_536
+_PERMISSIONS: Final = range(16)
+_FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+
+
+class TopicAdmin:
+    """Serves the codes that create, delete, list and describe topics."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        members: Members,
+        stats: BrokerStats,
+        answers: LongAnswers,
+        appender: Appender,
+    ) -> None:
+        self._appender = appender
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._members = members
+        self._stats = stats
+        self._answers = answers
+        self._clock = answers.clock
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
+            RequestCode.GET_TOPIC_CONFIG: self.describe,
+            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.list_system,
+        }
+
+    async def create(self, peer: Peer, request: Request[CreateTopic]) -> Reply:
+        """Create or change a topic; answered when it is on the device and can be routed to."""
+        header = request.header
+        check_name(header.topic)
+        self._refuse_system(header.topic)
+        for name, count in (
+            ("readQueueNums", header.read_queue_nums),
+            ("writeQueueNums", header.write_queue_nums),
+        ):
+            if not 0 <= count <= MAX_QUEUES:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR, f"{name} {count} is not between 0 and {MAX_QUEUES}"
+                )
+        if header.perm not in _PERMISSIONS or header.topic_filter_type not in _FILTER_TYPES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"perm {header.perm} must be a sum of 4 (read), 2 (write) and 1 (inherit), "
+                f"topicFilterType {header.topic_filter_type!r} SINGLE_TAG or MULTI_TAG",
+            )
+        log.info("topic asked for topic=%s peer=%s", header.topic, peer.address)
+        self._topics.put(
+            TopicConfig(
+                header.topic,
+                header.read_queue_nums,
+                header.write_queue_nums,
+                header.perm,
+                header.topic_filter_type,
+                header.topic_sys_flag or 0,
+                truth(header.order),
+            )
+        )
+        await self._topics.saved()
+        await self._topics.announced()
+        return Reply()
+
+    async def delete(self, peer: Peer, request: Request[Topic]) -> Reply:
+        """Delete a topic with its queues and all progress in them.
+
+        Progress that stayed would make groups skip the messages of a new topic of this name.
+        """
+        topic = request.header.topic
+        check_name(topic)
+        self._refuse_system(topic)
+        log.info("topic deletion asked for topic=%s peer=%s", topic, peer.address)
+        made: list[Deletion] = []
+        await self._appender.between_turns(lambda: made.append(self._forget(topic)))
+        await self._topics.saved()
+        await self._offsets.saved()
+        await self._store.deletions.settle(made[0])
+        return Reply()
+
+    def _forget(self, topic: str) -> Deletion:
+        """Nothing of the topic is seen any more; one made anew from now on begins from scratch."""
+        store = self._store
+        deletion = store.deletions.delete(topic)
+        self._topics.delete(topic)
+        if deletion.aside:
+            log_start = store.log.segments.start
+            self._topics.remember_deletion(topic, end=deletion.end, log_start=log_start)
+        self._offsets.delete_topic(topic)
+        self._stats.forget_topic(topic)
+        return deletion
+
+    async def list_all(self, _peer: Peer, request: Request[AllTopics]) -> Reply:
+        """Every topic with its configuration, whatever ``brokerPermission`` leaves of it: a slave
+        has to have the same."""
+        topics = self._topics
+        pieces = table_pieces(
+            topics.data_version,
+            "topicConfigTable",
+            topics.values(),
+            deleted=topics.former_ends() if truth(request.header.cometmq_deleted) else None,
+        )
+        return Reply(body=await join_in_slices(pieces, self._clock))
+
+    def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:
+        """The configuration of one topic."""
+        return Reply(body=encode_json(self._existing(request.header.topic)))
+
+    async def stats(self, _peer: Peer, request: Request[Topic]) -> Reply:
+        """Where each queue of a topic begins and ends, and when it got its last message."""
+        topic = request.header.topic
+        config = self._existing(topic)
+        async with self._answers.one() as answer:
+            for queue_id in range(config.write_queue_nums):
+                low, high = bounds(self._store, topic, queue_id)
+                last_ms = 0
+                if high > low:
+                    last_ms = max(await self._store.store_time_at(topic, queue_id, high - 1), 0)
+                key = QueueKey(topic, self._config.broker_name, queue_id)
+                await answer.add(map_entry(key, TopicOffset(low, high, last_ms)))
+            return Reply(body=encode_json(TopicStats(msgspec.Raw(b"{" + answer.take() + b"}"))))
+
+    async def groups(self, _peer: Peer, request: Request[Topic]) -> Reply:
+        """The groups that subscribe to a topic now, or have read it."""
+        topic = request.header.topic
+        found = {*self._members.groups_of(topic), *self._offsets.groups_of(topic)}
+        return Reply(body=encode_json(GroupList(sorted(found))))
+
+    def list_system(self, _peer: Peer, _request: Request[Any]) -> Reply:
+        """Topics that belong to the broker itself."""
+        return Reply(body=encode_json(TopicList(sorted(self._topics.system_names))))
+
+    def _existing(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise BadRequest(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        return config
+
+    def _refuse_system(self, topic: str) -> None:
+        if self._topics.is_system(topic):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"The topic[{topic}] is conflict with system topic."
+            )

@@ -1,0 +1,199 @@
+"""Questions to consumers that administrators ask through the broker (upstream:
+AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus).
+
+    223 -> 221 to all consumers of a group, or to one    where each stands, put into one answer
+    307 -> 307 to one consumer                           what it holds and does; passed on as it is
+    309 -> 309 to one consumer, with a stored message    has it consume that message now
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.lookup import find_bytes
+from cometmq.core.errors import BadRequest, ClientError, CometError, RequestTimedOut
+from cometmq.message.ids import decode_offset_id
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import VERSION_3_1_8, RequestCode, ResponseCode, version_name
+from cometmq.protocol.consumerbodies import ClientStatusRead, ConsumerStatus, queue_table
+from cometmq.protocol.fastjson import (
+    REQUEST_DIALECT_MAX_BYTES,
+    encode_json,
+    object_map,
+    parse_json,
+)
+from cometmq.protocol.headers import GetConsumerStatus
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.consumers.membertable import Member
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import ConsumeMessageDirectly, GetConsumerRunningInfo, Header
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: Administrators wait 5 s for the answer that holds all of these.
+STATUS_TIMEOUT_MS: Final = 4_000
+#: Administrators wait 15 s.
+RELAY_TIMEOUT_MS: Final = 10_000
+#: Messages that consumers were asked to consume and answers that wait for those of other consumers,
+#: of all administrators together.
+MAX_WAITING_BYTES: Final = 16 << 20
+#: Messages that are read at once.
+MAX_READS: Final = 2
+
+
+class RelayHandler:
+    """Serves INVOKE_BROKER_TO_GET_CONSUMER_STATUS, GET_CONSUMER_RUNNING_INFO and
+    CONSUME_MESSAGE_DIRECTLY."""
+
+    def __init__(self, *, config: BrokerConfig, store: MessageStore, members: Members) -> None:
+        self._config = config
+        self._store = store
+        self._members = members
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._waiting_bytes = 0
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    async def status(self, _peer: Peer, request: Request[GetConsumerStatus]) -> Reply:
+        """Where the consumers of a group stand in a topic, as they know themselves; those that do
+        not answer are left out."""
+        header = request.header
+        group = self._members.group(header.group)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group}]",
+            )
+        asked = [
+            (peer, member)
+            for peer, member in group.members.items()
+            if not header.client_addr or header.client_addr == member.client_id
+        ]
+        found: dict[str, msgspec.Raw] = {}
+        try:
+            await asyncio.gather(*(self._ask_one(peer, one, header, found) for peer, one in asked))
+            return Reply(body=encode_json(ConsumerStatus(found)))
+        finally:
+            self._waiting_bytes -= sum(map(len, found.values()))
+
+    async def _ask_one(
+        self,
+        peer: Peer,
+        member: Member,
+        header: GetConsumerStatus,
+        found: dict[str, msgspec.Raw],
+    ) -> None:
+        """Add where one consumer stands to what was found, if it tells and there is room."""
+        table = await self._status(peer, member, header)
+        if table is None or member.client_id in found:
+            return
+        if self._waiting_bytes + len(table) > MAX_WAITING_BYTES:
+            log.warning(
+                "consumer status left out group=%s client=%s reason=%d bytes of answers wait",
+                header.group, member.client_id, self._waiting_bytes,
+            )  # fmt: skip
+            return
+        self._waiting_bytes += len(table)
+        found[member.client_id] = table
+
+    async def _status(
+        self, peer: Peer, member: Member, header: GetConsumerStatus
+    ) -> msgspec.Raw | None:
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        question = GetConsumerStatus(header.topic, header.group)
+        try:
+            answer = await peer.request(code, question, timeout_ms=STATUS_TIMEOUT_MS)
+            if answer.code != ResponseCode.SUCCESS:
+                raise BadRequest(answer.code, answer.remark or "it says no more")
+            body = parse_json(
+                answer.body, ClientStatusRead, dialect_max_bytes=2 * REQUEST_DIALECT_MAX_BYTES
+            )
+            return object_map(queue_table(body.message_queue_table).items())
+        except CometError as error:
+            log.warning(
+                "consumer status not given group=%s client=%s reason=%s",
+                header.group, member.client_id, error,
+            )  # fmt: skip
+            return None
+
+    async def running_info(self, _peer: Peer, request: Request[GetConsumerRunningInfo]) -> Reply:
+        """What one consumer says of itself."""
+        header = request.header
+        peer = self._consumer(header.consumer_group, header.client_id)
+        return await self._ask(peer, request, header, b"")
+
+    async def consume_directly(
+        self, _peer: Peer, request: Request[ConsumeMessageDirectly]
+    ) -> Reply:
+        """Have one consumer consume the message of an offset id now; gives what came of it."""
+        header = request.header
+        peer = self._consumer(header.consumer_group, header.client_id)
+        try:
+            offset = decode_offset_id(header.msg_id or "").physical_offset
+        except ValueError as error:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r} is no offset id: {error}"
+            ) from None
+        async with self._reads:
+            record = await find_bytes(self._store, offset)
+            if record is None:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+                )
+            size_bytes = len(record)
+            if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]{self._waiting_bytes} bytes of messages wait for consumers to "
+                    "consume them directly: ask again later",
+                )
+            self._waiting_bytes += size_bytes
+        try:
+            asked = msgspec.structs.replace(header, broker_name=self._config.broker_name)
+            return await self._ask(peer, request, asked, record)
+        finally:
+            self._waiting_bytes -= size_bytes
+
+    def _consumer(self, group: str, client_id: str | None) -> Peer:
+        known = self._members.group(group)
+        for peer, member in () if known is None else known.members.items():
+            if member.client_id == client_id and not peer.closed:
+                if member.version < VERSION_3_1_8:
+                    raise BadRequest(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"The Consumer <{client_id}> Version <{version_name(member.version)}> too "
+                        "low to finish, please upgrade it to V3_1_8_SNAPSHOT",
+                    )
+                return peer
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+        )
+
+    async def _ask(self, peer: Peer, request: Request[Any], header: Header, body: bytes) -> Reply:
+        try:
+            answer = await peer.request(request.code, header, body, timeout_ms=RELAY_TIMEOUT_MS)
+        except RequestTimedOut as error:
+            raise BadRequest(
+                ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {peer.address} Timeout: {error}"
+            ) from None
+        except ClientError as error:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"invoke consumer {peer.address} Exception: {error}"
+            ) from None
+        return Reply(answer.code, body=answer.body, remark=answer.remark, ext=answer.ext)

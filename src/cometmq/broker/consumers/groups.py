@@ -1,0 +1,117 @@
+"""Consumer groups and what they may do: config/subscriptionGroup.json
+(upstream: SubscriptionGroupManager.java).
+
+    {"dataVersion":{"counter","timestamp"},"subscriptionGroupTable":{name:{brokerId,
+     consumeBroadcastEnable,consumeEnable,consumeFromMinEnable,groupName,
+     notifyConsumerIdsChangedEnable,retryMaxTimes,retryQueueNums,whichBrokerWhenConsumeSlowly}}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.tables.versioned import TableFormat, VersionedTable
+from cometmq.message.names import SYSTEM_GROUP_PREFIX, is_legal_name
+from cometmq.protocol.bodies import DataVersion, SubscriptionGroupConfig
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.files import Files
+
+_FORMAT: Final = TableFormat(
+    "subscriptionGroup.json", "subscriptionGroupTable", SubscriptionGroupConfig, "group"
+)
+_AT_START: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+
+class GroupTable:
+    """All subscription groups. ``get`` is the plain look-up by name."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._table = VersionedTable(
+            config_directory, _FORMAT, clock=clock, tasks=tasks, files=files
+        )
+        self.get = self._table.get
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._table
+
+    def load(self) -> None:
+        """Read the file and add the groups that every broker has. Raises StoreCorrupt."""
+        self._table.load()
+        for name in _AT_START:
+            self._table.add_default(name, SubscriptionGroupConfig(name))
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's configuration, created when that is allowed; None otherwise. On a slave a
+        group that its master does not have gets the usual one, and is not created."""
+        config = self.get(group)
+        if config is None and self._may_create(group) and is_legal_name(group):
+            config = SubscriptionGroupConfig(group)
+            if not self._config.is_slave:
+                self.put(config)
+        return config
+
+    def notifies(self, group: str) -> bool:
+        """Whether the consumers of a group are told when its members change."""
+        config = self.get(group)
+        return self._config.notify_consumer_ids_changed_enable and (
+            config is None or config.notify_consumer_ids_changed_enable
+        )
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or replace a group."""
+        self._table.put(config.group_name, config)
+
+    def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
+        """Have the groups of a master, at a version of its table."""
+        self._table.replace(groups, version)
+        for name in _AT_START:
+            self._table.add_default(name, SubscriptionGroupConfig(name))
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; False when there was none."""
+        return self._table.delete(group)
+
+    async def saved(self) -> None:
+        """Wait until all changes so far are on the device. Raises StoreError."""
+        await self._table.file.saved()
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        await self._table.file.close()
+
+    @property
+    def data_version(self) -> DataVersion:
+        """Changes with every change of the table."""
+        return self._table.version
+
+    def values(self) -> dict[str, SubscriptionGroupConfig]:
+        """All groups by name."""
+        return self._table.values()
+
+    def _may_create(self, group: str) -> bool:
+        return self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)

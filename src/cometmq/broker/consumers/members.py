@@ -1,0 +1,430 @@
+"""Who is there: the producers and consumers that send heartbeats (upstream: ConsumerManager.java,
+ProducerManager.java, ClientManageProcessor.java).
+
+membertable.py decides; here requests are served, and a group's consumers are told when it changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.consumers.membertable import Group, Member, MemberTable, Wants
+from cometmq.core.errors import BadRequest
+from cometmq.filter.tags import MAX_TAGS
+from cometmq.message.names import RETRY_PREFIX, is_legal_name
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import (
+    ClientConnection,
+    ConsumerConnections,
+    ConsumerData,
+    ConsumerIds,
+    Heartbeat,
+)
+from cometmq.protocol.clientbodies import parse_client_body
+from cometmq.protocol.codes import Language, RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json
+from cometmq.protocol.headers import ConsumerGroup
+
+if TYPE_CHECKING:
+    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.budget import Charge
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import Subscription
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import UnregisterClient
+
+log = logging.getLogger(__name__)
+
+#: A heartbeat is read on the loop, and each group it names may become a topic.
+MAX_HEARTBEAT_BYTES: Final = 512 * 1024
+#: Of one connection.
+MAX_GROUPS: Final = 1_000
+MAX_CLIENT_ID_CHARS: Final = 1_024
+MAX_TOPIC_CHARS: Final = 255
+#: What is kept of all that one connection tells.
+MAX_KEPT_CHARS: Final = 1 << 20
+_SUBSCRIPTION_CHARS: Final = 100
+_CODE_CHARS: Final = 12
+#: What a line of the log says of members that disagree.
+_MAX_DESCRIBED: Final = 8
+_MAX_LOGGED_CHARS: Final = 200
+#: Where so many characters are kept, or more, their connection is charged for them; decoded they
+#: take about four times their size.
+CHARGED_CHARS: Final = 4_096
+_DECODED_FACTOR: Final = 4
+SCAN_INTERVAL_MS: Final = 10_000
+
+
+class Members:
+    """Serves heartbeats, leaving, and questions about who is there."""
+
+    def __init__(self, *, topics: TopicTable, groups: GroupTable, clock: Clock) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._clock = clock
+        #: What is kept of each connection's groups, in characters, and its charge for that.
+        self._kept: dict[Peer, dict[str, int]] = {}
+        self._charges: dict[Peer, Charge] = {}
+        self._reported: dict[str, frozenset[Wants]] = {}
+        self.table: MemberTable[Peer] = MemberTable()
+        #: Where the log ends; a broker sets it.
+        self.log_end: Callable[[], int] = lambda: 0
+        #: How often members of a group began to disagree about its subscriptions.
+        self.conflicts = 0
+        #: Are told of every heartbeat of a consumer, and of groups that lost their last member.
+        self.on_subscribed: list[Callable[[ConsumerData], None]] = []
+        self.on_group_gone: list[Callable[[str], None]] = []
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_ids,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
+        }
+
+    # ------------------------------------------------------------------------------------ requests
+
+    def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply | None:
+        """A client tells of its producers and consumers.
+
+        When a group is new, so is its retry topic. Its client is answered, and told to divide
+        queues, after name servers know that topic: it asks for the route at once, and would look
+        again only 20 s later.
+        """
+        if len(request.body) > MAX_HEARTBEAT_BYTES:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"heartbeat of {len(request.body)} bytes is over the limit of "
+                f"{MAX_HEARTBEAT_BYTES}: use fewer groups in one client",
+            )
+        body = parse_client_body(request.body, Heartbeat)
+        _check(body)
+        kept = self._kept_after(peer, body)
+        if kept and peer not in self._kept:
+            peer.on_close.append(self._closed)
+        if kept:
+            self._kept[peer] = kept
+            self._charge(peer)
+        version = self._topics.data_version
+        changed = self._add(peer, request, body)
+        if self._topics.data_version == version:
+            for group in changed:
+                self._notify(group)
+            return Reply()
+        self._topics.when_announced(lambda: self._answer_late(peer, request, changed))
+        return None
+
+    def _charge(self, peer: Peer) -> None:
+        """Have a connection's memory account for what is kept of it."""
+        chars = sum(self._kept.get(peer, {}).values())
+        charged = self._charges.pop(peer, None)
+        if charged is not None:
+            charged.give_back()
+        if chars >= CHARGED_CHARS:
+            self._charges[peer] = peer.memory.charge(chars * _DECODED_FACTOR)
+
+    def _kept_after(self, peer: Peer, body: Heartbeat) -> dict[str, int]:
+        """What is kept of a connection's groups with what it tells now. Raises BadRequest when that
+        is too much."""
+        kept = dict(self._kept.get(peer, ()))
+        for producer in body.producer_data_set:
+            kept.setdefault(producer.group_name, len(producer.group_name))
+        for data in body.consumer_data_set:
+            kept[data.group_name] = _chars_of(data)
+        if len(kept) > MAX_GROUPS:
+            raise _refused(
+                f"the client has {len(kept)} groups, the limit is {MAX_GROUPS} a connection: use "
+                "fewer groups in one client"
+            )
+        chars = sum(kept.values())
+        if chars > MAX_KEPT_CHARS:
+            raise _refused(
+                f"the client's subscriptions have {chars} characters, the limit is "
+                f"{MAX_KEPT_CHARS} a connection: subscribe to less in one client"
+            )
+        return kept
+
+    def _add(self, peer: Peer, request: Request[Any], body: Heartbeat) -> list[str]:
+        """Enter a client into its groups; gives those that changed."""
+        changed: list[str] = []
+        member = Member(
+            body.client_id,
+            language_name(request.language),
+            request.version,
+            self._clock.monotonic_ms(),
+            self.log_end(),
+        )
+        for data in body.consumer_data_set:
+            self._prepare_group(data)
+            if self.table.add_consumer(peer, data, member):
+                log.info(
+                    "consumer group changed group=%s client=%s peer=%s members=%d",
+                    data.group_name, body.client_id[:_MAX_LOGGED_CHARS], peer.address,
+                    len(self.table.consumers[data.group_name].members),
+                )  # fmt: skip
+                changed.append(data.group_name)
+            self._report(data.group_name)
+            for tell in self.on_subscribed:
+                tell(data)
+        for producer in body.producer_data_set:
+            self.table.add_producer(peer, producer.group_name, member)
+        return changed
+
+    def _answer_late(self, peer: Peer, request: Request[Any], changed: list[str]) -> None:
+        for group in changed:
+            self._notify(group)
+        if not peer.closed:
+            peer.reply(request, Reply())
+
+    def unregister(self, peer: Peer, request: Request[UnregisterClient]) -> Reply:
+        """A client leaves groups."""
+        header = request.header
+        if header.producer_group:
+            self.table.remove_producer(peer, header.producer_group)
+            self._forget(peer, header.producer_group)
+        if header.consumer_group and self.table.remove_consumer(peer, header.consumer_group):
+            log.info(
+                "consumer left group=%s client=%s",
+                header.consumer_group, header.client_id[:_MAX_LOGGED_CHARS],
+            )  # fmt: skip
+            self._forget(peer, header.consumer_group)
+            self._lost(header.consumer_group)
+        return Reply()
+
+    def consumer_ids(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
+        """The client ids of a group, over which each client divides the queues."""
+        name = request.header.consumer_group
+        group = self.table.consumers.get(name)
+        if group is None:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        ids = list(dict.fromkeys(member.client_id for member in group.members.values()))
+        return Reply(body=encode_json(ConsumerIds(ids)))
+
+    def connections(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
+        """The consumers of a group with their subscriptions."""
+        name = request.header.consumer_group
+        group = self.table.consumers.get(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+            )
+        clients = [
+            ClientConnection(member.client_id, peer.address, member.language, member.version)
+            for peer, member in group.members.items()
+        ]
+        body = ConsumerConnections(
+            clients,
+            dict(group.subscriptions),
+            group.consume_type,
+            group.message_model,
+            group.consume_from_where,
+            _described(group) if name in self._reported else None,
+        )
+        return Reply(body=encode_json(body))
+
+    # ------------------------------------------------------------------------------- for the broker
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """What the online consumers of a group want of a topic."""
+        known = self.table.consumers.get(group)
+        return None if known is None else known.subscriptions.get(topic)
+
+    def group(self, name: str) -> Group[Peer] | None:
+        """The online consumers of a group."""
+        return self.table.consumers.get(name)
+
+    def producer(self, client_id: str) -> Peer | None:
+        """Where a client that produces is connected."""
+        return self.table.producer(client_id)
+
+    def producers_of(self, group: str) -> list[Peer]:
+        """The connections of a group's producers that can be written to."""
+        peers = self.table.producers.get(group, ())
+        return [peer for peer in peers if not peer.closed and not peer.congested]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Online groups that subscribe to a topic."""
+        return [
+            name for name, group in self.table.consumers.items() if topic in group.subscriptions
+        ]
+
+    def subscribed_since(self, group: str, topic: str) -> int | None:
+        """Where the log ended when the consumers of a group that are online began to subscribe to
+        a topic; None when there are none."""
+        known = self.table.consumers.get(group)
+        return None if known is None else known.since.get(topic)
+
+    def facts(self) -> dict[str, str]:
+        """What the broker's runtime information says of conflicting subscriptions."""
+        return {
+            "subscriptionConflicts": str(self.conflicts),
+            "conflictingGroups": " ".join(sorted(self._reported)),
+        }
+
+    async def expire_forever(self) -> None:
+        """Close connections of clients that sent no heartbeat for 120 s."""
+        while True:
+            await self._clock.sleep_ms(SCAN_INTERVAL_MS)
+            self.expire()
+
+    def expire(self) -> None:
+        """One round of :meth:`expire_forever`."""
+        groups, silent = self.table.expire(self._clock.monotonic_ms())
+        for peer in silent:
+            log.warning("client expired peer=%s reason=no heartbeat for 120 s", peer.address)
+            peer.close()
+        for group in groups:
+            self._lost(group)
+
+    # ------------------------------------------------------------------------------------ internals
+
+    def _prepare_group(self, data: ConsumerData) -> None:
+        config = self._groups.find(data.group_name)
+        if config is not None and config.retry_queue_nums > 0:
+            retry_topic = RETRY_PREFIX + data.group_name
+            if is_legal_name(retry_topic):
+                self._topics.create_retry(retry_topic, config.retry_queue_nums, unit=data.unit_mode)
+
+    def _lost(self, group: str) -> None:
+        """A group has a member less."""
+        self._report(group)
+        if group not in self.table.consumers:
+            for tell in self.on_group_gone:
+                tell(group)
+        self._notify(group)
+
+    def _report(self, name: str) -> None:
+        """Say once that members of a group subscribe to different things, and once that they agree
+        again: each takes messages that another one wanted."""
+        group = self.table.consumers.get(name)
+        variants = frozenset() if group is None else frozenset(group.variants)
+        before = self._reported.get(name, frozenset())
+        if group is None or len(variants) < 2:
+            if self._reported.pop(name, None) is not None:
+                log.info("subscriptions agree again group=%s", name)
+        elif variants != before:
+            self._reported[name] = variants
+            self.conflicts += not before
+            log.warning(
+                "subscriptions of one group differ group=%s %s: the last heartbeat counts for all, "
+                "so give each subscription a group of its own",
+                name, _in_words(group),
+            )  # fmt: skip
+
+    def _forget(self, peer: Peer, group: str) -> None:
+        """A connection left a group, as a producer or as a consumer."""
+        kept = self._kept.get(peer)
+        if kept is not None and not self.table.is_member(peer, group):
+            kept.pop(group, None)
+            self._charge(peer)
+
+    def _notify(self, group: str) -> None:
+        if not self._groups.notifies(group):
+            return
+        known = self.table.consumers.get(group)
+        for peer in () if known is None else list(known.members):
+            peer.send_oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerGroup(group))
+
+    def _closed(self, peer: Peer) -> None:
+        if (charge := self._charges.pop(peer, None)) is not None:
+            charge.give_back()
+        self._kept.pop(peer, None)
+        for group in self.table.remove_channel(peer):
+            log.info("consumer connection closed group=%s peer=%s", group, peer.address)
+            self._lost(group)
+
+
+def _check(body: Heartbeat) -> None:
+    """Raises BadRequest for names that are none."""
+    if len(body.client_id) > MAX_CLIENT_ID_CHARS:
+        raise _refused(
+            f"client id {body.client_id[:40]!r}... has {len(body.client_id)} characters, the limit "
+            f"is {MAX_CLIENT_ID_CHARS}: use a shorter instance name"
+        )
+    names = [data.group_name for data in body.consumer_data_set]
+    names += [data.group_name for data in body.producer_data_set]
+    if len(names) > MAX_GROUPS:
+        raise _refused(f"heartbeat names {len(names)} groups, the limit is {MAX_GROUPS} a client")
+    for name in names:
+        if not is_legal_name(name):
+            raise _refused(f"group name {name[:140]!r} is illegal: use up to 127 of %|a-zA-Z0-9_-")
+    for data in body.consumer_data_set:
+        for each in data.subscription_data_set:
+            _check_subscription(data.group_name, each)
+
+
+def _check_subscription(group: str, wanted: Subscription) -> None:
+    if len(wanted.topic) > MAX_TOPIC_CHARS:
+        raise _refused(
+            f"group {group} subscribes to topic {wanted.topic[:40]!r}... of {len(wanted.topic)} "
+            f"characters, the limit is {MAX_TOPIC_CHARS}"
+        )
+    tags = max(len(wanted.tags_set), len(wanted.code_set))
+    if tags > MAX_TAGS:
+        raise _refused(
+            f"group {group} subscribes to {tags} tags of topic {wanted.topic!r}, the limit is "
+            f"{MAX_TAGS}: use * and filter in the consumer"
+        )
+
+
+def _refused(problem: str) -> BadRequest:
+    return BadRequest(ResponseCode.SYSTEM_ERROR, problem)
+
+
+def _chars_of(data: ConsumerData) -> int:
+    """About how much is kept of what a consumer told."""
+    named = (data.group_name, data.consume_type, data.message_model, data.consume_from_where)
+    return sum(map(len, named)) + sum(
+        _SUBSCRIPTION_CHARS
+        + len(each.topic)
+        + len(each.sub_string)
+        + len(each.expression_type or "")
+        + sum(_CODE_CHARS + len(tag) for tag in each.tags_set)
+        + _CODE_CHARS * len(each.code_set)
+        for each in data.subscription_data_set
+    )
+
+
+def _in_words(group: Group[Peer]) -> str:
+    """What some clients of a group want, for the log."""
+    pieces = [
+        f"{client[:_MAX_LOGGED_CHARS]}={str(wanted)[:_MAX_LOGGED_CHARS]}"
+        for client, wanted in islice(_each_described(group), _MAX_DESCRIBED)
+    ]
+    more = len(group.told) - len(pieces)
+    return " ".join(pieces) + (f" and {more} more" if more > 0 else "")
+
+
+def _described(group: Group[Peer]) -> dict[str, dict[str, str]]:
+    """What each client of a group wants: expressions by topic."""
+    return dict(_each_described(group))
+
+
+def _each_described(group: Group[Peer]) -> Iterator[tuple[str, dict[str, str]]]:
+    for peer, told in group.told.items():
+        yield (
+            group.members[peer].client_id,
+            {
+                each.topic: each.sub_string
+                for each in sorted(told.subscription_data_set, key=lambda each: each.topic)
+                if not each.topic.startswith(RETRY_PREFIX)
+            },
+        )
+
+
+def language_name(language: str | int) -> str:
+    """A client's language as its name, whichever codec it came in."""
+    if isinstance(language, int):
+        try:
+            return Language(language).name
+        except ValueError:
+            return Language.OTHER.name
+    return language if language in Language.__members__ else Language.OTHER.name

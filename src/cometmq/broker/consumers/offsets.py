@@ -1,0 +1,305 @@
+"""How far each consumer group has read: config/consumerOffset.json, written every 5 s
+(upstream: ConsumerOffsetManager.java).
+
+    {"offsetTable":{"topic@group":{queueId:offset,...},...}}
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Set
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.lookup import bounds, find_entry, is_young
+from cometmq.broker.tables.prettyjson import EntryTexts
+from cometmq.broker.tables.tablefile import TableFile
+from cometmq.core.errors import BadRequest, StoreError
+from cometmq.core.slices import join_in_slices
+from cometmq.message.names import is_legal_name
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import parse_json
+from cometmq.protocol.fields import truth
+from cometmq.protocol.headers import QueueOffsetResponse
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import QueryConsumerOffset, UpdateConsumerOffset
+    from cometmq.store.files import Files
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+SEPARATOR: Final = "@"
+NOT_FOUND: Final = -1
+#: A member that does not tell how far it is for so long is gone.
+_TOLD_MS: Final = 150_000
+
+
+class ConsumerOffsets:
+    """The next offset of every group in every queue it has read from."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._texts = EntryTexts()
+        self._stale: dict[str, None] = {}
+        #: The store, when messages were lost that groups may have read.
+        self._shrunk: MessageStore | None = None
+        self._told_by_ms = 0
+        self._file = TableFile(
+            os.path.join(config_directory, "consumerOffset.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Read the file. Raises StoreCorrupt."""
+        self._table = self._file.read(_offset_table, required_key="offsetTable") or {}
+        for key, offsets in self._table.items():
+            self._texts.put(key, offsets)
+
+    def clamp(self, store: MessageStore) -> None:
+        """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
+        group had read, and new ones get their offsets. Call it once after the store is open; when
+        that found nothing missing there is nothing to do. What groups tell of lost messages later
+        is brought back likewise; a slave takes it as it is, for it may only lag."""
+        if store.report is not None and not store.report.shrunk:
+            return
+        if not self._config.is_slave:
+            self._shrunk = store
+            # A stop before all members have told does not end it.
+            store.upkeep.shrunk = True
+            self._told_by_ms = self._clock.monotonic_ms() + _TOLD_MS
+        for key, offsets in self._table.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                _, end = bounds(store, topic, queue_id)
+                if offset > end:
+                    log.warning(
+                        "consumer offset clamped group=%s topic=%s queue=%d from=%d to=%d",
+                        group, topic, queue_id, offset, end,
+                    )  # fmt: skip
+                    offsets[queue_id] = end
+                    self._stale[key] = None
+
+    async def saved(self) -> None:
+        """Write what is not written yet. Raises StoreError."""
+        if self._stale or self._file.unsaved:
+            await self._file.write()
+
+    async def persist_forever(self) -> None:
+        """Write the file in the configured interval when something changed."""
+        while True:
+            await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
+            if self._shrunk is not None and self._clock.monotonic_ms() > self._told_by_ms:
+                self._shrunk.upkeep.shrunk = False
+            if self._stale or self._file.unsaved:
+                try:
+                    await self._file.write()
+                except StoreError:
+                    continue  # logged by the writer; the next round tries again
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        await self.saved()
+        await self._file.close()
+
+    # --------------------------------------------------------------------------------- the table
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Remember that ``group`` reads on at ``offset``, or at the queue's end when that comes
+        before it because messages were lost."""
+        if self._shrunk is not None:
+            offset = min(offset, bounds(self._shrunk, topic, queue_id)[1])
+        key = f"{topic}@{group}"
+        offsets = self._table.get(key)
+        if offsets is None:
+            offsets = self._table[key] = {}
+        known = offsets.get(queue_id, NOT_FOUND)
+        if offset != known:
+            if offset < known:
+                log.info(
+                    "consumer offset set back group=%s topic=%s queue=%d from=%d to=%d",
+                    group, topic, queue_id, known, offset,
+                )  # fmt: skip
+            offsets[queue_id] = offset
+            self._stale[key] = None
+
+    def replace(self, text: bytes) -> None:
+        """Have the offsets of a master, as its answer 43 has them.
+
+        Raises BadRequest and ValueError.
+        """
+        table = _offset_table(parse_json(text, dict[str, Any]))
+        self._stale |= {key: None for key in self._table if key not in table}
+        self._stale |= {key: None for key in table if self._table.get(key) != table[key]}
+        self._table = table
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """Where ``group`` reads on; -1 when it never committed."""
+        offsets = self._table.get(f"{topic}@{group}")
+        return NOT_FOUND if offsets is None else offsets.get(queue_id, NOT_FOUND)
+
+    def queues_of(self, group: str, topic: str) -> dict[int, int]:
+        """Where ``group`` reads on in each queue of ``topic`` that it has read."""
+        return dict(self._table.get(f"{topic}@{group}", {}))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have read ``topic``."""
+        prefix = topic + SEPARATOR
+        return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics that ``group`` has read."""
+        suffix = SEPARATOR + group
+        return [key[: -len(suffix)] for key in self._table if key.endswith(suffix)]
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget all progress in a topic."""
+        self._drop([key for key in self._table if key.startswith(topic + SEPARATOR)])
+
+    def delete_topics(self, topics: Set[str]) -> None:
+        """Forget all progress in some topics."""
+        self._drop([key for key in self._table if key.partition(SEPARATOR)[0] in topics])
+
+    def delete_group(self, group: str) -> None:
+        """Forget all progress of a group."""
+        self._drop([key for key in self._table if key.endswith(SEPARATOR + group)])
+
+    async def text(self) -> bytes:
+        """The whole table in one line, as answer 43 carries it."""
+        return await join_in_slices(self._compact(), self._clock)
+
+    def _compact(self) -> Iterator[bytes]:
+        opening = b'{"offsetTable":{'
+        for key, offsets in list(self._table.items()):
+            pairs = [b"%d:%d" % pair for pair in offsets.items()]
+            yield opening + msgspec.json.encode(key) + b":{" + b",".join(pairs) + b"}"
+            opening = b","
+        yield b"}}" if opening == b"," else opening + b"}}"
+
+    def _drop(self, keys: list[str]) -> None:
+        for key in keys:
+            del self._table[key]
+            self._stale[key] = None
+
+    def _encode(self) -> Iterator[bytes]:
+        stale, self._stale = self._stale, {}
+        for key in stale:
+            offsets = self._table.get(key)
+            if offsets is None:
+                self._texts.drop(key)
+            else:
+                self._texts.put(key, offsets)
+        return chain((b'{\n\t"offsetTable":',), self._texts.pieces(), (b"\n}",))
+
+
+def _offset_table(found: dict[str, Any]) -> dict[str, dict[int, int]]:
+    try:
+        return msgspec.convert(found["offsetTable"] or {}, dict[str, dict[int, int]], strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"offsetTable: {error}") from None
+
+
+class OffsetHandler:
+    """Serves QUERY_CONSUMER_OFFSET and UPDATE_CONSUMER_OFFSET."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        offsets: ConsumerOffsets,
+        topics: TopicTable,
+        members: Members,
+        store: MessageStore,
+    ) -> None:
+        self._config = config
+        self._offsets = offsets
+        self._topics = topics
+        self._members = members
+        self._store = store
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+        }
+
+    def query(self, _peer: Peer, request: Request[QueryConsumerOffset]) -> Reply:
+        """Where the group reads on; "not found" lets its policy for new groups decide."""
+        header = request.header
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0:
+            if not self._begins_at_zero(header):
+                raise BadRequest(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    f"Not found: group {header.consumer_group} has no offset in queue "
+                    f"{header.queue_id} of {header.topic}, maybe it starts for the first time",
+                )
+            offset = 0
+        return Reply(header=QueueOffsetResponse(offset))
+
+    def _begins_at_zero(self, header: QueryConsumerOffset) -> bool:
+        """Whether a group without progress begins a queue at 0 whatever its policy: because it was
+        there before the queue's first message, or because the queue is young and upstream's rule is
+        asked for (by the client, or by the broker's setting where the client says nothing)."""
+        if not is_young(self._store, header.topic, header.queue_id):
+            return False
+        asked = header.set_zero_if_not_found
+        if truth(asked) or (asked is None and self._config.young_queue_from_start):
+            return True
+        first = find_entry(self._store, header.topic, header.queue_id, 0)
+        since = self._members.subscribed_since(header.consumer_group, header.topic)
+        return first is None or (since is not None and first[0] >= since)
+
+    def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
+        """Remember an offset; only for queues that exist, else any client could fill the table."""
+        header = request.header
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist: create it"
+            )
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= header.queue_id < queues or header.commit_offset < 0:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"offset {header.commit_offset} of queue {header.queue_id}: topic {header.topic} "
+                f"has {queues} queues, and offsets are not negative",
+            )
+        if not is_legal_name(header.consumer_group):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"group name {header.consumer_group[:140]!r} is illegal: it may have up to 127 of "
+                "%|a-zA-Z0-9_-",
+            )
+        self._offsets.commit(
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
+        )
+        return Reply()

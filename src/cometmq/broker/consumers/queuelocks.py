@@ -1,0 +1,261 @@
+"""Who may consume a queue in order: leases on queues (upstream: RebalanceLockManager.java).
+
+A lease belongs to one client of a group and ends 60 s after it was last asked for; clients ask
+every 20 s, and work on for 30 s when nobody answers. So a broker that forgot its leases in a
+restart would give a queue to a second client while the first still works on it: who holds what is
+kept in config/queueLocks.json, a file of ours that a Java broker passes by, and a lease is answered
+once it is there. After a start the leases of before hold for as long as their clients may believe
+in them:
+
+    {"groups":{group:[{"clientId","topic","brokerName","queueId"},...]},"stoppedMs":0,"boot":""}
+
+The time since a stop in order counts, by the monotonic clock, for the wall clock may be set; not
+once the machine was started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.tables.tablefile import TableFile
+from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import QueueKey, QueueLockRequest, QueueLockResponse
+from cometmq.protocol.clientbodies import parse_client_body
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.fastjson import encode_json
+from cometmq.store.files import PosixFiles
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+LEASE_MS: Final = 60_000
+#: How long leases of before a start hold: clients believe in one for 30 s, and may take a moment to
+#: finish what they work on.
+RESUMED_LEASE_MS: Final = 40_000
+#: After so many grants the leases that have ended are dropped.
+PURGE_EVERY: Final = 10_000
+
+
+class QueueLocks:
+    """Leases by group and queue. All times are monotonic milliseconds, given by the caller.
+
+    ``changes`` counts how often a queue got another holder, or none.
+    """
+
+    def __init__(self, lease_ms: int = LEASE_MS) -> None:
+        self._lease_ms = lease_ms
+        self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
+        self._count = 0
+        self.changes = 0
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
+    ) -> list[QueueKey]:
+        """Take or renew leases; gives the queues that the client holds now."""
+        leases = self._groups.get(group, {})
+        held: list[QueueKey] = []
+        for queue in queues:
+            known = leases.get(queue)
+            if known is None or known[0] == client_id or known[1] <= now_ms:
+                if known is not None and known[0] != client_id:
+                    log.info(
+                        "queue lock taken over group=%s queue=%s from=%s by=%s",
+                        group, queue, known[0], client_id,
+                    )  # fmt: skip
+                self.changes += known is None or known[0] != client_id
+                leases[queue] = (client_id, now_ms + self._lease_ms)
+                held.append(queue)
+        if held:
+            self._groups[group] = leases
+            self._count += 1
+            if self._count >= PURGE_EVERY:
+                self._purge(now_ms)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
+        """Give leases back; those of other clients stay."""
+        leases = self._groups.get(group, {})
+        for queue in queues:
+            known = leases.get(queue)
+            if known is not None and known[0] == client_id:
+                self.changes += 1
+                del leases[queue]
+        if not leases:
+            self._groups.pop(group, None)
+
+    def _purge(self, now_ms: int) -> None:
+        """Drop what has ended, so that clients which made names up leave nothing behind."""
+        self._count = 0
+        for group, leases in list(self._groups.items()):
+            alive = {queue: lease for queue, lease in leases.items() if lease[1] > now_ms}
+            if alive:
+                self._groups[group] = alive
+            else:
+                del self._groups[group]
+
+    def resume(self, group: str, client_id: str, queue: QueueKey, until_ms: int) -> None:
+        """A lease of before the start, which holds until then unless it is renewed."""
+        self._groups.setdefault(group, {})[queue] = (client_id, until_ms)
+
+    def held(self, now_ms: int) -> Iterator[tuple[str, str, QueueKey]]:
+        """Group, client and queue of every lease that holds now."""
+        for group, leases in self._groups.items():
+            for queue, (client_id, until_ms) in leases.items():
+                if until_ms > now_ms:
+                    yield group, client_id, queue
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def holder(self, group: str, queue: QueueKey, now_ms: int) -> str | None:
+        """The client that holds a queue now."""
+        known = self._groups.get(group, {}).get(queue)
+        return known[0] if known is not None and known[1] > now_ms else None
+
+
+class _Lease(msgspec.Struct, rename="camel", frozen=True):
+    client_id: str
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class _Saved(msgspec.Struct, rename="camel", frozen=True):
+    """What the file says; ``stopped_ms`` is the monotonic clock at a stop in order, 0 while
+    running, of the machine since it was started as ``boot`` says."""
+
+    groups: Mapping[str, list[_Lease]]
+    stopped_ms: int = 0
+    boot: str = ""
+
+
+class QueueLockHandler:
+    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Without ``config_directory`` and ``tasks`` leases
+    end with the broker."""
+
+    def __init__(
+        self,
+        config_directory: str = "",
+        *,
+        clock: Clock,
+        tasks: Tasks | None = None,
+        files: Files | None = None,
+        locks: QueueLocks | None = None,
+    ) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._locks = locks if locks is not None else QueueLocks()
+        self._noted_changes = 0
+        self._stopped_ms = 0
+        self._boot = (files if files is not None else PosixFiles()).boot_id()
+        self._file: TableFile | None = None
+        if tasks is not None:
+            path = os.path.join(config_directory, "queueLocks.json")
+            self._file = TableFile(path, self._encode, clock=clock, tasks=tasks, files=files)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Take on the leases of before the start. A file that cannot be read holds none."""
+        if self._file is None:
+            return
+        try:
+            saved = self._file.read(_saved, required_key="groups")
+        except StoreCorrupt as error:
+            log.error("queue locks lost reason=%s", error)
+            return
+        if saved is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        is_known = saved.stopped_ms and saved.boot and saved.boot == self._boot
+        since_ms = min(saved.stopped_ms, now_ms) if is_known else now_ms
+        until_ms = since_ms + RESUMED_LEASE_MS
+        for group, leases in saved.groups.items():
+            for lease in leases:
+                queue = QueueKey(lease.topic, lease.broker_name, lease.queue_id)
+                self._locks.resume(group, lease.client_id, queue, until_ms)
+        # From now on the file says nothing of that stop any more.
+        self._file.touch()
+
+    async def saved(self) -> None:
+        """Wait until the leases of now are on the device. Raises StoreError."""
+        if self._file is not None:
+            await self._file.saved()
+
+    async def close(self) -> None:
+        """Write the leases, and since when nobody renews them. Raises StoreError."""
+        if self._file is not None and (len(self._locks) or not self._file.is_missing):
+            self._stopped_ms = self._clock.monotonic_ms()
+            await self._file.write()
+
+    def _encode(self) -> Iterator[bytes]:
+        groups: dict[str, list[_Lease]] = {}
+        for group, client_id, queue in self._locks.held(self._clock.monotonic_ms()):
+            lease = _Lease(client_id, queue.topic, queue.broker_name, queue.queue_id)
+            groups.setdefault(group, []).append(lease)
+        yield msgspec.json.encode(_Saved(groups, self._stopped_ms, self._boot))
+
+    # ------------------------------------------------------------------------------------ requests
+
+    def lock(self, peer: Peer, request: Request[Any]) -> Reply | None:
+        """Answer the queues that the client holds now, once a restart would know it."""
+        body = _parse(request)
+        held = self._locks.lock(
+            body.consumer_group, body.client_id, body.mq_set, self._clock.monotonic_ms()
+        )
+        reply = Reply(body=encode_json(QueueLockResponse(held)))
+        if not self._note_changes():
+            return reply
+        assert self._tasks is not None
+        self._tasks.spawn(self._answer_saved(peer, request, reply), name="LOCK_BATCH_MQ")
+        return None
+
+    async def _answer_saved(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
+        try:
+            await self.saved()
+        except StoreError as error:
+            reply = Reply(error.code, remark=error.remark)
+        if not peer.closed:
+            peer.reply(request, reply)
+
+    def unlock(self, _peer: Peer, request: Request[Any]) -> Reply:
+        """Give the client's leases back."""
+        body = _parse(request)
+        self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        self._note_changes()
+        return Reply()
+
+    def _note_changes(self) -> bool:
+        """Have changes written; gives whether there are some that are not yet."""
+        file = self._file
+        if file is None:
+            return False
+        if self._locks.changes != self._noted_changes:
+            self._noted_changes = self._locks.changes
+            file.touch()
+        return not file.is_saved
+
+
+def _parse(request: Request[Any]) -> QueueLockRequest:
+    return parse_client_body(request.body, QueueLockRequest)
+
+
+def _saved(found: dict[str, Any]) -> _Saved:
+    return msgspec.convert(found, _Saved)

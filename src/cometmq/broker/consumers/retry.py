@@ -1,0 +1,224 @@
+"""Sending back what a consumer could not process (upstream: AbstractSendMessageProcessor
+.consumerSendMsgBack).
+
+The message is stored again: in ``%RETRY%group``, delayed a level longer each time, until it was
+tried often enough; then in ``%DLQ%group``, where it waits for a person.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.broker.lookup import find_record
+from cometmq.broker.scheduled.timers.rules import drop_wishes
+from cometmq.broker.send.commitbatch import OutgoingRecord
+from cometmq.core.errors import BadRequest, CometError
+from cometmq.message import properties as props
+from cometmq.message.ids import decode_offset_id, encode_offset_id
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX, WAITING_TOPICS, is_legal_name
+from cometmq.net.router import Reply
+from cometmq.protocol.codes import VERSION_3_4_9, RequestCode, ResponseCode
+from cometmq.protocol.fields import truth
+from cometmq.protocol.route import writable
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.scheduled.delaylevels import DelayLevels
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.broker.stats import BrokerStats
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.message.record import Record
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import SubscriptionGroupConfig
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import ConsumerSendMsgBack
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: The first retry waits as long as delay level 3 says (10 s).
+FIRST_LEVEL: Final = 3
+
+
+class SendBackHandler:
+    """Serves CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        appender: Appender,
+        topics: TopicTable,
+        groups: GroupTable,
+        levels: DelayLevels,
+        stats: BrokerStats,
+        hooks: SendHooks,
+    ) -> None:
+        self._hooks = hooks
+        self._config = config
+        self._store = store
+        self._appender = appender
+        self._topics = topics
+        self._groups = groups
+        self._levels = levels
+        self._stats = stats
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    async def send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
+        """Store a message again for its group, or among its dead letters.
+
+        It is as safe then as the group's last word on it has to be: the consumer goes on behind it.
+        Upstream does not wait for slaves here, and may lose a retry with its master.
+        """
+        self._hooks.before_send(peer, request)
+        code: int = ResponseCode.SYSTEM_ERROR
+        try:
+            reply = await self._send_back(request)
+            code = reply.code
+        except CometError as error:
+            code = error.code
+            raise
+        finally:
+            stored = 1 if code == ResponseCode.SUCCESS else 0
+            self._hooks.after_send(peer, request, code, stored)
+        return reply
+
+    async def _send_back(self, request: Request[ConsumerSendMsgBack]) -> Reply:
+        header = request.header
+        group = self._group(header.group)
+        if group.retry_queue_nums <= 0:
+            return Reply()
+        record = await self._record(header)
+        allowed = group.retry_max_times
+        if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
+            allowed = header.max_reconsume_times
+        properties = props.decode(record.properties)
+        properties.setdefault(props.RETRY_TOPIC, record.topic)
+        if props.ORIGIN_MESSAGE_ID not in properties:
+            origin = encode_offset_id(record.store_host, record.physical_offset)
+            properties[props.ORIGIN_MESSAGE_ID] = origin
+        properties.pop(props.DELAY, None)
+        drop_wishes(properties)
+        back = _copy_of(record, properties)
+        if record.reconsume_times >= allowed or header.delay_level < 0:
+            back = self._to_dead_letters(back, header.group)
+        else:
+            level = header.delay_level or FIRST_LEVEL + record.reconsume_times
+            back = self._to_retry(back, group, level, unit=truth(header.unit_mode))
+        if self._appender.lacks_slaves:
+            # A consumer that comes again and again would leave a copy each time.
+            raise BadRequest(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                f"the message is not sent back, for too few slaves are connected: group "
+                f"{header.group} keeps it, and tries again",
+            )
+        await self._topics.saved()
+        result = await self._appender.put(back)
+        self._stats.on_send_back(header.group, properties[props.RETRY_TOPIC])
+        if result.code == ResponseCode.SUCCESS:
+            return Reply()
+        log.warning("send-back not durable group=%s code=%d", header.group, result.code)
+        return Reply(result.code, remark="sent back, but stored here alone until now: try again")
+
+    def _group(self, name: str) -> SubscriptionGroupConfig:
+        if not is_legal_name(DLQ_PREFIX + name) or not is_legal_name(RETRY_PREFIX + name):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"group name {name[:140]!r} is illegal: with %RETRY% before it, it may have up to "
+                "127 of %|a-zA-Z0-9_-",
+            )
+        group = self._groups.find(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}: create it with mqadmin updateSubGroup, or "
+                "set autoCreateSubscriptionGroup=true",
+            )
+        if not writable(self._config.broker_permission):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] sending message is forbidden",
+            )
+        return group
+
+    async def _record(self, header: ConsumerSendMsgBack) -> Record:
+        record = await find_record(self._store, header.offset)
+        # What waits in a topic of the broker's own, half messages among it, was given to nobody.
+        may_be = record is not None and record.topic not in WAITING_TOPICS
+        if record is None or not may_be or not _may_be(record, header.origin_msg_id or ""):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
+        return record
+
+    def _to_dead_letters(self, back: OutgoingRecord, group: str) -> OutgoingRecord:
+        topic = self._topics.create_dead_letter(DLQ_PREFIX + group)
+        log.warning(
+            "dead letter group=%s topic=%s tries=%d", group, topic.topic_name, back.reconsume_times
+        )
+        return msgspec.structs.replace(back, topic=topic.topic_name, queue_id=0)
+
+    def _to_retry(
+        self, back: OutgoingRecord, group: SubscriptionGroupConfig, level: int, *, unit: bool
+    ) -> OutgoingRecord:
+        topic = self._topics.create_retry(
+            RETRY_PREFIX + group.group_name, group.retry_queue_nums, unit=unit
+        )
+        if not writable(topic.perm):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden",
+            )
+        queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        parked_in, parked_queue, parked = self._levels.park(
+            topic.topic_name, queue_id, back.properties, level
+        )
+        return msgspec.structs.replace(
+            back, topic=parked_in, queue_id=parked_queue, properties=parked
+        )
+
+
+def _may_be(record: Record, name: str) -> bool:
+    """Whether a client may call a record so: by its key or by its place. The one that the client
+    means may have been lost, and another one be in its place.
+
+    A place is an address and the offset. Whose address is not asked: .NET's client takes that of
+    the producer, and a broker that moved has another one than its old records say.
+    """
+    found = props.decode(record.properties)
+    key = found.get(props.UNIQ_KEY)
+    if not name or not key:
+        return True
+    called = name.upper()
+    if called in (key.upper(), found.get(props.ORIGIN_MESSAGE_ID, "").upper()):
+        return True
+    try:
+        return decode_offset_id(name).physical_offset == record.physical_offset
+    except ValueError:
+        return False
+
+
+def _copy_of(record: Record, properties: dict[str, str]) -> OutgoingRecord:
+    properties[props.WAIT] = "false"
+    return OutgoingRecord(
+        record.topic,
+        record.queue_id,
+        record.body,
+        properties,
+        record.born_ms,
+        record.born_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times + 1,
+    )

@@ -1,0 +1,216 @@
+"""Tells a send whose message is stored already, and where the first one lies.
+
+The unique key of a message is its identity within its topic. Ids of stored messages are remembered
+as hashes (window.py); a hit counts only when the record at that place has the same topic and the
+same id, was stored within the window, and belongs to the topic's present life. So a message is
+never dropped for another one, and what cannot be proved a repeat is stored.
+
+Records that are appended and not visible yet cannot be read: what they are is kept here until they
+can. A repeat of one of them is answered with the turn that follows, so never before it is as safe
+as the first.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cometmq.broker.dedup.window import IdWindow
+from cometmq.broker.lookup import bounds, find_entry
+from cometmq.core.slices import Slices
+from cometmq.message import properties as props
+from cometmq.message.names import DLQ_PREFIX, RETRY_PREFIX
+from cometmq.message.record import BadRecord, decode_one
+from cometmq.store.log.scan import Scan, resumption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.message.record import Record
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+ALL: Final = "*"
+#: Cold records that were read for sends which are about to ask for them.
+READ_MAX: Final = 4_096
+_MASK: Final = (1 << 64) - 1
+_UNIQ_KEY: Final = props.UNIQ_KEY.encode()
+
+
+class Stored(NamedTuple):
+    """Where a message lies."""
+
+    queue_id: int
+    queue_offset: int
+    place: int
+
+
+class Cold(NamedTuple):
+    """What has to be read from the device first, with :meth:`RepeatGuard.read`."""
+
+    place: int
+
+
+class _Known(NamedTuple):
+    topic: str
+    unique: str
+    stored_ms: int
+    stored: Stored
+
+
+class RepeatGuard:
+    """The ids of one broker. Made when ``dropRepeatedIdsTopics`` names topics, or ``*``."""
+
+    def __init__(
+        self, *, config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
+    ) -> None:
+        self._names = frozenset(config.drop_repeated_ids_topics.replace(",", " ").split())
+        self._all = ALL in self._names
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        window_ms = config.drop_repeated_ids_window_minutes * 60_000
+        self.window = IdWindow(window_ms, config.drop_repeated_ids_max)
+        #: What was appended lately, by place: all that is not visible yet is among it.
+        self._young: dict[int, _Known] = {}
+        self._old: dict[int, _Known] = {}
+        self._old_end = 0
+        self._read: dict[int, _Known | None] = {}
+        self.dropped = 0
+
+    def guards(self, topic: str) -> bool:
+        """Whether repeats of messages to ``topic`` are dropped."""
+        if not self._all and topic not in self._names:
+            return False
+        return not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic))
+
+    def first(self, topic: str, unique: str) -> Stored | Cold | None:
+        """Where a message with this id lies already; None when it is to be stored."""
+        places = self.window.find(hash((topic, unique)) & _MASK)
+        if not places:
+            return None
+        oldest_ms = self._clock.wall_ms() - self.window.window_ms
+        life_begin = max(self._topics.life_begin(topic), self._store.log.segments.start)
+        for place in places:
+            if place < life_begin:
+                continue
+            known = self._young.get(place) or self._old.get(place)
+            if known is None and place < self._store.dispatched_offset:
+                if place in self._read:
+                    known = self._read[place]
+                else:
+                    raw = self._store.message_at(place)
+                    if raw is None:
+                        return Cold(place)
+                    known = _known_of(raw)
+            if known is None or known.topic != topic or known.unique != unique:
+                continue
+            if known.stored_ms >= oldest_ms:
+                return known.stored
+        return None
+
+    async def read(self, place: int) -> None:
+        """Have a record at hand that a send must be compared with. Raises StoreError."""
+        raw = await self._store.fetch_at(place)
+        if len(self._read) >= READ_MAX:
+            self._read.clear()
+        self._read[place] = None if raw is None else _known_of(raw)
+
+    def remember(self, topic: str, unique: str, stored: Stored) -> None:
+        """A message was appended, in this turn of the loop."""
+        now_ms = self._store.last_ms
+        end = self._store.dispatched_offset
+        if self._young and self._old_end <= end:
+            self._old, self._young = self._young, {}
+            self._old_end = next(reversed(self._old)) + 1
+        self._young[stored.place] = _Known(topic, unique, now_ms, stored)
+        self.window.add(hash((topic, unique)) & _MASK, stored.place, now_ms)
+
+    def appended(
+        self, topic: str, properties: Mapping[str, str], queue_id: int, place: int, offset: int
+    ) -> None:
+        """The broker itself appended a message: one whose delay is over, a committed one."""
+        unique = properties.get(props.UNIQ_KEY)
+        if unique and self.guards(topic):
+            self.remember(topic, unique, Stored(queue_id, offset, place))
+
+    def turn_failed(self) -> None:
+        """What was appended and not written is not stored; its places will be given again."""
+        end = self._store.written_offset
+        for recent in (self._young, self._old):
+            for place in [place for place in recent if place >= end]:
+                del recent[place]
+
+    def facts(self) -> dict[str, str]:
+        """Numbers for administrators."""
+        return {
+            "repeatedIdsKept": str(len(self.window)),
+            "repeatedIdsBytes": str(self.window.size_bytes),
+            "repeatedIdsLeftEarly": str(self.window.left_early),
+            "repeatedMessagesDropped": str(self.dropped),
+        }
+
+    # ------------------------------------------------------------------------------- at a start
+
+    async def recover(self) -> None:
+        """Find the ids of the window in the log. Nothing may be appended meanwhile."""
+        begun_ms = self._clock.monotonic_ms()
+        start = await self._start()
+        slices = Slices(self._clock)
+        if start is not None:
+            for record in self._records(start):
+                self._take(record)
+                await slices.pause()
+        log.info(
+            "repeated_ids_read ids=%d bytes=%d took_ms=%d",
+            len(self.window), self.window.size_bytes, self._clock.monotonic_ms() - begun_ms,
+        )  # fmt: skip
+
+    async def _start(self) -> int | None:
+        """Where the first message lies that must be known; None when there is none."""
+        since_ms = self._clock.wall_ms() - self.window.window_ms
+        store, found = self._store, None
+        for topic, queue_ids in store.topics().items():
+            if not self.guards(topic):
+                continue
+            for queue_id in queue_ids:
+                offset = await store.offset_by_time(topic, queue_id, since_ms)
+                if offset >= bounds(store, topic, queue_id)[1]:
+                    continue
+                entry = find_entry(store, topic, queue_id, offset)
+                place = store.log.segments.start if entry is None else entry[0]
+                found = place if found is None else min(found, place)
+        return found
+
+    def _records(self, start: int) -> Iterator[Record]:
+        segments, end = self._store.log.segments, self._store.dispatched_offset
+        scan = Scan(segments, max(start, segments.start), end)
+        while True:
+            yield from scan
+            further = resumption(segments, scan.position) if scan.position < end else None
+            if further is None or further.offset >= end:
+                return
+            log.error("repeated_ids_log_damaged from=%d to=%d", scan.position, further.offset)
+            scan.position = further.offset
+
+    def _take(self, record: Record) -> None:
+        if not self.guards(record.topic):
+            return
+        unique = props.find(record.properties, _UNIQ_KEY)
+        if unique:
+            digest = hash((record.topic, str(unique, "utf-8", "replace"))) & _MASK
+            self.window.add(digest, record.physical_offset, record.store_ms)
+
+
+def _known_of(raw: memoryview) -> _Known | None:
+    try:
+        record = decode_one(raw)
+    except BadRecord:
+        return None
+    unique = props.find(record.properties, _UNIQ_KEY) or b""
+    stored = Stored(record.queue_id, record.queue_offset, record.physical_offset)
+    return _Known(record.topic, str(unique, "utf-8", "replace"), record.store_ms, stored)

@@ -1,0 +1,1 @@
+"""Pulls: filters, reading, answers, and pulls that wait."""

@@ -1,0 +1,339 @@
+"""SQL92 filters of consumer groups: config/consumerFilter.json (upstream:
+ConsumerFilterManager.java, ConsumerFilterData.java).
+
+    {"filterDataByTopic":{topic:{"groupFilterData":{group:{"bloomFilterData":{"bitNum","bitPos"},
+     "bornTime","clientVersion","consumerGroup","dead","deadTime","expression","expressionType",
+     "topic"}},"topic"}}}
+
+Heartbeats bring filters in; one whose group has no member left is dead, and is dropped a day later.
+A pull that does not carry its subscription is filtered by what stands here. The bloom positions are
+of no use to this broker: a Java broker throws the whole table away when they are not those that it
+would compute itself.
+
+Heartbeats are read on the event loop, and the table is kept: both are bounded, in number, in
+characters and in words to be read at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.pull.bloom import BloomShape
+from cometmq.broker.tables.prettyjson import pretty
+from cometmq.broker.tables.tablefile import TableFile
+from cometmq.filter.sqltext import BadFilter, count_words, parse
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.bodies import ConsumerData, Subscription
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+TAG: Final = "TAG"
+CLEAN_INTERVAL_MS: Final = 60_000
+#: A start does not know since when a group is away: this long, as upstream has it.
+_AWAY_AT_START_MS: Final = 30_000
+#: Filters that are kept: in all, of one topic, and characters of their expressions and names.
+MAX_FILTERS: Final = 10_000
+MAX_FILTERS_OF_TOPIC: Final = 2_000
+MAX_KEPT_CHARS: Final = 16 << 20
+#: Words of new expressions that heartbeats bring within a tenth of a second: each takes some ten
+#: microseconds. What is beyond is read when the group pulls, or with its next heartbeat.
+MAX_NEW_WORDS: Final = 4_096
+_WINDOW_MS: Final = 100
+#: Expressions that were read before.
+_MAX_READABLE: Final = 1_000
+_MAX_READABLE_CHARS: Final = 1_024
+_MAX_LOGGED_CHARS: Final = 200
+_QUIET_MS: Final = 1_000
+
+
+class BloomData(msgspec.Struct, rename="camel", frozen=True):
+    """Where a group's bits lie among ``bit_num``."""
+
+    bit_num: int
+    bit_pos: tuple[int, ...]
+
+
+class FilterData(msgspec.Struct, rename="camel", frozen=True):
+    """One group's filter of one topic. Times are wall ms; ``dead_time`` 0 means never."""
+
+    topic: str
+    consumer_group: str
+    expression: str
+    expression_type: str
+    client_version: int
+    born_time: int
+    dead_time: int = 0
+    dead: bool = False
+    bloom_filter_data: BloomData | None = None
+
+
+class FilterTable:
+    """All stored filters."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._bloom = BloomShape.of(
+            config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
+        )
+        self._table: dict[str, dict[str, FilterData]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}
+        #: The text of each filter in the file, by topic and group.
+        self._texts: dict[str, dict[str, bytes]] = {}
+        self._count = self._chars = self._dead = 0
+        self._readable: dict[str, None] = {}
+        self._window = self._new_words = self._quiet_until_ms = 0
+        self._file = TableFile(
+            os.path.join(config_directory, "consumerFilter.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+
+    def load(self) -> None:
+        """Read the file; whoever is in it counts as gone until a heartbeat comes. Raises
+        StoreCorrupt."""
+        now_ms = self._clock.wall_ms()
+        for by_group in (self._file.read(_read, required_key="filterDataByTopic") or {}).values():
+            for data in by_group.values():
+                if not data.dead_time:
+                    data = _died(data, max(now_ms - _AWAY_AT_START_MS, data.born_time))
+                self._put(data)
+        self.clean()
+
+    async def close(self) -> None:
+        """Write what is not written yet."""
+        await self._file.close()
+
+    def get(self, topic: str, group: str) -> FilterData | None:
+        """The filter of a group, dead or alive."""
+        return self._table.get(topic, {}).get(group)
+
+    def subscribed(self, data: ConsumerData) -> None:
+        """A consumer told what its group wants."""
+        group, wanted = data.group_name, data.subscription_data_set
+        for subscription in wanted:
+            self._register(group, subscription, self._has_time)
+        topics = {subscription.topic for subscription in wanted}
+        for topic in self._topics_of.get(group, ()):
+            if topic not in topics:
+                self._bury(self._table[topic][group])
+
+    def register(self, group: str, subscription: Subscription) -> None:
+        """Keep the filter of a group that pulls by it, when its heartbeat could not be waited for.
+        Nothing happens when it cannot be read."""
+        self._register(group, subscription, lambda expression: True)
+
+    def group_gone(self, group: str) -> None:
+        """A group lost its last member."""
+        for topic in self._topics_of.get(group, ()):
+            self._bury(self._table[topic][group])
+
+    def clean(self) -> None:
+        """Drop the filters of groups that are gone for the configured time."""
+        limit_ms = self._clock.wall_ms() - self._config.filter_data_clean_time_span
+        for topic, by_group in list(self._table.items()):
+            for group in [name for name, data in by_group.items() if data.dead]:
+                if by_group[group].dead_time <= limit_ms:
+                    log.info("consumer filter expired topic=%s group=%s", topic, group)
+                    self._drop(topic, group)
+
+    async def clean_forever(self) -> None:
+        """Clean in an interval."""
+        while True:
+            await self._clock.sleep_ms(CLEAN_INTERVAL_MS)
+            self.clean()
+
+    # ------------------------------------------------------------------------------------ internals
+
+    def _register(self, group: str, wanted: Subscription, has_time: Callable[[str], bool]) -> None:
+        kind = wanted.expression_type or TAG
+        if kind == TAG or not wanted.sub_string:
+            return
+        known = self.get(wanted.topic, group)
+        if known is not None and wanted.sub_version < known.client_version:
+            return
+        if known is not None and (known.expression, known.expression_type) == (
+            wanted.sub_string,
+            kind,
+        ):
+            if known.dead or known.client_version != wanted.sub_version:
+                alive = msgspec.structs.replace(
+                    known, client_version=wanted.sub_version, dead_time=0, dead=False
+                )
+                self._put(alive)
+            return
+        if known is not None and wanted.sub_version == known.client_version and not known.dead:
+            return  # members of the group do not agree; the first one of a version counts
+        if not self._is_readable(group, wanted, has_time):
+            if known is not None:
+                self._drop(wanted.topic, group)
+            return
+        if not self._has_room(group, wanted, known):
+            return
+        positions = self._bloom.positions(f"{group}#{wanted.topic}")
+        self._put(
+            FilterData(
+                wanted.topic,
+                group,
+                wanted.sub_string,
+                kind,
+                wanted.sub_version,
+                self._clock.wall_ms(),
+                bloom_filter_data=BloomData(self._bloom.bits, positions),
+            )
+        )
+
+    def _is_readable(
+        self, group: str, wanted: Subscription, has_time: Callable[[str], bool]
+    ) -> bool:
+        """Whether an expression can be read; False too when there is no time for it now."""
+        expression = wanted.sub_string
+        if expression in self._readable:
+            return True
+        if not has_time(expression):
+            return False
+        try:
+            parse(expression)
+        except BadFilter as error:
+            self._warn("consumer filter unreadable group=%s error=%s", group, error)
+            return False
+        if len(expression) <= _MAX_READABLE_CHARS:
+            if len(self._readable) >= _MAX_READABLE:
+                self._readable.clear()
+            self._readable[expression] = None
+        return True
+
+    def _warn(self, text: str, *values: object) -> None:
+        """Say it in the log, once a second at most: heartbeats say the same again and again."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._quiet_until_ms:
+            self._quiet_until_ms = now_ms + _QUIET_MS
+            log.warning(text, *values)
+
+    def _has_time(self, expression: str) -> bool:
+        """Whether an expression may be read on the loop now."""
+        window = self._clock.monotonic_ms() // _WINDOW_MS
+        if window != self._window:
+            self._window, self._new_words = window, 0
+        if self._new_words >= MAX_NEW_WORDS:
+            return False
+        self._new_words += count_words(expression)
+        return True
+
+    def _has_room(self, group: str, wanted: Subscription, known: FilterData | None) -> bool:
+        """Whether a filter may be kept; the dead make room when there is none."""
+        if known is not None:
+            chars = len(wanted.sub_string) - len(known.expression)
+            return self._chars + chars <= MAX_KEPT_CHARS
+        topic, chars = wanted.topic, _chars(wanted.topic, group, wanted.sub_string)
+        if not self._fits(topic, chars) and self._dead:
+            self._drop_dead()
+        fits = self._fits(topic, chars)
+        if not fits:
+            self._warn(
+                "consumer filters full count=%d chars=%d group=%s topic=%s: pulls of more groups "
+                "must carry their subscriptions", self._count, self._chars, group,
+                topic[:_MAX_LOGGED_CHARS],
+            )  # fmt: skip
+        return fits
+
+    def _fits(self, topic: str, chars: int) -> bool:
+        return (
+            self._count < MAX_FILTERS
+            and self._chars + chars <= MAX_KEPT_CHARS
+            and len(self._table.get(topic, ())) < MAX_FILTERS_OF_TOPIC
+        )
+
+    def _drop_dead(self) -> None:
+        for topic, by_group in list(self._table.items()):
+            for group in [name for name, data in by_group.items() if data.dead]:
+                self._drop(topic, group)
+
+    def _bury(self, data: FilterData) -> None:
+        if not data.dead:
+            self._put(_died(data, self._clock.wall_ms()))
+
+    def _put(self, data: FilterData) -> None:
+        topic, group = data.topic, data.consumer_group
+        known = self.get(topic, group)
+        if known is None:
+            self._count += 1
+        else:
+            self._chars -= _chars(topic, group, known.expression)
+            self._dead -= known.dead
+        self._dead += data.dead
+        self._chars += _chars(topic, group, data.expression)
+        self._table.setdefault(topic, {})[group] = data
+        self._topics_of.setdefault(group, {})[topic] = None
+        text = b"\n\t\t\t\t%b:%b" % (msgspec.json.encode(group), pretty(_sorted_fields(data), 4))
+        self._texts.setdefault(topic, {})[group] = text
+        self._file.touch()
+
+    def _drop(self, topic: str, group: str) -> None:
+        self._count -= 1
+        data = self._table[topic].pop(group)
+        self._chars -= _chars(topic, group, data.expression)
+        self._dead -= data.dead
+        del self._texts[topic][group], self._topics_of[group][topic]
+        for table, key in ((self._table, topic), (self._texts, topic), (self._topics_of, group)):
+            if not table[key]:
+                del table[key]
+        self._file.touch()
+
+    def _encode(self) -> Iterator[bytes]:
+        return _file_of([(topic, dict(texts)) for topic, texts in self._texts.items()])
+
+
+def _chars(topic: str, group: str, expression: str) -> int:
+    return len(topic) + len(group) + len(expression)
+
+
+def _file_of(found: list[tuple[str, dict[str, bytes]]]) -> Iterator[bytes]:
+    """The file in pieces: the texts of filters by topic and group."""
+    yield b'{\n\t"filterDataByTopic":{'
+    for number, (topic, texts) in enumerate(found):
+        name = msgspec.json.encode(topic)
+        yield b'%b\n\t\t%b:{\n\t\t\t"groupFilterData":{' % (b"," if number else b"", name)
+        yield b",".join([text for _, text in sorted(texts.items())])
+        yield b'\n\t\t\t},\n\t\t\t"topic":%b\n\t\t}' % name
+    yield b"\n\t}\n}" if found else b"}\n}"
+
+
+def _died(data: FilterData, at_ms: int) -> FilterData:
+    return msgspec.structs.replace(data, dead_time=at_ms, dead=True)
+
+
+def _sorted_fields(data: FilterData) -> dict[str, object]:
+    return dict(sorted(msgspec.to_builtins(data).items()))
+
+
+class _OfTopic(msgspec.Struct, rename="camel", frozen=True):
+    group_filter_data: dict[str, FilterData] = {}
+
+
+def _read(found: dict[str, Any]) -> dict[str, dict[str, FilterData]]:
+    try:
+        table = msgspec.convert(found["filterDataByTopic"] or {}, dict[str, _OfTopic], strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"filterDataByTopic: {error}") from None
+    return {topic: dict(of_topic.group_filter_data) for topic, of_topic in table.items()}

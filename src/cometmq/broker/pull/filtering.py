@@ -1,0 +1,253 @@
+"""What a pull wants: tag codes or a SQL92 filter, from its own words or from the heartbeat.
+
+Expressions are read once and remembered. A tag is filtered by its code in the queue entry and once
+more, by its text, in the client; SQL92 is filtered here alone, on the stored record (upstream:
+PullMessageProcessor.java, ClientManageProcessor.checkClientConfig).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.core.errors import BadRequest
+from cometmq.filter import tags
+from cometmq.filter.budget import Budget
+from cometmq.filter.sql92 import BadFilter, SqlFilter
+from cometmq.filter.stored import matching
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import ClientConfigCheck
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import REQUEST_DIALECT_MAX_BYTES, parse_json
+from cometmq.store.read.reader import MAX_SCANNED_ENTRIES, ReadResult, ReadStatus, empty
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.members import Members
+    from cometmq.broker.pull.filterdata import FilterTable
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.bodies import Subscription
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import PullMessage
+
+#: Bit of the pull sysFlag: the pull carries its subscription (upstream: PullSysFlag.java).
+SUBSCRIPTION: Final = 4
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+#: What is remembered of expressions, all together.
+MAX_REMEMBERED: Final = 10_000
+MAX_REMEMBERED_BYTES: Final = 32 << 20
+#: Filters in use, together: with more of them no further pull is held by one.
+MAX_LIVE_BYTES: Final = 128 << 20
+_WANTED_BYTES: Final = 200
+_TAG_BYTES: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """``codes`` of queue entries, None for all; and what the records have to match besides."""
+
+    codes: frozenset[int] | None = None
+    sql: SqlFilter | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        sql_bytes = 0 if self.sql is None else self.sql.size_bytes
+        return _WANTED_BYTES + sql_bytes + _TAG_BYTES * len(self.codes or ())
+
+
+_EVERYTHING: Final = Wanted()
+
+
+class Filters:
+    """Reads subscriptions, and serves CHECK_CLIENT_CONFIG."""
+
+    def __init__(self, *, config: BrokerConfig, members: Members, stored: FilterTable) -> None:
+        self._config = config
+        self._members = members
+        self._stored = stored
+        self._known: dict[tuple[bool, str], Wanted] = {}
+        self._known_bytes = self._live_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more pull may be held by a filter of its own."""
+        return self._live_bytes < MAX_LIVE_BYTES
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
+
+    def check_client(self, _peer: Peer, request: Request[Any]) -> Reply:
+        """A client asks, before it starts, whether this broker can filter for it."""
+        body = parse_json(
+            request.body, ClientConfigCheck, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
+        )
+        subscription = body.subscription_data
+        self._read(subscription.expression_type, subscription.sub_string)
+        return Reply()
+
+    def wanted(self, header: PullMessage) -> Wanted:
+        """What a pull wants. Raises BadRequest: 23 it cannot be read, 24 and 25 the subscription is
+        not known or old, 27 and 28 the stored filter is."""
+        if header.sys_flag & SUBSCRIPTION:
+            return self._read(header.expression_type, header.subscription)
+        subscription = self._members.subscription(header.consumer_group, header.topic)
+        if subscription is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {header.consumer_group} is not "
+                f"subscribed to {header.topic}, or its heartbeat did not arrive",
+            )
+        if subscription.sub_version < header.sub_version:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                "the consumer's subscription not latest: its heartbeat is older than this pull",
+            )
+        if subscription.expression_type == SQL92:
+            return self._read(SQL92, self._stored_expression(header, subscription))
+        # Java's hashes are signed; queue entries hold them sign-extended, as these are.
+        return Wanted(frozenset(subscription.code_set) or None)
+
+    def _stored_expression(self, header: PullMessage, subscription: Subscription) -> str:
+        data = self._stored.get(header.topic, header.consumer_group)
+        if data is None:
+            self._stored.register(header.consumer_group, subscription)
+            data = self._stored.get(header.topic, header.consumer_group)
+        if data is None:
+            raise BadRequest(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"The broker's consumer filter data is not exist: group {header.consumer_group} "
+                f"has none for {header.topic}",
+            )
+        if data.client_version < header.sub_version:
+            raise BadRequest(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest: its heartbeat is older than this "
+                "pull",
+            )
+        return data.expression
+
+    def _read(self, kind: str | None, expression: str | None) -> Wanted:
+        is_sql = kind == SQL92
+        if not is_sql and kind not in (None, "", TAG):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"filter expressions of type {kind[:40]!r} are not supported: use {TAG} or {SQL92}",
+            )
+        if is_sql and not self._config.enable_property_filter:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by SQL92: set "
+                "enablePropertyFilter=true",
+            )
+        if not is_sql and (not expression or expression == tags.ALL):
+            return _EVERYTHING
+        key = (is_sql, expression or "")
+        found = self._known.get(key)
+        return self._remember(key, _parse(*key)) if found is None else found
+
+    def _remember(self, key: tuple[bool, str], wanted: Wanted) -> Wanted:
+        if wanted.sql is not None:
+            size_bytes = wanted.sql.size_bytes
+            self._live_bytes += size_bytes
+            weakref.finalize(wanted.sql, self._forget, size_bytes).atexit = False
+        known = self._known
+        known[key] = wanted
+        self._known_bytes += wanted.size_bytes + len(key[1])
+        while len(known) > MAX_REMEMBERED or self._known_bytes > MAX_REMEMBERED_BYTES:
+            oldest = next(iter(known))
+            self._known_bytes -= known.pop(oldest).size_bytes + len(oldest[1])
+        return wanted
+
+    def _forget(self, size_bytes: int) -> None:
+        """A filter is in nobody's use any more."""
+        self._live_bytes -= size_bytes
+
+
+def _parse(is_sql: bool, expression: str) -> Wanted:
+    try:
+        if is_sql:
+            return Wanted(sql=SqlFilter(expression))
+        return Wanted(tags.parse(expression).codes or None)
+    except (BadFilter, ValueError) as error:
+        raise BadRequest(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def keep_matching(result: ReadResult, sql: SqlFilter) -> int:
+    """Leave in a loaded result only the messages that match; maybe none. Gives how many bytes of
+    properties were looked at."""
+    matches = matching(result.chunks, sql.matches)
+    result.chunks, result.count = matches.chunks, matches.count
+    result.size_bytes = matches.size_bytes
+    return matches.looked_bytes
+
+
+def read_matching(
+    read: Callable[[int, int, int], ReadResult],
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    sql: SqlFilter,
+) -> ReadResult:
+    """Messages from ``offset`` on that match, out of at most MAX_SCANNED_ENTRIES; fewer when that
+    is much work (filter/budget.py).
+
+    ``read(offset, max_count, max_bytes)`` gives the messages. A cold result comes as it is, when
+    nothing was found before it: it is to be loaded, and then filtered. The result is far behind the
+    end when something that was looked at is, whether it matches or not.
+    """
+    is_far = False
+
+    def noted(offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        nonlocal is_far
+        found = read(offset, max_count, max_bytes)
+        is_far = is_far or found.far
+        return found
+
+    result = _read_matching(noted, offset, max_count, max_bytes, sql)
+    result.far = is_far
+    return result
+
+
+def _read_matching(
+    read: Callable[[int, int, int], ReadResult],
+    offset: int,
+    max_count: int,
+    max_bytes: int,
+    sql: SqlFilter,
+) -> ReadResult:
+    found: ReadResult | None = None
+    scanned = 0
+    budget = Budget(sql.weight)
+    while True:
+        result = read(
+            offset,
+            min(max_count - (found.count if found else 0), budget.count),
+            min(max_bytes - (found.size_bytes if found else 0), budget.size_bytes),
+        )
+        if result.status is not ReadStatus.FOUND or result.cold:
+            return found or result
+        scanned += result.next_offset - offset
+        offset = result.next_offset
+        count = result.count
+        budget.take(count, keep_matching(result, sql))
+        if found is None:
+            found = result if result.count else None
+        elif result.count and found.size_bytes + result.size_bytes > max_bytes:
+            return found  # at least one message comes always, here it is one too many
+        else:
+            found.chunks += result.chunks
+            found.count += result.count
+            found.size_bytes += result.size_bytes
+        if found is not None:
+            found.next_offset = offset
+            if found.count >= max_count or found.size_bytes >= max_bytes:
+                return found
+        if scanned >= MAX_SCANNED_ENTRIES or offset >= result.max_offset or budget.is_spent:
+            nothing = ReadStatus.NO_MATCHED_MESSAGE
+            return found or empty(nothing, offset, result.min_offset, result.max_offset)

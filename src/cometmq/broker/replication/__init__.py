@@ -1,0 +1,1 @@
+"""Roles of a broker: master, slave, and the change from one to the other."""

@@ -1,0 +1,199 @@
+"""Where a broker listens, and the address of a former master that it takes over: clients that know
+that one go on without a look at the routes.
+
+look    whether it is this machine's, and free
+take    listen there, keep that over restarts (rolefile.py), register by it
+
+A step that fails undoes those before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.config import resolve
+from cometmq.broker.ports import VIP_DISTANCE, join, reserve_ports
+from cometmq.broker.replication.rolefile import keep_role, role_path
+from cometmq.core.errors import BadRequest, NotConnected, SettingsError
+from cometmq.net.client import split_address
+from cometmq.net.descriptors import backlog
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import AddressState, TakeAddress
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+
+if TYPE_CHECKING:
+    import socket
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.server import Reserve
+    from cometmq.protocol.frame import Request
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+_STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
+
+
+class Addresses:
+    """The addresses of one broker, whose store is under ``root``; its ports are known once
+    :meth:`reserve` gave their sockets."""
+
+    def __init__(self, config: BrokerConfig, root: str, reserve: Reserve) -> None:
+        self._config = config
+        self._root = root
+        self._reserve = reserve
+        self.port = 0
+
+    @property
+    def own(self) -> str:
+        """What its settings have others connect to."""
+        return join(self._config.broker_ip1, self.port)
+
+    @property
+    def current(self) -> str:
+        """What others are told: the address that was taken over, if one was."""
+        return self._config.taken_address or self.own
+
+    def reserve(self) -> list[socket.socket]:
+        """Sockets for all of it. Raises OSError when the own ones cannot be bound, SettingsError
+        when one that was taken over cannot."""
+        config = self._config
+        own = reserve_ports(config.bind_address, config.listen_port, self._reserve)
+        self.port = own[0].getsockname()[1]
+        if not config.taken_address:
+            return own
+        try:
+            return [*own, *self.reserve_at(config.taken_address)]
+        except (OSError, SettingsError) as error:
+            _close(own)
+            raise SettingsError(
+                "takenAddress",
+                f"this broker took {config.taken_address} over and cannot listen there ({error}): "
+                f"stop who does, or give it up, in the settings and in {role_path(self._root)}",
+            ) from None
+
+    def reserve_at(self, address: str) -> list[socket.socket]:
+        """Sockets for an address and its VIP port, as far as this broker does not listen there
+        anyway. Raises OSError when one cannot be bound, SettingsError for a host that has no
+        address, NotConnected for what is no address."""
+        name, port = split_address(address)
+        host = resolve(name)
+        wanted = [each for each in (port, port - VIP_DISTANCE) if each > 0]
+        if _covers(self._config.bind_address, host):
+            # Who listens on all addresses of a machine: is this one of them?
+            self._reserve(host, 0).close()
+            own = self.port, self.port - VIP_DISTANCE
+            wanted = [each for each in wanted if each not in own]
+        found: list[socket.socket] = []
+        try:
+            for each in wanted:
+                listener = self._reserve(host, each)
+                found.append(listener)
+        except OSError:
+            _close(found)
+            raise
+        return found
+
+    async def take(
+        self,
+        address: str,
+        files: Files,
+        clock: Clock,
+        serve: Callable[[socket.socket], Awaitable[None]],
+    ) -> None:
+        """Listen on an address, too, also after a restart. Raises as :meth:`reserve_at`, and
+        OSError when that cannot be kept; all is as before then."""
+        listeners = self.reserve_at(address)
+        role, root = self._config.broker_role, self._root
+        try:
+            for listener in listeners:
+                # Whoever bound it as well could be faster; who connects has to wait.
+                listener.listen(backlog())
+            await asyncio.to_thread(keep_role, role, root, files, clock, address=address)
+        except BaseException:
+            _close(listeners)
+            raise
+        for listener in listeners:
+            await serve(listener)
+        self._config.taken_address = address
+
+
+class AddressAdmin:
+    """Serves the request to take an address over. ``moved`` tells name servers."""
+
+    def __init__(
+        self,
+        addresses: Addresses,
+        *,
+        config: BrokerConfig,
+        files: Files,
+        clock: Clock,
+        serve: Callable[[socket.socket], Awaitable[None]],
+        moved: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._addresses = addresses
+        self._config = config
+        self._files = files
+        self._clock = clock
+        self._serve = serve
+        self._moved = moved
+        self._taking = asyncio.Lock()
+
+    def handlers(self) -> dict[int, Handler]:
+        """By request code."""
+        return {RequestCode.TAKE_ADDRESS: self.take}
+
+    async def take(self, peer: Peer, request: Request[Any]) -> Reply:
+        """Say whether the address could be taken, or take it."""
+        wanted = parse_json(request.body, TakeAddress)
+        if self._config.is_slave and not wanted.check:
+            raise _refused("this broker is a slave, and its master has the address: promote it")
+        async with self._taking:
+            try:
+                state = await self._state(wanted)
+            except OSError as error:
+                name = _STATES.get(error.errno or 0)
+                if name is None:
+                    raise _refused(f"{wanted.address}: {error}") from None
+                state = AddressState(name, f"{wanted.address}: {error.strerror}")
+            except (SettingsError, NotConnected) as error:
+                raise _refused(str(error)) from None
+        log.info("address_asked_for by=%s of=%s state=%s", peer.address, wanted, state.state)
+        return Reply(body=encode_json(state))
+
+    async def _state(self, wanted: TakeAddress) -> AddressState:
+        if wanted.address == self._addresses.current:
+            return AddressState("taken")
+        if self._config.taken_address:
+            raise _refused(f"this broker has taken {self._config.taken_address} over already")
+        if wanted.check:
+            _close(self._addresses.reserve_at(wanted.address))
+            return AddressState("free")
+        await self._addresses.take(wanted.address, self._files, self._clock, self._serve)
+        log.warning("address_taken address=%s own=%s", wanted.address, self._addresses.own)
+        await self._moved()
+        return AddressState("taken")
+
+
+def _covers(bind_address: str, host: str) -> bool:
+    """Whether who is bound to one address serves another, too."""
+    bound = ipaddress.ip_address(resolve(bind_address))
+    return bound.is_unspecified or bound == ipaddress.ip_address(host)
+
+
+def _close(listeners: Iterable[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
+
+
+def _refused(problem: str) -> BadRequest:
+    return BadRequest(ResponseCode.ILLEGAL_OPERATION, problem)

@@ -1,0 +1,205 @@
+"""Promotion: a slave becomes the master because an operator says so; what could be lost by it.
+
+judge      what is known -> findings: fine, a warning, or a refusal that only ``force`` overrides
+promote    ask who else is master, judge, answer, and begin anew in the new role (lives.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cometmq.broker.config import BrokerRole
+from cometmq.broker.replication.roles import SlavePart
+from cometmq.broker.replication.splitbrain import master_at
+from cometmq.core.errors import BadRequest, CometError
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import Finding, Promote, Promotion
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fastjson import encode_json, parse_json
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.replication.roles import MasterPart
+    from cometmq.core.clock import Clock
+    from cometmq.net.client import Remoting
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.protocol.frame import Request
+
+log = logging.getLogger(__name__)
+
+#: Tables are copied every 10 s.
+OLD_TABLES_MS: Final = 30_000
+_TABLES_TIMEOUT_MS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a slave knows before it is promoted.
+
+    ``registered`` are name servers with the address that they have as the master; ``unheard`` name
+    servers that do not answer. ``told_end`` is the end of the master's log, as it said
+    ``told_age_ms`` ago; -1 when it never did, and so is ``tables_age_ms``. The slave's log
+    goes up to ``end``.
+    """
+
+    master: str
+    is_connected: bool
+    problem: str
+    registered: tuple[tuple[str, str], ...]
+    unheard: tuple[str, ...]
+    end: int
+    undispatched_bytes: int
+    told_end: int
+    told_age_ms: int
+    tables_age_ms: int
+
+
+def judge(seen: Situation) -> list[Finding]:
+    """What speaks against a promotion, and what does not."""
+    return [*_master(seen), _log(seen), _tables(seen), *_rest(seen)]
+
+
+def _fine(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
+
+
+def _refusal(text: str) -> Finding:
+    return Finding("refused", text)
+
+
+def _master(seen: Situation) -> list[Finding]:
+    found = [
+        _refusal(f"name server {server} has {address} as the master: stop that one first")
+        for server, address in seen.registered
+    ]
+    if seen.is_connected:
+        found.append(_refusal(f"the master {seen.master} is connected: stop it first"))
+    found += [
+        _warning(f"name server {server} does not answer: it may know of another master")
+        for server in seen.unheard
+    ]
+    return found or [_fine("the master is gone: it is not connected, and no name server has it")]
+
+
+def _log(seen: Situation) -> Finding:
+    if seen.problem:
+        return _refusal(f"its log is not the master's: {seen.problem}")
+    if seen.told_end < 0:
+        return _warning("the master never said how long its log is: what it lacks is not known")
+    lacks = seen.told_end - seen.end
+    ago = _ago(seen.told_age_ms)
+    if lacks > 0:
+        return _warning(
+            f"it lacks {lacks:,} bytes of the {seen.told_end:,} that the master had {ago}: they "
+            "are lost unless that one comes back first"
+        )
+    return _fine(f"it has all that the master had {ago}: {seen.told_end:,} bytes of log")
+
+
+def _tables(seen: Situation) -> Finding:
+    if seen.tables_age_ms < 0:
+        return _warning("topics, groups and offsets were never copied from the master")
+    text = f"topics, groups and offsets were copied {_ago(seen.tables_age_ms)}"
+    if seen.tables_age_ms > OLD_TABLES_MS:
+        return _warning(f"{text}: consumers may see again what they read since")
+    return _fine(text)
+
+
+def _rest(seen: Situation) -> list[Finding]:
+    found = []
+    if seen.undispatched_bytes:
+        text = f"{seen.undispatched_bytes:,} bytes are not in queues yet: its start does that"
+        found.append(_fine(text))
+    return found
+
+
+def _ago(age_ms: int) -> str:
+    return f"{age_ms / 1000:.1f} s ago"
+
+
+class PromotionAdmin:
+    """Serves the request that makes a slave the master."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        part: Callable[[], MasterPart | SlavePart],
+        promote: Callable[[], Callable[[BrokerRole], None] | None],
+        remoting: Remoting,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._part = part
+        self._promote = promote
+        self._remoting = remoting
+        self._clock = clock
+
+    def handlers(self) -> dict[int, Handler]:
+        """By request code."""
+        return {RequestCode.PROMOTE_BROKER: self.promote}
+
+    async def promote(self, peer: Peer, request: Request[Any]) -> Reply:
+        """Judge, and begin anew as the master unless a finding refuses that, or only a check was
+        asked for."""
+        wanted = parse_json(request.body, Promote)
+        part, begin_anew = self._part(), self._promote()
+        if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"{wanted.role!r} is neither SYNC_MASTER nor ASYNC_MASTER",
+            )
+        if not isinstance(part, SlavePart):
+            role = self._config.broker_role.name
+            raise BadRequest(ResponseCode.ILLEGAL_OPERATION, f"this broker is {role}, no slave")
+        if begin_anew is None:
+            raise BadRequest(
+                ResponseCode.ILLEGAL_OPERATION,
+                "whoever runs this broker cannot begin it anew: stop it, and start it with "
+                f"brokerRole={wanted.role} and brokerId=0",
+            )
+        if part.where():
+            # As fresh as they can be; its findings say how old they are where it is gone.
+            with suppress(CometError, ValueError, TimeoutError):
+                async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
+                    await part.tables.copy(part.where())
+        findings = judge(await self._look(part))
+        refused = any(finding.refuses for finding in findings)
+        begins = not wanted.check and (wanted.force or not refused)
+        for finding in findings:
+            level = logging.INFO if finding.weight == "ok" else logging.WARNING
+            log.log(level, "promotion_finding weight=%s text=%r", finding.weight, finding.text)
+        if begins:
+            log.warning("promoted by=%s role=%s force=%s", peer.address, wanted.role, wanted.force)
+            begin_anew(BrokerRole[wanted.role])
+        return Reply(body=encode_json(Promotion(begins, self._config.broker_name, findings)))
+
+    async def _look(self, part: SlavePart) -> Situation:
+        config, store, tables = self._config, part.slave.store, part.tables
+        servers = config.name_servers
+        name, remoting = config.broker_name, self._remoting
+        answers = await asyncio.gather(*(master_at(remoting, server, name) for server in servers))
+        now_ms = self._clock.monotonic_ms()
+        pairs = list(zip(servers, answers, strict=True))
+        return Situation(
+            master=part.where() or part.ha_address,
+            is_connected=part.slave.is_connected,
+            problem="" if part.slave.problem is None else str(part.slave.problem),
+            registered=tuple((server, found) for server, found in pairs if found),
+            unheard=tuple(server for server, found in pairs if found is None),
+            end=store.written_offset,
+            undispatched_bytes=store.written_offset - store.dispatched_offset,
+            told_end=tables.master_end,
+            told_age_ms=now_ms - tables.master_end_ms,
+            tables_age_ms=tables.age_ms,
+        )

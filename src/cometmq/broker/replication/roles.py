@@ -1,0 +1,160 @@
+"""A broker's part in replication: as a master it serves slaves, as a slave it follows its master.
+
+Where a slave's master is follows from ``haMasterAddress``, or from what name servers answer when
+the slave registers; its tables come from the address that these answer with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.broker.config import BrokerRole, HaRejoin
+from cometmq.replication.master import Master, MasterSettings
+from cometmq.replication.slave import Slave
+from cometmq.store.log.scan import first_record
+from cometmq.store.replica import Replica
+
+if TYPE_CHECKING:
+    import socket
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.pull.handler import PullHandler
+    from cometmq.broker.replication.metadatasync import MasterTables
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.replication.slave import LogsDiffer
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class MasterPart:
+    """What a master does for its slaves."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, *, clock: Clock, tasks: Tasks
+    ) -> None:
+        self._config = config
+        settings = MasterSettings(
+            copies=config.copies,
+            transfer_bytes=config.ha_transfer_batch_size,
+            fall_behind_max_bytes=config.ha_slave_fallbehind_max,
+            whole_history=config.ha_whole_history,
+            rate_bytes_per_s=config.max_ha_transfer_byte_in_second,
+        )
+        self.master = Master(store, settings, clock=clock, tasks=tasks)
+
+    async def start(
+        self, listener: socket.socket | None, appender: Appender, pull: PullHandler, _tasks: Tasks
+    ) -> None:
+        """Take slaves; with SYNC_MASTER sends wait for them from now on."""
+        assert listener is not None
+        if self._config.broker_role is BrokerRole.SYNC_MASTER:
+            appender.wait_for_slaves(self.master, self._config.slave_timeout)
+        pull.relieved = self.master.has_a_near_slave
+        await self.master.start(listener)
+
+    async def close(self) -> None:
+        """Let the slaves go."""
+        await self.master.close()
+
+    def master_is(self, _ha_address: str, _address: str) -> None:
+        """That is this one."""
+
+    def where(self) -> str:
+        """The master's address, for who asks a slave; nobody does here."""
+        return ""
+
+    def facts(self) -> dict[str, str]:
+        """Who copies this broker, for people."""
+        slaves = self.master.slaves()
+        return {
+            "brokerRole": self._config.broker_role.name,
+            "slaves": str(len(slaves)),
+            "slaveStates": ",".join(
+                f"{slave.address}={slave.acked}(-{slave.behind_bytes})" for slave in slaves
+            ),
+        }
+
+
+class SlavePart:
+    """What a slave does to be like its master."""
+
+    def __init__(
+        self, config: BrokerConfig, store: MessageStore, tables: MasterTables, *, clock: Clock
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self.ha_address = config.ha_master_address
+        self.tables = tables
+        self.slave = Slave(
+            store,
+            Replica(store),
+            clock=clock,
+            master=lambda: self.ha_address,
+            whole_history=config.ha_whole_history,
+        )
+        self.slave.on_change.append(tables.soon)
+        tables.follows = lambda: self.slave.is_connected
+        self.slave.on_differ = self._differs
+        self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
+
+    async def start(
+        self,
+        _listener: socket.socket | None,
+        _appender: Appender,
+        pull: PullHandler,
+        tasks: Tasks,
+    ) -> None:
+        """Follow the master from now on."""
+        pull.serves = self._serves
+        pull.is_alone = lambda: not self.slave.is_connected
+        pull.relieved = lambda: True
+        tasks.keep(self.slave.run_forever, name="copy the log", clock=self._clock)
+        tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)
+
+    def master_is(self, ha_address: str, address: str) -> None:
+        """A name server said where the master is."""
+        if address != self.tables.master:
+            log.info("master_known address=%s ha=%s", address, ha_address)
+            self.slave.try_now()
+        self.tables.master = address
+        if not self._config.ha_master_address:
+            self.ha_address = ha_address
+        self.tables.soon()
+
+    async def close(self) -> None:
+        """The tasks that follow the master end with their owner."""
+
+    def where(self) -> str:
+        """The master's address; "" while it is not known."""
+        return self.tables.master
+
+    def _serves(self) -> bool:
+        return self._config.slave_read_enable or not self.slave.is_connected
+
+    def _differs(self, problem: LogsDiffer) -> None:
+        if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
+            return
+        segments = self.slave.store.log.segments
+        first = first_record(segments.files[0]) if segments.files else None
+        if first is None or problem.offset < segments.start + first.size_bytes:
+            log.error("rejoin_refused reason=%r", f"{problem}; not one record is in both")
+            return
+        self.rejoin(problem)
+
+    def facts(self) -> dict[str, str]:
+        """How far this broker has followed its master, for people."""
+        problem = self.slave.problem
+        return {
+            "brokerRole": self._config.broker_role.name,
+            "masterAddress": self.tables.master,
+            "masterHaAddress": self.ha_address,
+            "masterConnected": str(self.slave.is_connected).lower(),
+            "masterLogEnd": str(self.tables.master_end),
+            "tablesAgeMs": str(self.tables.age_ms),
+            "replicationProblem": "" if problem is None else str(problem),
+        }

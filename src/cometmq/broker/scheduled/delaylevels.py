@@ -1,0 +1,344 @@
+"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX until they are due (upstream:
+ScheduleMessageService.java).
+
+A message with a delay level goes into the queue of its level (queue id = level - 1); its real place
+stands in the properties REAL_TOPIC and REAL_QID, its queue entry holds the wall-clock time at which
+it is due instead of a tag code. A queue's entries are due in their order, so a level needs one
+position only: config/delayOffset.json, ``{"offsetTable":{level:offset}}``.
+
+A position moves on after what it passed is stored in its real topic, and is written every 10 s. So
+a stop delivers nothing twice, and a crash may deliver the last seconds again, but loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from cometmq.broker.scheduled.redelivery import (
+    GATHER_BYTES,
+    GATHER_COUNT,
+    REST_MS,
+    Redelivery,
+    real_place,
+    record_in,
+)
+from cometmq.broker.scheduled.waits import Waits
+from cometmq.broker.tables.prettyjson import pretty
+from cometmq.broker.tables.tablefile import TableFile
+from cometmq.core.errors import StoreError
+from cometmq.message import properties as props
+from cometmq.message.names import SCHEDULE_TOPIC
+from cometmq.protocol.fastjson import parse_json
+from cometmq.store.config import delay_levels_ms
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.files import Files
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.read.coldreads import Found
+
+log = logging.getLogger(__name__)
+
+#: How often due messages are looked for; they arrive at most this much late.
+TICK_MS: Final = 25
+#: The same while none waits.
+IDLE_MS: Final = 250
+#: How long a stop waits for the last deliveries.
+CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class DelayLevels:
+    """What the levels mean: level 1 is the first delay of ``messageDelayLevel``."""
+
+    __slots__ = ("_delays_ms",)
+
+    def __init__(self, levels: str) -> None:
+        self._delays_ms = delay_levels_ms(levels)
+
+    def __len__(self) -> int:
+        return len(self._delays_ms)
+
+    def delay_ms(self, level: int) -> int:
+        """The delay of a level."""
+        return self._delays_ms[level - 1]
+
+    @property
+    def shortest_ms(self) -> int:
+        """The shortest delay; 0 without levels."""
+        return min(self._delays_ms, default=0)
+
+    def level_of(self, properties: Mapping[str, str]) -> int:
+        """The level a message asks for, 0 for none; beyond the last level it is the last."""
+        text = properties.get(props.DELAY, "")
+        if not (text.isascii() and text.isdigit()):
+            return 0
+        return min(int(text[:9]), len(self._delays_ms))
+
+    def park(
+        self, topic: str, queue_id: int, properties: Mapping[str, str], level: int
+    ) -> tuple[str, int, dict[str, str]]:
+        """Where a message for ``topic`` waits, and with which properties."""
+        level = min(level, len(self._delays_ms))
+        parked = {
+            **properties,
+            props.DELAY: str(level),
+            props.REAL_TOPIC: topic,
+            props.REAL_QID: str(queue_id),
+        }
+        return SCHEDULE_TOPIC, level - 1, parked
+
+    def is_schedule(self, topic: str) -> bool:
+        """Whether messages in ``topic`` wait to be due."""
+        return topic == SCHEDULE_TOPIC
+
+    def due_ms(self, queue_id: int, store_ms: int) -> int:
+        """When a message stored at ``store_ms`` in a level's queue is due."""
+        return store_ms + self._delays_ms[queue_id]
+
+
+class DelayDelivery:
+    """Delivers what is due and remembers how far each level has got."""
+
+    def __init__(
+        self,
+        config_directory: str,
+        *,
+        config: BrokerConfig,
+        levels: DelayLevels,
+        store: MessageStore,
+        appender: Appender,
+        clock: Clock,
+        tasks: Tasks,
+        files: Files | None = None,
+    ) -> None:
+        self._config = config
+        self._levels = levels
+        self._store = store
+        self._redelivery = Redelivery(store, appender, clock)
+        self._clock = clock
+        self._positions: dict[int, int] = {}
+        self._rest_until_ms: dict[int, int] = {}
+        self._waits = {level: Waits(levels.delay_ms(level)) for level in range(1, len(levels) + 1)}
+        self._changed = False
+        self._pending: asyncio.Future[None] | None = None
+        self._file = TableFile(
+            os.path.join(config_directory, "delayOffset.json"),
+            self._encode,
+            clock=clock,
+            tasks=tasks,
+            files=files,
+        )
+
+    # ----------------------------------------------------------------------------- loading, saving
+
+    def load(self) -> None:
+        """Read the positions and bring them into their queues' bounds. Raises StoreCorrupt."""
+        self._positions = self._file.read(_positions, required_key="offsetTable") or {}
+        for level in range(1, len(self._levels) + 1):
+            queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+            position = self._positions.get(level, 0)
+            clamped = min(max(position, queue.min_offset), queue.max_offset)
+            if clamped != position:
+                log.warning("delay offset clamped level=%d from=%d to=%d", level, position, clamped)
+            self._positions[level] = clamped
+
+    async def close(self) -> None:
+        """Write the positions, after what was appended last is stored (the appender is closed)."""
+        if self._pending is not None:
+            await asyncio.wait([self._pending], timeout=CLOSE_TIMEOUT_S)
+            await self._clock.sleep_ms(0)  # one turn, in which its callback runs
+        if self._changed or self._file.unsaved:
+            await self._file.write()
+        await self._file.close()
+
+    def replace(self, text: bytes) -> None:
+        """Have the positions of a master, as its answer 45 has them.
+
+        Raises BadRequest and ValueError.
+        """
+        self._positions = _positions(parse_json(text, dict[str, Any]))
+        self._changed = True
+
+    def text(self) -> bytes:
+        """The positions in one line, as answer 45 carries them."""
+        pairs = [b"%d:%d" % pair for pair in self._used().items()]
+        return b'{"offsetTable":{' + b",".join(pairs) + b"}}"
+
+    def progress(self) -> dict[int, tuple[int, int]]:
+        """For each level that ever held a message: its position and its queue's end."""
+        found: dict[int, tuple[int, int]] = {}
+        for level in range(1, len(self._levels) + 1):
+            end = self._store.queue(SCHEDULE_TOPIC, level - 1).max_offset
+            if end:
+                found[level] = self._positions.get(level, 0), end
+        return found
+
+    def _used(self) -> dict[int, int]:
+        """The positions of levels that delivered something, as upstream keeps them."""
+        return {level: at for level, at in sorted(self._positions.items()) if at}
+
+    # ------------------------------------------------------------------------------------ delivery
+
+    async def run_forever(self) -> None:
+        """Deliver what is due, and write the positions in the configured interval."""
+        written_ms = self._clock.monotonic_ms()
+        idle_ms = max(TICK_MS, min(IDLE_MS, self._levels.shortest_ms // 4))
+        while True:
+            # What comes while nothing waits is noticed long before it is due.
+            await self._clock.sleep_ms(TICK_MS if self._holds_any() else idle_ms)
+            await self.deliver_due()
+            now_ms = self._clock.monotonic_ms()
+            changed = self._changed or self._file.unsaved
+            if changed and now_ms - written_ms >= self._config.flush_delay_offset_interval:
+                written_ms = now_ms
+                try:
+                    await self._file.write()
+                except StoreError:
+                    continue  # logged by the writer; the next round tries again
+
+    def _holds_any(self) -> bool:
+        """Whether a message waits in some level."""
+        for level in range(1, len(self._levels) + 1):
+            queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+            if self._positions.get(level, 0) < queue.max_offset:
+                return True
+        return False
+
+    async def deliver_due(self) -> int:
+        """Deliver everything that is due now; gives the number of messages.
+
+        Levels take turns, so that one with very many does not hold up the others.
+        """
+        delivered = 0
+        busy = list(range(1, len(self._levels) + 1))
+        while busy:
+            counts = [(level, await self._deliver_some(level)) for level in busy]
+            delivered += sum(count for _, count in counts)
+            busy = [level for level, count in counts if count]
+        return delivered
+
+    async def _deliver_some(self, level: int) -> int:
+        """Deliver what is due of a level, one batch at most; gives how many entries it passed."""
+        due = self._due(level)
+        if not due:
+            return 0
+        begin = self._positions[level]
+        found = await self._store.reads.gather(due)
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+        if not await self._store.repairs.prove(queue, begin, due, found):
+            return 0  # made right; a later round reads them again
+        at = 0
+        while at < len(due):
+            stop = self._append_some(level, begin, due, found, at)
+            if stop == at:
+                break
+            self._pending = self._redelivery.stored()
+            self._pending.add_done_callback(partial(self._passed, level, begin + stop))
+            # Shielded: at a stop these are stored all the same, and passed before close() ends.
+            try:
+                await asyncio.shield(self._pending)
+            except StoreError as error:
+                self._rest(level, error)
+                break
+            at = stop
+            if self._is_resting(level):
+                break
+        return self._positions[level] - begin
+
+    def _due(self, level: int) -> list[tuple[int, int]]:
+        """Physical offset and size of the first records of a level that are due; holes have the
+        size 0."""
+        queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+        position = max(self._positions.get(level, 0), queue.min_offset)
+        self._positions[level] = position
+        if position >= queue.max_offset or self._is_resting(level):
+            return []
+        now_ms = self._clock.wall_ms()
+        # Entries beyond the level's whole delay come from before the wall clock was set back, or
+        # from before it has caught up.
+        horizon_ms, waited = now_ms + self._levels.delay_ms(level), self._waits[level]
+        if self._store.last_ms > now_ms:
+            waited.look(queue.max_offset, self._clock.monotonic_ms())
+        else:
+            waited.forget()
+        due: list[tuple[int, int]] = []
+        room = GATHER_BYTES
+        entries = queue.read(position, GATHER_COUNT)
+        for offset, (physical, size, due_ms) in enumerate(
+            QUEUE_ENTRY.iter_unpack(entries), position
+        ):
+            is_due = due_ms <= now_ms or (due_ms > horizon_ms and offset < waited.over)
+            if not is_due or room <= 0:
+                break
+            is_hole = size == HOLE_SIZE
+            due.append((physical, 0 if is_hole else size))
+            room -= 0 if is_hole else size
+        return due
+
+    def _append_some(
+        self, level: int, begin: int, due: list[tuple[int, int]], found: list[Found], at: int
+    ) -> int:
+        """Append what one turn takes of the records from ``at`` on; gives the first that it has
+        not."""
+        redelivery = self._redelivery
+        redelivery.begin()
+        while at < len(due):
+            try:
+                if due[at][1]:
+                    self._append(level, begin + at, due[at][0], found[at])
+            except StoreError as error:
+                # Damage passed over would be lost: an operator may still bring it back.
+                self._rest(level, error)
+                return at
+            at += 1
+            if not redelivery.goes_on():
+                break
+        return at
+
+    def _append(self, level: int, offset: int, physical: int, found: Found) -> None:
+        record = record_in(found, SCHEDULE_TOPIC)
+        if record is None:
+            log.error(
+                "delayed message lost level=%d offset=%d physical=%d reason=not in the log",
+                level, offset, physical,
+            )  # fmt: skip
+            return
+        properties = props.decode(record.properties)
+        place = real_place(properties)
+        if place is not None:
+            self._redelivery.append(record, place, properties, record.properties)
+
+    def _passed(self, level: int, position: int, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._positions[level] = position
+            self._changed = True
+
+    def _is_resting(self, level: int) -> bool:
+        return self._rest_until_ms.get(level, 0) > self._clock.monotonic_ms()
+
+    def _rest(self, level: int, reason: BaseException) -> None:
+        """Leave a level alone for a while."""
+        log.error("delayed delivery failed level=%d reason=%r", level, reason)
+        self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
+
+    def _encode(self) -> Iterator[bytes]:
+        self._changed = False
+        yield pretty({"offsetTable": self._used()})
+
+
+def _positions(found: dict[str, Any]) -> dict[int, int]:
+    try:
+        return msgspec.convert(found["offsetTable"] or {}, dict[int, int], strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"offsetTable: {error}") from None

@@ -1,0 +1,187 @@
+"""The timed messages of one broker: taken in, delivered, and noted on disk while it runs.
+
+intake     reads what is stored in the timer topic, and puts it where it belongs (pending.py)
+load       brings buckets into the wheel before they begin
+delivery   delivers tick by tick
+save       notes on disk what is known, for the next start (saving.py)
+rolling    frees old log files from what still waits in them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.scheduled.redelivery import Redelivery
+from cometmq.broker.scheduled.timers.delivery import TimerDelivery
+from cometmq.broker.scheduled.timers.intake import Intake
+from cometmq.broker.scheduled.timers.pending import Pending
+from cometmq.broker.scheduled.timers.recovery import rebuild, recover
+from cometmq.broker.scheduled.timers.rolling import Rolling
+from cometmq.broker.scheduled.timers.saving import Saver
+from cometmq.broker.scheduled.timers.wheel import TICK_MS
+from cometmq.core.errors import StoreCorrupt, StoreError
+from cometmq.core.slices import Slices
+from cometmq.store.timerfiles import BUCKET_MS, TimerFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.core.clock import Clock
+    from cometmq.net.tasks import Tasks
+    from cometmq.store.messagestore import MessageStore
+
+log = logging.getLogger(__name__)
+
+#: A bucket is in the wheel so long before it begins.
+LEAD_MS: Final = 60_000
+#: While more than this waits in the wheel, later buckets wait for it.
+MAX_WHEEL_ROWS: Final = 1_000_000
+LOAD_INTERVAL_MS: Final = 1_000
+#: How often a broker that never had a timed message looks for the first.
+IDLE_MS: Final = 100
+#: A round that lasts longer looks in between for what came meanwhile.
+LONG_ROUND_MS: Final = 100
+
+
+class Timers:
+    """See the module. :meth:`recover` comes before the first append, :meth:`close` after the
+    last."""
+
+    def __init__(self, *, store: MessageStore, appender: Appender, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        files = TimerFiles(store.files, store.config.store_path_root_dir)
+        self.pending = Pending(files)
+        self._intake = Intake(store, self.pending)
+        redelivery = Redelivery(store, appender, clock)
+        self.delivery = TimerDelivery(store, self.pending, redelivery, clock)
+        self.rolling = Rolling(
+            store, self.pending, redelivery, clock, self._read_bucket, self._load_due
+        )
+        self.saver = Saver(store, self.pending, self.delivery, self._intake, self.rolling, clock)
+        #: Held by a round, and by whoever makes all of it anew.
+        self._rounds = asyncio.Lock()
+        self._is_whole = True
+
+    async def recover(self) -> None:
+        """Find what waits, at a start. Raises OSError."""
+        held = await recover(self._store, self.pending, self._clock)
+        self.delivery.held = {row[2]: row for row in held}
+        self.saver.know()
+        if self.pending.count:
+            log.info("timers_recovered count=%d", self.pending.count)
+
+    def start(self, tasks: Tasks) -> None:
+        """Begin the background work; ``tasks`` ends it before :meth:`close`."""
+        keep = partial(tasks.keep, clock=self._clock)
+        keep(self._deliver_forever, name="deliver timed messages")
+        keep(self._load_forever, name="load timed messages")
+        keep(self.saver.save_forever, name="save timed messages")
+
+    async def close(self) -> None:
+        """Note what is known, for the next start."""
+        if self._is_whole:
+            await self._intake.follow(Slices(self._clock))
+            self.saver.know()
+        self._store.flusher.sync_now()
+        await self.saver.save()
+
+    def release(self, end: int, forced: bool) -> int:
+        """Up to where the store may drop its log, which it wants to do up to ``end``."""
+        return min(self.rolling.release(end, forced), self._intake.log_offset())
+
+    def facts(self) -> Mapping[str, str]:
+        """Numbers for the broker's runtime information."""
+        return {
+            "timerWaiting": str(max(self.pending.count, 0)),
+            "timerDelivered": str(self.delivery.delivered),
+            "timerRecalled": str(self.delivery.recalls),
+            "timerHeldBack": str(len(self.delivery.held)),
+            "timerRolled": str(self.rolling.rolled),
+        }
+
+    # ------------------------------------------------------------------------------------ delivery
+
+    async def _deliver_forever(self) -> None:
+        while True:
+            await self._clock.sleep_ms(TICK_MS if self._intake.is_used else IDLE_MS)
+            await self.round()
+
+    async def round(self) -> None:
+        """Take in what came, and deliver what is due."""
+        async with self._rounds:
+            # Ended in the middle of a tick, it leaves the last whole state to be noted.
+            self._is_whole = False
+            await self._round()
+            self._is_whole = True
+            self.saver.know_sometimes()
+
+    async def _round(self) -> None:
+        pending, slices = self.pending, Slices(self._clock)
+        await self._intake.follow(slices)
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            now = self._clock.wall_ms() // TICK_MS
+            # The tick in which a bucket ends has rows of the next one too.
+            last = min(now, pending.loaded * BUCKET_MS // TICK_MS - 1)
+            tick = pending.wheel.next_tick()
+            if tick is None or tick > last:
+                break
+            await self.delivery.deliver_tick(tick, pending.wheel.take())
+            pending.through = max(pending.through, tick)
+            if self._clock.monotonic_ms() - began_ms > LONG_ROUND_MS:
+                await self._intake.follow(slices)
+                began_ms = self._clock.monotonic_ms()
+        pending.through = max(pending.through, last)
+        await self.delivery.retry_held()
+
+    # -------------------------------------------------------------------------------------- loading
+
+    async def _load_forever(self) -> None:
+        while True:
+            await self._load_due()
+            if self.rolling.is_wanted:
+                try:
+                    await self.rolling.roll()
+                except StoreCorrupt as error:
+                    await self._rebuild(error)
+                except StoreError as error:
+                    log.error("timers not rolled error=%s", error)
+            await self._clock.sleep_ms(LOAD_INTERVAL_MS)
+
+    async def _load_due(self) -> None:
+        while await self.load_next():
+            pass
+
+    async def load_next(self) -> bool:
+        """Load one bucket, if one is wanted."""
+        pending = self.pending
+        if pending.wheel.count > MAX_WHEEL_ROWS:
+            return False
+        bucket = pending.next_bucket(self._clock.wall_ms() + LEAD_MS)
+        if bucket is None:
+            return False
+        try:
+            rows = await self._fetch(pending.begin_load(bucket))
+        except StoreCorrupt as error:
+            await self._rebuild(error)
+            return True
+        await pending.end_load(bucket, rows, Slices(self._clock))
+        return True
+
+    async def _read_bucket(self, bucket: int) -> bytes:
+        return await self._fetch(self.pending.files.begin_read(bucket))
+
+    async def _fetch(self, read: tuple[int, int, int]) -> bytes:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._store.executor, self.pending.files.fetch, *read)
+
+    async def _rebuild(self, error: StoreCorrupt) -> None:
+        """A file cannot be believed: make all of them again from the log."""
+        log.error("timer_file_bad error=%s", error)
+        async with self._rounds:
+            await rebuild(self._store, self.pending, self._clock)

@@ -1,0 +1,1 @@
+"""Sends: checks, append, acknowledgement, answers."""

@@ -1,0 +1,478 @@
+"""When an append is acknowledged: one commit a turn of the loop, then what the flush policy asks.
+
+Everything that is stored goes through :class:`Appender`. Handlers append during the turn; at its
+end the store writes all of it at once, and only then answers leave. With SYNC_FLUSH a turn's
+answers are parked, as one token, until the log is durable up to the turn's end; a SYNC_MASTER parks
+them then until enough slaves have it. When the write fails, every append of the turn is answered
+with the store's error and nothing of it is visible.
+
+    append ... append | commit (one pwrite) | ASYNC_FLUSH: stored
+                                            | SYNC_FLUSH: park -> fdatasync -> stored
+                                            |                  -> deadline: FLUSH_DISK_TIMEOUT
+                      | transient pool | sends: stored
+                                       | all else: park -> pwrite -> stored
+    stored | ASYNC_MASTER: answer
+           | SYNC_MASTER: too few slaves: SLAVE_NOT_AVAILABLE
+           |              park -> they have it -> answer
+           |                   -> deadline: FLUSH_SLAVE_TIMEOUT
+
+With a transient pool (store/log/transientpool.py) only what clients send is answered before it is
+written. What the broker moves from one place to another, as a delayed message that is due, waits:
+its first place is left behind once the second is sure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import msgspec
+
+from cometmq.broker.send.commitbatch import OutgoingRecord, PutResult, Told, Turn
+from cometmq.core.errors import CometError, StoreError
+from cometmq.core.watermark import Watermark
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.net.watchdog import SHORT_NS
+from cometmq.protocol.codes import ResponseCode
+from cometmq.store.config import FlushDiskType
+
+if TYPE_CHECKING:
+    from cometmq.broker.send.commitbatch import (
+        Ender,
+        Hearer,
+        WaitingRows,
+        WaitingSend,
+        WaitingTransaction,
+    )
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.watchdog import Watchdog
+    from cometmq.store.messagestore import MessageStore, SentRows
+
+log = logging.getLogger(__name__)
+
+EXPIRE_INTERVAL_MS: Final = 100
+_NEVER_MS: Final = 1 << 62
+
+
+class Replicated(Protocol):
+    """The slaves that a SYNC_MASTER's answers wait for."""
+
+    #: Told up to where enough of them have the log.
+    on_reached: Callable[[int], None]
+
+    @property
+    def reached(self) -> int:
+        """Up to where enough of them have the log."""
+        ...
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether enough of them are there to wait for."""
+        ...
+
+
+class Appender:
+    """The one door to the store's append. ``answer_sends`` writes the answers of client sends:
+    it gets the sends, a response code and a remark. ``end_transactions`` gets those whose end was
+    stored with a turn, or the error that kept it from that; it must not wait or raise."""
+
+    def __init__(
+        self, store: MessageStore, *, clock: Clock, store_host: bytes, watchdog: Watchdog
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._store_host = store_host
+        self._loop = asyncio.get_running_loop()
+        self._synced = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._sync_timeout_ms = store.config.sync_flush_timeout
+        self._slaves: Replicated | None = None
+        self._slave_timeout_ms = 0
+        self._copied: Watermark[Turn] = Watermark()
+        #: What is not written yet of a transient pool's turns.
+        self._unwritten: Watermark[Turn] = Watermark()
+        self._turn = Turn()
+        #: Of sends that wait for nothing but the write.
+        self._unsynced = Turn()
+        #: Of sends whose messages the device has already.
+        self._repeated = Turn()
+        self._due = False
+        #: Whether the turn has a large batch that is not written yet.
+        self._is_long = False
+        #: Set while a turn may wait for a sync or for slaves.
+        self._waits = asyncio.Event()
+        self._watchdog = watchdog
+        self._now_ns = clock.monotonic_ns
+        self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
+        self.waiting_sends = 0
+        self.answer_rows: Callable[[list[WaitingRows], int, str | None], None] = _unanswered
+        self.answer_sends: Callable[[list[WaitingSend], int, str | None], None] = _unanswered
+        self.end_transactions: Ender = _unended
+        self.on_append: Hearer | None = None
+        self.on_turn_failed: Callable[[], None] = _nothing
+        store.on_durable = self._durable
+        store.on_sync_failed = self._sync_failed
+        if store.transient is not None:
+            store.on_progress.append(self._written)
+            store.transient.on_lost.append(self._lost)
+
+    def wait_for_slaves(self, slaves: Replicated, timeout_ms: int) -> None:
+        """From now on a turn is answered once enough slaves have it, or after a timeout."""
+        self._slaves = slaves
+        self._slave_timeout_ms = timeout_ms
+        slaves.on_reached = self._slaves_have
+
+    @property
+    def lacks_slaves(self) -> bool:
+        """Whether what is stored now would stay on this SYNC_MASTER alone."""
+        return self._slaves is not None and not self._slaves.has_enough
+
+    def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
+        """Have a send that was appended in this turn answered once its policy is met."""
+        if not self._due:
+            self._schedule()
+        waits = self._synced or self._slaves is not None
+        turn = self._turn if wait_durable or not waits else self._unsynced
+        turn.sends.append(send)
+        turn.send_count += 1
+
+    def add_rows(self, peer: Peer, rows: SentRows) -> None:
+        """:meth:`add_send` for plain sends, which all wait for what the policy asks."""
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._end_of_turn)
+        batch, first, stop = rows
+        turn, waiting = self._turn, (peer, batch, first, stop)
+        turn.rows.append(waiting)
+        if batch.end_count:
+            turn.rows_with_ends.append(waiting)
+        turn.send_count += stop - first
+
+    def add_repeat(self, send: WaitingSend, place: int, *, wait_durable: bool) -> None:
+        """Have a send answered whose message lies at a physical offset since before this turn, or
+        since earlier in it, once its policy is met for that message."""
+        slaves = self._slaves
+        if wait_durable and self._synced and place >= self._store.durable_offset:
+            self.add_send(send, wait_durable=True)
+        elif wait_durable and slaves is not None and place >= slaves.reached:
+            self._schedule()
+            self._repeated.sends.append(send)
+            self._repeated.send_count += 1
+        else:
+            self.add_send(send, wait_durable=False)
+
+    async def put(self, record: OutgoingRecord) -> PutResult:
+        """Store one record and wait until it is as safe as the flush policy promises.
+
+        Raises StoreError when it was not stored.
+        """
+        return await self.place(record)
+
+    def place(self, record: OutgoingRecord) -> asyncio.Future[PutResult]:
+        """:meth:`put` in two steps: the record is appended at once, in this turn; the future waits.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
+        done: asyncio.Future[PutResult] = self._loop.create_future()
+        self.append(record, partial(_resolve, done))
+        return done
+
+    def append(self, record: OutgoingRecord, told: Told) -> None:
+        """:meth:`place` for callers that need no future: ``told`` is called before the answers of
+        the turn leave.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
+        physical, queue_offset = self.store(record)
+        result = PutResult(ResponseCode.SUCCESS, physical, queue_offset, self._store_host)
+        self._turn.puts.append((told, result))
+
+    def store(self, record: OutgoingRecord) -> tuple[int, int]:
+        """Append a record in this turn; gives its physical and its queue offset. Who wants to hear
+        how the turn ends adds what that is for (:meth:`add_transaction`), or watches it.
+
+        Raises StoreError and MessageIllegal when it cannot be appended.
+        """
+        properties, raw = record.properties, record.raw_properties
+        if raw is None:
+            raw = props.encode(properties)
+        code, keys = record.tag_code, record.keys
+        queue = self._store.queue(record.topic, record.queue_id)
+        physical, queue_offset = self._store.append(
+            queue,
+            record.body,
+            raw,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times,
+            prepared_offset=record.prepared_offset,
+            tag_code=tag_code(properties.get(props.TAGS)) if code is None else code,
+            keys=props.index_keys(properties) if keys is None else keys,
+        )
+        if self.on_append is not None:
+            self.on_append(record.topic, properties, record.queue_id, physical, queue_offset)
+        self._schedule()
+        return physical, queue_offset
+
+    def add_transaction(self, transaction: WaitingTransaction) -> None:
+        """Have a transaction ended once what was appended for it in this turn is as safe as the
+        flush policy promises."""
+        self._schedule()
+        self._turn.transactions.append(transaction)
+
+    def stored(self, *, nothing: bool = False) -> asyncio.Future[None]:
+        """Waits for what the caller appended to the store itself in this turn.
+
+        Done when that is as safe as the flush policy promises, or as it gets; with a StoreError
+        when none of it was stored. ``nothing`` says that there is nothing to wait for.
+        """
+        done: asyncio.Future[None] = self._loop.create_future()
+        if nothing:
+            done.set_result(None)
+            return done
+        self._schedule()
+        self._turn.watchers.append(done)
+        return done
+
+    async def written(self, physical_offset: int) -> None:
+        """Wait until the record at a physical offset is written, which only a transient pool puts
+        off. Raises StoreError when it never will be."""
+        end = physical_offset + 1
+        if self._store.written_offset >= end or self._store.committed_offset < end:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._unwritten.park(end, _NEVER_MS, Turn(end=end, watchers=[done]))
+        await done
+
+    async def between_turns(self, action: Callable[[], None]) -> None:
+        """Run ``action`` when nothing that was appended is uncommitted: what it does to the store
+        comes before or after every send, never between a send and its commit. Raises what it
+        raises."""
+        if not self._due:
+            action()
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._actions.append((action, done))
+        await done
+
+    async def expire_forever(self) -> None:
+        """Answer FLUSH_DISK_TIMEOUT to what waited for a sync beyond syncFlushTimeout."""
+        while True:
+            if not (len(self._store.durable) or len(self._copied)):
+                self._waits.clear()
+                await self._waits.wait()
+            await self._clock.sleep_ms(EXPIRE_INTERVAL_MS)
+            expired = self._store.durable.expire(self._clock.monotonic_ms())
+            for turn in cast("list[Turn]", expired):
+                self.waiting_sends -= turn.send_count
+                remark = f"the log was not synced within {self._sync_timeout_ms} ms"
+                self._answer(turn, ResponseCode.FLUSH_DISK_TIMEOUT, remark)
+            remark = f"too few slaves had it within {self._slave_timeout_ms} ms"
+            for turn in self._copied.expire(self._clock.monotonic_ms()):
+                self.waiting_sends -= turn.send_count
+                self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, remark)
+
+    def add_large(self, send: WaitingSend, *, wait_durable: bool) -> None:
+        """:meth:`add_send` for a large batch, which is written in several turns of the loop."""
+        self.add_send(send, wait_durable=wait_durable)
+        self._is_long = True
+
+    def end_turn(self) -> None:
+        """Commit what was appended so far, before the turn of the loop ends."""
+        self._is_long = False
+        if self._due:
+            self._end_of_turn()
+
+    def close(self) -> None:
+        """Commit and answer what the last turn left; call it before the store closes."""
+        self.end_turn()
+        if self._store.transient is not None:
+            self._store.transient.close()
+        for turn in self._copied.drain():
+            self.waiting_sends -= turn.send_count
+            self._answer(turn, ResponseCode.FLUSH_SLAVE_TIMEOUT, "the broker stops")
+
+    def _schedule(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        begin_ns = self._now_ns()
+        if self._is_long:
+            self._is_long = self._store.write_early()
+            if self._is_long:
+                self._loop.call_soon(self._end_of_turn)
+                return
+        self._due = False
+        self._commit()
+        if self._actions:
+            actions, self._actions = self._actions, []
+            for action, done in actions:
+                try:
+                    action()
+                except Exception as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+        took_ns = self._now_ns() - begin_ns
+        if took_ns > SHORT_NS:
+            self._watchdog.turn("commit", took_ns)
+
+    def _commit(self) -> None:
+        turn, self._turn = self._turn, Turn()
+        store = self._store
+        try:
+            store.commit()
+        except StoreError as error:
+            log.error("append failed messages=%d error=%s", turn.send_count, error)
+            unsynced, self._unsynced = self._unsynced, Turn()
+            repeated, self._repeated = self._repeated, Turn()
+            for failed in (unsynced, repeated, turn):
+                self._fail(failed, error)
+            self.on_turn_failed()
+            return
+        turn.end = store.log.held
+        if self._unsynced.sends:
+            unsynced, self._unsynced = self._unsynced, Turn()
+            self._answer(unsynced, ResponseCode.SUCCESS, None)
+        if self._repeated.sends:
+            repeated, self._repeated = self._repeated, Turn()
+            repeated.end = turn.end
+            self._stored(repeated)
+        if self._synced:
+            self._park(turn)
+        elif store.transient is not None:
+            self._stored_early(turn)
+            store.transient.write_soon()
+        elif self._slaves is not None:
+            self._stored(turn)
+        else:
+            self._answer(turn, ResponseCode.SUCCESS, None)
+
+    def _stored_early(self, turn: Turn) -> None:
+        """A turn is in the transient pool: its sends are as safe as they ever are."""
+        if turn.end > self._store.written_offset:
+            waiting = turn.without_sends()
+            if waiting.is_awaited:
+                self._unwritten.park(turn.end, _NEVER_MS, waiting)
+        self._stored(turn)
+
+    def _written(self) -> None:
+        for turn in self._unwritten.advance(self._store.written_offset):
+            self._stored(turn)
+
+    def _lost(self, error: StoreError) -> None:
+        """What the transient pool had is not stored."""
+        for turn in self._unwritten.drain():
+            self._fail(turn, error)
+        for turn in self._copied.drain():
+            self.waiting_sends -= turn.send_count
+            if turn.end > self._store.written_offset:
+                self._fail(turn, error)
+            else:
+                self._stored(turn)
+        self.on_turn_failed()
+
+    def _park(self, turn: Turn) -> None:
+        """Let a turn wait until the device has it."""
+        store = self._store
+        if turn.is_awaited:
+            self.waiting_sends += turn.send_count
+            deadline_ms = self._now_ns() // 1_000_000 + self._sync_timeout_ms
+            store.durable.park(turn.end, deadline_ms, turn)
+            self._waits.set()
+        # Also for sends that do not wait: consumers see a message only once it is durable.
+        store.sync()
+
+    def _durable(self, tokens: list[object]) -> None:
+        for turn in cast("list[Turn]", tokens):
+            self.waiting_sends -= turn.send_count
+            self._stored(turn)
+
+    def _stored(self, turn: Turn) -> None:
+        """A turn is as safe here as the flush policy promises: answer it, or wait for slaves."""
+        slaves = self._slaves
+        if slaves is None or slaves.reached >= turn.end:
+            self._answer(turn, ResponseCode.SUCCESS, None)
+        elif not slaves.has_enough:
+            remark = "stored here, and too few slaves are connected"
+            self._answer(turn, ResponseCode.SLAVE_NOT_AVAILABLE, remark)
+        else:
+            self.waiting_sends += turn.send_count
+            deadline_ms = self._now_ns() // 1_000_000 + self._slave_timeout_ms
+            self._copied.park(turn.end, deadline_ms, turn)
+            self._waits.set()
+
+    def _slaves_have(self, offset: int) -> None:
+        for turn in self._copied.advance(offset):
+            self.waiting_sends -= turn.send_count
+            self._answer(turn, ResponseCode.SUCCESS, None)
+
+    def _sync_failed(self, tokens: list[object], error: StoreError) -> None:
+        for turn in cast("list[Turn]", tokens):
+            self.waiting_sends -= turn.send_count
+            self._fail(turn, error)
+
+    def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
+        for told, result in turn.puts:
+            if code != ResponseCode.SUCCESS:
+                result = msgspec.structs.replace(result, code=code)
+            _tell(told, result)
+        if turn.transactions or turn.rows_with_ends:
+            self.end_transactions(turn.transactions, turn.rows_with_ends, None)
+        if turn.rows:
+            self.answer_rows(turn.rows, code, remark)
+        if turn.sends:
+            self.answer_sends(turn.sends, code, remark)
+        if turn.watchers:
+            turn.end_watch(None)
+
+    def _fail(self, turn: Turn, error: CometError) -> None:
+        for told, _ in turn.puts:
+            _tell(told, error)
+        if turn.transactions or turn.rows_with_ends:
+            self.end_transactions(turn.transactions, turn.rows_with_ends, error)
+        if turn.rows:
+            self.answer_rows(turn.rows, error.code, error.remark)
+        if turn.sends:
+            self.answer_sends(turn.sends, error.code, error.remark)
+        turn.end_watch(error)
+
+
+def _tell(told: Told, outcome: PutResult | CometError) -> None:
+    try:
+        told(outcome)
+    except Exception:
+        # What is stored is stored: one who cannot be told must not fail the others.
+        log.exception("put not told told=%r", told)
+
+
+def _resolve(done: asyncio.Future[PutResult], outcome: PutResult | CometError) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, PutResult):
+        done.set_result(outcome)
+    else:
+        done.set_exception(outcome)
+
+
+def _nothing() -> None:
+    """Nobody wants to hear of it."""
+
+
+def _unended(
+    transactions: list[WaitingTransaction], rows: list[WaitingRows], error: CometError | None
+) -> None:
+    count = len(transactions) + len(rows)
+    raise AssertionError(f"{count} transactions have nobody to end them: {error}")
+
+
+def _unanswered(sends: Sequence[object], code: int, remark: str | None) -> None:
+    raise AssertionError(f"{len(sends)} sends have nobody to answer them: {code} {remark}")

@@ -1,0 +1,138 @@
+"""The gate of everything that clients have stored: name, forbidden topics, permissions, queue,
+system flag, sizes.
+
+Which request passes which check (upstream: AbstractSendMessageProcessor.msgCheck,
+SendMessageProcessor, ReplyMessageProcessor):
+
+    check                       10, 310    320        324, 325   36          on failure
+    topic: a legal name         when made  when made  yes        the group   1 SYSTEM_ERROR
+    topic: not forbidden        yes        yes        yes        retry, DLQ  16 NO_PERMISSION
+    topic: exists               or made    or made    yes        or made     17 TOPIC_NOT_EXIST
+    topic and broker: writable  yes        yes        yes        yes         16 NO_PERMISSION
+    queue of the topic          yes        yes        yes        chosen      1 SYSTEM_ERROR
+    no transaction bits         half only  yes        yes        yes         13 MESSAGE_ILLEGAL
+    body and properties fit     yes        yes        yes        as stored   13 MESSAGE_ILLEGAL
+    the broker takes sends      yes        yes        yes        slaves      1, 2 SYSTEM_BUSY
+
+"half only": a prepared message becomes a half message; other bits are refused. "retry, DLQ": a
+message is sent back to topics of its group alone, and none that waits in a topic of the broker's
+own is sent back. A half message ends by END_TRANSACTION only.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.topics.table import check_name
+from cometmq.core.errors import BadRequest, MessageIllegal
+from cometmq.message import properties as props
+from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.names import FORBIDDEN_TO_SEND
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.route import writable
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.bodies import TopicConfig
+
+#: Sends that may wait for a sync; more are refused, for each holds its request.
+MAX_WAITING_SENDS: Final = 100_000
+
+
+class Admission:
+    """Checks requests that want something stored against the broker's settings and its topics."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock) -> None:
+        self._config = config
+        self._topics = topics
+        self._clock = clock
+
+    def check_load(self, peer: Peer, waiting_sends: int) -> None:
+        """Raises BadRequest while the broker takes no sends, or too many of them wait."""
+        begin_ms = self._config.start_accept_send_request_time_stamp
+        if begin_ms and self._clock.wall_ms() < begin_ms:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker unable to service, until {begin_ms} ms (startAcceptSendRequestTimeStamp)",
+            )
+        if peer.congested or (
+            waiting_sends and waiting_sends > peer.memory.budget.max_waiting(MAX_WAITING_SENDS)
+        ):
+            raise BadRequest(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{waiting_sends} sends wait for the disk, this connection's answers "
+                f"{'pile up' if peer.congested else 'are read'}: send slower",
+            )
+
+    def find_topic(self, topic: str) -> TopicConfig | None:
+        """The configuration of a topic that clients may send to; None when there is none yet.
+
+        Raises BadRequest for a name that no topic has, a topic that only the broker fills, and one
+        without write permission.
+        """
+        config = self._topics.get(topic)
+        if config is None:
+            check_name(topic)
+        if topic in FORBIDDEN_TO_SEND:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        if config is not None:
+            self.check_writable(config)
+        return config
+
+    def check_writable(self, config: TopicConfig) -> None:
+        """Raises BadRequest when the topic takes no messages, or the broker none in order."""
+        broker_writable = writable(self._config.broker_permission)
+        if not writable(config.perm) or (not broker_writable and config.order):
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{config.topic_name}] sending message is forbidden",
+            )
+
+    def check_body(self, body: bytes) -> None:
+        """Raises MessageIllegal for a body, or the body of a batch, over the limit."""
+        limit_bytes = self._config.max_message_size
+        if len(body) > limit_bytes:
+            raise MessageIllegal(
+                f"message body is {len(body)} bytes, the limit is {limit_bytes}: "
+                "send less at once, or raise maxMessageSize"
+            )
+
+
+def check_properties(raw: bytes) -> None:
+    """Raises MessageIllegal for a property text that no record holds."""
+    if len(raw) > props.MAX_SIZE_BYTES:
+        raise MessageIllegal(
+            f"message properties length is {len(raw)} bytes, the limit is {props.MAX_SIZE_BYTES}: "
+            "move large values into the body"
+        )
+
+
+def check_no_transaction(sys_flag: int, what: str) -> None:
+    """Raises MessageIllegal for a system flag that says that ``what`` is part of a transaction. A
+    record with such a flag is hidden from its queue, or ends what others have open."""
+    if sys_flag & TRANSACTION_MASK:
+        raise MessageIllegal(
+            f"{what} cannot be part of a transaction (system flag {sys_flag}): send a message"
+        )
+
+
+def choose_queue(queue_id: int, config: TopicConfig) -> int:
+    """The queue to store in: the one that was asked for, any when that is negative.
+
+    Raises BadRequest when the topic has no such queue.
+    """
+    if queue_id < 0:
+        return random.randrange(max(config.write_queue_nums, 1))
+    if queue_id >= max(config.read_queue_nums, config.write_queue_nums):
+        raise BadRequest(
+            ResponseCode.SYSTEM_ERROR,
+            f"request queueId[{queue_id}] is illegal, topic {config.topic_name} has "
+            f"{config.write_queue_nums} write queues",
+        )
+    return queue_id

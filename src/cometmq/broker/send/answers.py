@@ -1,0 +1,218 @@
+"""The answers of sends: one write a connection, whatever a turn of the loop stored.
+
+A plain answer is a template filled in. What is rare goes a slower way: answers in the binary codec,
+with a remark or a handle to recall the message, those that hooks hear of, and those of batches of
+which some messages were stored before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.send.commitbatch import Scattered
+from cometmq.net.router import Reply
+from cometmq.protocol.answers import DONE_HEAD, encode_done, send_pieces
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.frame import JSON, Request, lengths
+from cometmq.protocol.headers import NoFields, SendMessageResponse
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.send.commitbatch import WaitingRows, WaitingSend
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.errors import CometError
+    from cometmq.net.peer import Peer
+    from cometmq.protocol.headers import SendMessage
+    from cometmq.speedups import WriteBatch
+
+
+class SendAnswers:
+    """Writes them. ``recall_handles`` are of sends that are not answered yet, by physical offset;
+    ``unannounced`` are topics that a send created and that name servers do not know yet."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        topics: TopicTable,
+        hooks: SendHooks,
+        store_host: bytes,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._hooks = hooks
+        self._hooks_added = hooks.added
+        self._id_prefix = store_host.hex().upper().encode()
+        head, *rest = send_pieces(config.region_id, config.trace_on)
+        self._head = head
+        self._pieces = (head + self._id_prefix, *rest, DONE_HEAD)
+        self.recall_handles: dict[int, str] = {}
+        self.unannounced: set[str] = set()
+
+    def answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        """Write the answers of sends whose turn has ended; one write a connection.
+
+        The ids of a large batch are made in later turns of the loop, for one part of it in each.
+        """
+        if self.unannounced:
+            sends = self._hold_first(sends, code, remark)
+        self._answer(sends, code, remark)
+
+    def _answer_large(
+        self, send: WaitingSend, parts: list[WriteBatch], ids: list[bytes], code: int,
+        remark: str | None,
+    ) -> None:  # fmt: skip
+        """Make the ids of one part more; those of the parts before are in ``ids``."""
+        rows = parts[len(ids)]
+        ids.append(rows.message_ids(0, rows.count, self._id_prefix))
+        if len(ids) < len(parts):
+            asyncio.get_running_loop().call_soon(self._answer_large, send, parts, ids, code, remark)
+        else:
+            self._answer([(*send[:4], b",".join(ids))], code, remark)
+
+    def _answer(self, sends: list[WaitingSend], code: int, remark: str | None) -> None:
+        pieces: dict[Peer, list[bytes]] = {}
+        head = self._head
+        _, between, before_offset, before_opaque, tail, _ = self._pieces
+        prefix = self._id_prefix
+        hooked = bool(self._hooks_added)
+        for send in sends:
+            peer, request, queue_id, queue_offset, physical = send
+            if isinstance(physical, list) and code in _STORED:
+                self._answer_large(send, physical, [], code, remark)
+                continue
+            slow = hooked or request.codec != JSON or code != 0 or remark is not None
+            slow = slow or bool(peer.router.hooks)
+            handles = self.recall_handles
+            if (
+                slow
+                or isinstance(physical, (Scattered, list))
+                or (handles and isinstance(physical, int) and physical in handles)
+            ):
+                self._answer_slowly(send, code, remark)
+                continue
+            if request.flag & 2:
+                continue
+            if isinstance(physical, int):
+                ids = b"%b%016X" % (prefix, physical)
+            elif isinstance(physical, bytes):
+                ids = physical
+            else:
+                batch, first, stop = physical
+                ids = batch.message_ids(first, stop, prefix)
+            answer = b"%b%d%b%d%b%d%b" % (
+                between,
+                queue_id,
+                before_offset,
+                queue_offset,
+                before_opaque,
+                request.opaque,
+                tail,
+            )
+            # The ids of a large batch are megabytes: they are not copied here.
+            size_bytes = len(head) + len(ids) + len(answer)
+            pieces.setdefault(peer, []).extend((lengths(size_bytes) + head, ids, answer))
+        for peer, answers in pieces.items():
+            peer.flush(answers)
+
+    def answer_rows(self, rows: list[WaitingRows], code: int, remark: str | None) -> None:
+        """:meth:`answer` for plain sends and transactions."""
+        if code or remark is not None:
+            for peer, batch, first, stop in rows:
+                self._answer_rows_slowly(peer, batch.opaques(first, stop), code, remark)
+            return
+        pieces: dict[Peer, list[bytes]] = {}
+        for peer, batch, first, stop in rows:
+            pieces.setdefault(peer, []).append(batch.answers(first, stop, self._pieces))
+        for peer, answers in pieces.items():
+            peer.flush(answers)
+
+    def _answer_rows_slowly(
+        self,
+        peer: Peer,
+        rows: list[tuple[int, bool, int, int, int, bool]],
+        code: int,
+        remark: str | None,
+    ) -> None:
+        for opaque, oneway, queue_id, queue_offset, physical, is_end in rows:
+            if oneway:
+                continue
+            header = None
+            if is_end and code in _STORED:
+                # It is over; how safe that is it does not say.
+                peer.write(encode_done(opaque))
+                continue
+            if code in _STORED:
+                header = SendMessageResponse(
+                    msg_id=self._ids([physical]),
+                    queue_id=queue_id,
+                    queue_offset=queue_offset,
+                    region=self._config.region_id,
+                    trace_on=self._config.trace_on,
+                )
+            request = Request(code=RequestCode.SEND_MESSAGE_V2, header=NoFields(), opaque=opaque)
+            peer.reply(request, Reply(code, header=header, remark=remark))
+
+    def _hold_first(
+        self, sends: list[WaitingSend], code: int, remark: str | None
+    ) -> list[WaitingSend]:
+        """Keep the answers of sends to topics that name servers do not know yet: who knows of a
+        message asks for the route to it, and asks again only 30 s later."""
+        held = [send for send in sends if send[1].header.topic in self.unannounced]
+        if held:
+            self._topics.when_announced(lambda: self._answer(held, code, remark))
+        return [send for send in sends if send[1].header.topic not in self.unannounced]
+
+    def _answer_slowly(self, send: WaitingSend, code: int, remark: str | None) -> None:
+        peer, request, queue_id, queue_offset, physical = send
+        stored = code in _STORED
+        handle = self.recall_handles.pop(physical, None) if isinstance(physical, int) else None
+        header = None
+        count = 0
+        queue_offsets = None
+        if stored:
+            if isinstance(physical, tuple):
+                batch, first, stop = physical
+                ids = batch.message_ids(first, stop, self._id_prefix).decode()
+            elif isinstance(physical, bytes):
+                ids = physical.decode()
+            elif isinstance(physical, Scattered):
+                ids = self._ids(physical.places)
+                queue_offsets = ",".join(map(str, physical.queue_offsets))
+            else:
+                assert isinstance(physical, int)
+                ids = self._ids([physical])
+            count = ids.count(",") + 1
+            header = SendMessageResponse(
+                msg_id=ids,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                region=self._config.region_id,
+                trace_on=self._config.trace_on,
+                recall_handle=handle,
+                queue_offsets=queue_offsets,
+            )
+        if self._hooks:
+            self._hooks.after_send(peer, request, code, count)
+        peer.reply(request, Reply(code, header=header, remark=remark))
+
+    def fail(self, peer: Peer, request: Request[SendMessage], error: CometError) -> None:
+        """Answer a send whose error came after its turn."""
+        self._answer_slowly((peer, request, 0, 0, 0), error.code, error.remark)
+
+    def _ids(self, places: list[int]) -> str:
+        """The ids of messages at physical offsets, joined by commas."""
+        prefix = self._id_prefix.decode()
+        return ",".join([f"{prefix}{place:016X}" for place in places])
+
+
+_STORED: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    )
+)

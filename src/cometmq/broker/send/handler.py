@@ -1,0 +1,463 @@
+"""Sending: check, park what is delayed, append, and answer once the turn is committed.
+
+The order of the checks and the codes are upstream's (SendMessageProcessor.java,
+AbstractSendMessageProcessor.java); a remark says what to do. What happens to one message:
+
+    header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
+
+A prepared message of a transaction becomes a half message; what comes of it is told by
+broker/transactions/endtransaction.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cometmq.broker.dedup.guard import Stored
+from cometmq.broker.dedup.sending import GuardedSends
+from cometmq.broker.scheduled.timers.rules import drop_wishes, wants_timer
+from cometmq.broker.send.admission import (
+    MAX_WAITING_SENDS,
+    Admission,
+    check_no_transaction,
+    check_properties,
+    choose_queue,
+)
+from cometmq.broker.send.answers import SendAnswers
+from cometmq.broker.send.largebatches import LARGE_BYTES, LargeBatches
+from cometmq.broker.send.propertytext import has_own_ids, may_wait, without_id, without_wait
+from cometmq.broker.send.routecache import Destinations
+from cometmq.broker.transactions.endtransaction import committed_send
+from cometmq.broker.transactions.halfindex import prepared
+from cometmq.core.errors import BadRequest, CometError, MessageIllegal
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.flags import TRANSACTION_MASK
+from cometmq.message.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+)
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.fields import truth
+from cometmq.protocol.framer import MANY
+from cometmq.store.write.batching import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.consumers.groups import GroupTable
+    from cometmq.broker.dedup.guard import RepeatGuard
+    from cometmq.broker.hooks import SendHooks
+    from cometmq.broker.scheduled.delaylevels import DelayLevels
+    from cometmq.broker.scheduled.timers.rules import TimerRules
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.broker.transactions.endtransaction import Transactions
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler, Reply
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.bodies import TopicConfig
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.framer import TakeFrames
+    from cometmq.protocol.headers import SendMessage
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.consumequeue import ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+#: Messages lie here until they are due, or their transaction ends.
+_WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
+
+#: What the names of the properties that ask for a timer begin with.
+_TIMER_PREFIX: Final = "TIMER_DE"
+
+
+class SendHandler:
+    """Serves SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        appender: Appender,
+        topics: TopicTable,
+        groups: GroupTable,
+        delay: DelayLevels,
+        timers: TimerRules,
+        transactions: Transactions,
+        hooks: SendHooks,
+        store_host: bytes,
+        tasks: Tasks,
+        clock: Clock,
+        repeats: RepeatGuard | None = None,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._appender = appender
+        self._topics = topics
+        self._destinations = Destinations(topics, store.queues)
+        self._groups = groups
+        self._delay = delay
+        self._transactions = transactions
+        self._timers = timers
+        self._clock = clock
+        self._admission = Admission(config, topics, clock)
+        self._hooks = hooks
+        self._hooks_added = hooks.added
+        self._inside_hooks = False
+        self._cluster_property = f"{props.CLUSTER}\x01{config.broker_cluster_name}".encode()
+        self._separated_cluster = b"\x02" + self._cluster_property
+        self._answers = SendAnswers(
+            config=config,
+            topics=topics,
+            hooks=hooks,
+            store_host=store_host,
+        )
+        appender.answer_sends = self._answers.answer
+        appender.answer_rows = self._answers.answer_rows
+        self._large = LargeBatches(
+            store=store, appender=appender, tasks=tasks, fail=self._answers.fail
+        )
+        self._guarded = repeats and GuardedSends(
+            repeats,
+            store=store,
+            appender=appender,
+            tasks=tasks,
+            again=self._serve_again,
+            fail=self._answers.fail,
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+        }
+
+    def takers(self) -> dict[int, TakeFrames[Peer]]:
+        """What takes frames before they are requests, by request code."""
+        return dict.fromkeys(
+            (
+                RequestCode.SEND_MESSAGE,
+                RequestCode.SEND_MESSAGE_V2,
+                RequestCode.END_TRANSACTION,
+            ),
+            self.take_sends,
+        )
+
+    def send(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
+        """Append one message; its answer leaves at the end of the turn or once it is durable."""
+        header, batch = request.header, request.header.batch
+        if batch is not None and batch != "false" and truth(batch):
+            return self.send_batch(peer, request)
+        self._admission.check_load(peer, self._appender.waiting_sends)
+        topic, queue_id = header.topic, header.queue_id
+        queues = self._destinations.get(topic)
+        queue = queues[queue_id] if queues is not None and -1 < queue_id < len(queues) else None
+        config = None if queue is not None else self._check_topic(peer, header)
+        if self._hooks_added and not self._inside_hooks:
+            return self._hooked(self.send, peer, request)
+        queue_id = answered_id = queue_id if config is None else choose_queue(queue_id, config)
+        text, sys_flag = without_wait(header.properties or ""), header.sys_flag
+        properties = props.decode_text(text)
+        if (
+            sys_flag & TRANSACTION_MASK
+            or props.TRAN_MSG in properties
+            or props.DELAY in properties
+            or _TIMER_PREFIX in text
+            or topic.startswith(RETRY_PREFIX)
+        ):
+            if config is not None:
+                self._passed(config, queue_id)
+            topic, queue_id, properties, text = self._elsewhere(header, queue_id, properties, text)
+            queue, config, sys_flag = None, None, sys_flag & ~TRANSACTION_MASK
+            answered_id = answered_id if topic in _WAITING_ROOMS else queue_id
+        raw = text.encode("utf-8", "replace")
+        raw = raw + self._separated_cluster if raw else self._cluster_property
+        check_properties(raw)
+        self._admission.check_body(request.body)
+        unique = properties.get(props.UNIQ_KEY)
+        wait_durable = properties.get(props.WAIT) != "false" or may_wait(header.properties or "")
+        guarded = self._guarded
+        if guarded and guarded.is_repeat(peer, request, (topic, unique), wait_durable=wait_durable):
+            return None
+        keys = props.index_keys(properties) if props.KEYS in properties or not unique else (unique,)
+        physical, queue_offset = self._store.append(
+            queue or self._queue(topic, queue_id, config),
+            request.body,
+            raw,
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_ms=header.born_timestamp,
+            born_host=peer.host_bytes,
+            reconsume_times=header.reconsume_times or 0,
+            tag_code=tag_code(properties.get(props.TAGS)),
+            keys=keys,
+        )
+        if guarded:
+            guarded.stored(topic, unique, Stored(queue_id, queue_offset, physical))
+        if topic == HALF_TOPIC:
+            copy = committed_send(peer, request, answered_id, physical, properties, raw, keys)
+            self._transactions.prepared(queue_offset, physical, properties, copy)
+        elif topic == TIMER_TOPIC:
+            self._keep_handle(physical, properties)
+        if request.charge is None:
+            request.body = b""  # stored: a send that waits for its sync need not hold it too
+        else:
+            request.drop_body()
+        waiting = (peer, request, answered_id, queue_offset, physical)
+        self._appender.add_send(waiting, wait_durable=wait_durable)
+        return None
+
+    def take_sends(self, peer: Peer, data: bytes, at: int) -> tuple[int, int]:
+        """Take the plain sends of a connection, and what begins and ends its transactions, many at
+        a time.
+
+        Gives where in ``data`` the first frame begins that was not taken, and how many from there
+        on have to be served one by one.
+        """
+        store, config = self._store, self._config
+        if (
+            store.refusal is not None
+            or peer.congested
+            or peer.router.hooks
+            or self._hooks_added
+            or len(peer.host_bytes) != 8
+            or len(store.store_host) != 8
+            or config.start_accept_send_request_time_stamp
+            or (self._appender.waiting_sends and not self._has_room(peer))
+            or peer.memory.budget.is_exhausted
+        ):
+            return at, MANY
+        index = None
+        if (
+            not config.reject_transaction_message
+            and self._appender.on_append is None
+            and store.transient is None
+        ):
+            index = self._transactions.index
+            index.immunity_ms = config.transaction_time_out
+            index.due_ms = peer.last_read_ms + index.immunity_ms
+        rows, at, odd = store.append_sends(
+            data,
+            at,
+            self._destinations.plain,
+            peer.host_bytes,
+            self._cluster_property,
+            config.max_message_size,
+            index,
+        )
+        if rows[2] > rows[1]:
+            self._appender.add_rows(peer, rows)
+        return at, odd
+
+    def _has_room(self, peer: Peer) -> bool:
+        most = peer.memory.budget.max_waiting(MAX_WAITING_SENDS)
+        return self._appender.waiting_sends <= most
+
+    def _queue(self, topic: str, queue_id: int, config: TopicConfig | None) -> ConsumeQueue:
+        """A queue to store in; ``config`` is of its topic when a send to it was checked by that."""
+        queue = self._store.queue(topic, queue_id)
+        if config is not None:
+            self._learn(config, queue)
+        return queue
+
+    def _learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+        if config.topic_name not in self._answers.unannounced:
+            is_guarded = bool(self._guarded and self._guarded.guards(config.topic_name))
+            is_retry = config.topic_name.startswith(RETRY_PREFIX)
+            self._destinations.learn(config, queue, plain=not (is_guarded or is_retry))
+
+    def _keep_handle(self, physical: int, properties: dict[str, str]) -> None:
+        if handle := self._timers.recall_handle(properties):
+            self._answers.recall_handles[physical] = handle
+
+    def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
+        """Append a batch: one topic, consecutive queue offsets, whole in one log file."""
+        header = request.header
+        self._admission.check_load(peer, self._appender.waiting_sends)
+        config = self._check_topic(peer, header)
+        if self._hooks and not self._inside_hooks:
+            return self._hooked(self.send_batch, peer, request)
+        topic = header.topic
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise BadRequest(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}"
+            )
+        check_no_transaction(header.sys_flag, "a batch")
+        properties = props.decode_text(header.properties or "")
+        if props.DELAY in properties or wants_timer(properties):
+            raise MessageIllegal("a batch cannot be delayed: send delayed messages one by one")
+        self._admission.check_body(request.body)
+        text_of_all = without_wait(header.properties or "")
+        if props.UNIQ_KEY in properties and has_own_ids(request.body):
+            text_of_all = without_id(text_of_all)
+        properties_of_all = text_of_all.encode("utf-8", "replace")
+        queue_id = choose_queue(header.queue_id, config)
+        store = self._store
+        shared = Shared(
+            header.sys_flag,
+            header.born_timestamp,
+            peer.host_bytes,
+            store.store_host,
+            header.reconsume_times or 0,
+            props.joined(properties_of_all, self._cluster_property),
+        )
+        wait_durable = properties.get(props.WAIT) != "false"
+        if self._guarded and self._guarded.guards(topic):
+            self._guarded.store_batch(peer, request, queue_id, shared, wait_durable=wait_durable)
+            return None
+        if len(request.body) >= LARGE_BYTES:
+            self._large.begin(peer, request, queue_id, shared, wait_durable=wait_durable)
+            return None
+        queue = store.queue(topic, queue_id)
+        queue_offset, rows = store.append_batch(queue, request.body, shared)
+        request.drop_body()
+        send = (peer, request, queue_id, queue_offset, rows)
+        self._appender.add_send(send, wait_durable=wait_durable)
+        return None
+
+    def _hooked(
+        self,
+        serve: Callable[[Peer, Request[SendMessage]], Reply | None],
+        peer: Peer,
+        request: Request[SendMessage],
+    ) -> Reply | None:
+        """Serve between the hooks. They hear of an error here, of all else with the answer."""
+        self._hooks.before_send(peer, request)
+        self._inside_hooks = True
+        try:
+            return serve(peer, request)
+        except CometError as error:
+            self._hooks.after_send(peer, request, error.code, 0)
+            raise
+        finally:
+            self._inside_hooks = False
+
+    def _serve_again(self, peer: Peer, request: Request[SendMessage]) -> None:
+        """Serve a send that had to wait for something to be read; its hooks ran before that."""
+        self._inside_hooks = True
+        batched = request.code == RequestCode.SEND_BATCH_MESSAGE
+        try:
+            (self.send_batch if batched else self.send)(peer, request)
+        except CometError as error:
+            self._answers.fail(peer, request, error)
+        finally:
+            self._inside_hooks = False
+
+    # ------------------------------------------------------------------------------------ checks
+
+    def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        config = self._admission.find_topic(header.topic)
+        if config is None:
+            config = self._create_topic(peer, header)
+            self._admission.check_writable(config)
+        return config
+
+    def _create_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        topic = header.topic
+        created = self._topics.create_by_send(
+            topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            peer.address,
+            unit=truth(header.unit_mode),
+        )
+        if created is None and topic.startswith(RETRY_PREFIX):
+            created = self._topics.create_retry(topic, 1, unit=truth(header.unit_mode))
+        if created is None:
+            raise BadRequest(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! Create it with "
+                "cometmq topic create or mqadmin updateTopic, or set autoCreateTopicEnable=true",
+            )
+        self._answers.unannounced.add(topic)
+        self._topics.when_announced(lambda: self._answers.unannounced.discard(topic))
+        return created
+
+    def _elsewhere(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str], text: str
+    ) -> tuple[str, int, dict[str, str], str]:
+        """Where a message goes that may not be stored where it was sent to, with which properties,
+        and their text."""
+        if self._is_prepared(header, properties):
+            self._open_waiting_room()
+            return HALF_TOPIC, 0, properties, prepared(text, header.topic, queue_id)
+        topic, queue_id, properties = self._divert(header, queue_id, properties)
+        return topic, queue_id, properties, props.encode_text(properties)
+
+    def _divert(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int, dict[str, str]]:
+        """Where a message goes that is delayed, or was sent back too often."""
+        topic = header.topic
+        level = self._delay.level_of(properties) if props.DELAY in properties else 0
+        if header.sys_flag & TRANSACTION_MASK:
+            raise MessageIllegal(
+                f"system flag {header.sys_flag} says that the message is part of a transaction, "
+                "its property TRAN_MSG does not"
+            )
+        if topic.startswith(RETRY_PREFIX):
+            topic, queue_id = self._retry_or_dead(header, queue_id, properties)
+            level = self._delay.level_of(properties)
+        if level > 0:
+            drop_wishes(properties)
+            return self._delay.park(topic, queue_id, properties, level)
+        if wants_timer(properties):
+            now_ms = self._clock.wall_ms()
+            parked = self._timers.park(topic, queue_id, properties, now_ms)
+            if parked is not None:
+                self._transactions.ensure_topic(TIMER_TOPIC)
+                return parked
+        return topic, queue_id, properties
+
+    def _is_prepared(self, header: SendMessage, properties: Mapping[str, str]) -> bool:
+        if properties.get(props.TRAN_MSG, "").lower() != "true":
+            return False
+        # What a consumer sends back was committed long ago, and still says that it was prepared.
+        is_sent_back = (header.reconsume_times or 0) > 0 and props.DELAY in properties
+        return not is_sent_back or self._delay.level_of(properties) <= 0
+
+    def _open_waiting_room(self) -> None:
+        """Let half messages in. Raises BadRequest when the broker takes none."""
+        if self._config.reject_transaction_message:
+            raise BadRequest(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_name}] sending transaction message is forbidden "
+                "(rejectTransactionMessage)",
+            )
+        self._transactions.ensure_topic(HALF_TOPIC)
+
+    def _passed(self, config: TopicConfig, queue_id: int) -> None:
+        """A send to a queue passed all checks, and its message will lie elsewhere first. A queue
+        that it would be the first of is not made for it, for it may never come."""
+        queue = self._store.find_queue(config.topic_name, queue_id)
+        if queue is not None:
+            self._learn(config, queue)
+
+    def _retry_or_dead(
+        self, header: SendMessage, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int]:
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise BadRequest(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}: create it, or let its consumer start first",
+            )
+        allowed = header.max_reconsume_times
+        if allowed is None:
+            allowed = group.retry_max_times
+        if (header.reconsume_times or 0) < allowed:
+            return header.topic, queue_id
+        dead = self._topics.create_dead_letter(DLQ_PREFIX + name)
+        properties.pop(props.DELAY, None)
+        return dead.topic_name, 0

@@ -1,0 +1,135 @@
+"""The lives of one broker: in its process it ends and begins anew, on the same ports.
+
+    a slave whose log is not its master's    ->  it follows again, its own end cut off
+    a slave that an operator promotes        ->  it is the master
+
+Everything else follows from the ordinary stop and the ordinary start: recovery takes queues, index,
+offsets, timers and transactions to where the log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cometmq.broker.app import Broker
+from cometmq.broker.replication.rolefile import keep_role, role_to_begin_in
+from cometmq.core.errors import CometError, StoreError
+from cometmq.net.server import Reserve, reserve
+from cometmq.net.tasks import Tasks
+from cometmq.store.files import PosixFiles
+from cometmq.store.recovery.truncation import cut_log
+
+if TYPE_CHECKING:
+    from cometmq.broker.config import BrokerConfig, BrokerRole
+    from cometmq.core.clock import Clock
+    from cometmq.replication.slave import LogsDiffer
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files
+
+log = logging.getLogger(__name__)
+
+
+class Lives:
+    """Runs a broker, and runs it anew when it asks for that; :meth:`start` and :meth:`stop` it once
+    each. ``broker`` is the one that lives.
+
+    ``on_failed`` is called when it could not begin anew: nothing is served then, ``failure`` says
+    why, and the process should end.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        clock: Clock,
+        *,
+        files: Files | None = None,
+        reserve: Reserve = reserve,
+    ) -> None:
+        self._store_config = store_config
+        self._clock = clock
+        self._files = files or PosixFiles()
+        self._reserve = reserve
+        self._tasks = Tasks()
+        self._turning: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._may_cut = True
+        self.failure: Exception | None = None
+        self.on_failed: Callable[[], None] = lambda: None
+        config = role_to_begin_in(config, store_config.store_path_root_dir, self._files)
+        self.broker = self._make(config)
+
+    def _make(self, config: BrokerConfig) -> Broker:
+        broker = Broker(
+            config, self._store_config, self._clock, files=self._files, reserve=self._reserve
+        )
+        broker.rejoin = self._rejoin
+        broker.promote = self._promote
+        return broker
+
+    async def start(self) -> int:
+        """As :meth:`Broker.start`."""
+        return await self.broker.start()
+
+    async def stop(self) -> None:
+        """As :meth:`Broker.stop`; a change that is under way ends first."""
+        self._stopping = True
+        if self._turning is not None:
+            await asyncio.wait([self._turning])
+        if self.failure is None:
+            await self.broker.stop()
+        await self._tasks.close()
+
+    def raise_failure(self) -> None:
+        """Raise what kept the broker from beginning anew, if anything did."""
+        if self.failure is not None:
+            raise self.failure
+
+    # ------------------------------------------------------------------------------------ changes
+
+    def _rejoin(self, problem: LogsDiffer) -> None:
+        if self._may_cut:
+            self._turn(lambda config: self._cut(config, problem), "cut")
+
+    def _promote(self, role: BrokerRole) -> None:
+        self._turn(lambda config: self._raise_to(config, role), "promote")
+
+    def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
+        if self._stopping or self._turning is not None:
+            return
+        self._turning = self._tasks.spawn(self._begin_anew(change), name=f"{name} the broker")
+
+    async def _begin_anew(self, change: Callable[[BrokerConfig], BrokerConfig]) -> None:
+        before, begun_ms = self.broker, self._clock.monotonic_ms()
+        try:
+            await before.stop()
+            config = change(replace(before.config, listen_port=before.port))
+            broker = self.broker = self._make(config)
+            broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
+            await broker.start()
+        except (CometError, OSError) as error:
+            log.critical("broker_not_begun_anew reason=%r", str(error))
+            self.failure = error
+            self.on_failed()
+        finally:
+            self._turning = None
+        duration_ms = self._clock.monotonic_ms() - begun_ms
+        role = self.broker.config.broker_role.name
+        log.warning("broker_begun_anew role=%s duration_ms=%d", role, duration_ms)
+
+    def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
+        try:
+            cut_log(self._store_config, self._clock, self._files, problem.offset, str(problem))
+        except (StoreError, OSError) as error:
+            # The same would happen again and again; the problem stays to be seen.
+            self._may_cut = False
+            log.error("log_not_cut offset=%d reason=%r", problem.offset, str(error))
+        return config
+
+    def _raise_to(self, config: BrokerConfig, role: BrokerRole) -> BrokerConfig:
+        keep_role(role, self._store_config.store_path_root_dir, self._files, self._clock)
+        return replace(config, broker_role=role, broker_id=0)

@@ -1,0 +1,1 @@
+"""Tables of a broker, and their files in its config directory."""

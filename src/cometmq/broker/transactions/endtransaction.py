@@ -1,0 +1,371 @@
+"""The end of transactions: a prepared message is delivered or dropped (upstream:
+EndTransactionProcessor.java, TransactionalMessageBridge.java).
+
+    prepare     broker/send/handler.py stores it as a half message and tells the index here
+    commit      a copy goes to its real topic, or waits for its time (timers/rules.py), then an op
+                message that names the half message
+    rollback    the op message alone
+    unknown     nothing: broker/transactions/checkback.py asks again
+
+A transaction ends once: whoever ends it again is told that nothing is open at this offset. Copy and
+op message are appended in one turn, so a failing disk takes both or none.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cometmq.broker.lookup import find_record
+from cometmq.broker.scheduled.timers.rules import TimerRules, wants_timer
+from cometmq.broker.send.commitbatch import OutgoingRecord
+from cometmq.broker.transactions.halfindex import HalfIndex, OpTrail, immunity_ms, real_place
+from cometmq.core.errors import BadRequest, CometError
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.flags import TransactionType, with_transaction_type
+from cometmq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC
+from cometmq.message.record import BadRecord, Record, decode_one
+from cometmq.net.router import Reply
+from cometmq.protocol.bodies import TopicConfig
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.route import PERM_READ, PERM_WRITE
+from cometmq.speedups import Half
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cometmq.broker.config import BrokerConfig
+    from cometmq.broker.send.acknowledgement import Appender
+    from cometmq.broker.send.commitbatch import WaitingRows, WaitingTransaction
+    from cometmq.broker.topics.table import TopicTable
+    from cometmq.core.clock import Clock
+    from cometmq.net.peer import Peer
+    from cometmq.net.router import Handler
+    from cometmq.net.tasks import Tasks
+    from cometmq.protocol.frame import Request
+    from cometmq.protocol.headers import EndTransaction, SendMessage
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.consumequeue import ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+#: Half messages that are remembered as they will be delivered, so that a commit, which mostly comes
+#: soon, need not read them; and how large such a message may be.
+MAX_REMEMBERED: Final = 2_048
+_MAX_REMEMBERED_BYTES: Final = 8_192
+#: Properties of op messages; the tag says that the half message they name is done with.
+_DONE: Final = props.encode({props.TAGS: "d"})
+_DONE_CODE: Final = tag_code("d")
+_NONE, _COMMIT, _ROLLBACK = map(
+    int, (TransactionType.NONE, TransactionType.COMMIT, TransactionType.ROLLBACK)
+)
+
+
+class Transactions:
+    """The open transactions of a broker; serves END_TRANSACTION."""
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        store: MessageStore,
+        appender: Appender,
+        topics: TopicTable,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._appender = appender
+        self._topics = topics
+        self._clock = clock
+        self._tasks = tasks
+        self._timers = TimerRules(config)
+        self._lately: dict[int, OutgoingRecord] = {}
+        self._failures = 0
+        self.index = HalfIndex()
+        self.trail = OpTrail(0, 0)
+        appender.end_transactions = self._ended
+        topics.on_change.append(self._forget_lost_topics)
+        store.queues.on_gone.append(self._forget_queue)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    # ------------------------------------------------------------------------------------- prepare
+
+    def ensure_topic(self, topic: str) -> None:
+        """Create a topic for what waits when it is missing: one queue."""
+        if self._topics.get(topic) is None:
+            self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
+
+    def _forget_lost_topics(self) -> None:
+        # The next half message, or end, is served by itself and makes the topic again.
+        if HALF_TOPIC not in self._topics:
+            self.index.half_queue = None
+        if OP_HALF_TOPIC not in self._topics:
+            self.index.op_queue = None
+
+    def _forget_queue(self, queue: ConsumeQueue) -> None:
+        if queue is self.index.half_queue:
+            self.index.half_queue = None
+        if queue is self.index.op_queue:
+            self.index.op_queue = None
+
+    def prepared(
+        self,
+        half_offset: int,
+        physical_offset: int,
+        properties: Mapping[str, str],
+        copy: OutgoingRecord | None = None,
+    ) -> None:
+        """A half message was appended in this turn, and the next ones may be taken together;
+        ``copy`` is what :func:`committed_send` made of it."""
+        immunity = immunity_ms(properties, self._config.transaction_time_out)
+        group = properties.get(props.PRODUCER_GROUP, "")
+        half = Half(physical_offset, group, self._store.last_ms, immunity)
+        self.index.add(half_offset, half, self._clock.monotonic_ms() + immunity)
+        if self.index.half_queue is None:
+            self.index.half_queue = self._store.queue(HALF_TOPIC, 0)
+        if copy is not None and len(copy.body) <= _MAX_REMEMBERED_BYTES:
+            lately = self._lately
+            if len(lately) >= MAX_REMEMBERED:
+                del lately[next(iter(lately))]
+            lately[half_offset] = copy
+
+    def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
+        """What a half message is as consumers get it, when it came lately."""
+        if self._failures != self._store.put_failures:
+            # A write failed: what was appended before it may not be stored.
+            self._failures = self._store.put_failures
+            self._lately.clear()
+        copy = self._lately.pop(half_offset, None)
+        return copy if copy and copy.prepared_offset == half.physical_offset else None
+
+    # ----------------------------------------------------------------------------------------- end
+
+    def end(self, peer: Peer, request: Request[EndTransaction]) -> Reply | None:
+        """Commit or roll back; answered once that is stored. Unknown changes nothing."""
+        header = request.header
+        kind = header.commit_or_rollback
+        if kind == _NONE:
+            log.info(
+                "transaction unknown half_offset=%d group=%s",
+                header.tran_state_table_offset, header.producer_group,
+            )  # fmt: skip
+            return Reply()
+        if kind != _COMMIT and kind != _ROLLBACK:
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {kind}: it is 8 to commit, 12 to roll back, 0 for unknown",
+            )
+        half = self._open(header)
+        half_offset = header.tran_state_table_offset
+        copy = self._remembered(half_offset, half)
+        if copy is not None:
+            self.conclude(half_offset, half, copy if kind == _COMMIT else None, peer, request)
+            return None
+        view = self._store.message_at(half.physical_offset)
+        if view is None:
+            half.ending = True
+            self._tasks.spawn(self._end_cold(peer, request, half), name="end transaction")
+            return None
+        self._end(peer, request, half, _decoded(view))
+        return None
+
+    def _open(self, header: EndTransaction) -> Half:
+        half = self.index.get(header.tran_state_table_offset)
+        if half is None or half.ending:
+            state = "has ended, or never was" if half is None else "is ending"
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: the transaction at half offset "
+                f"{header.tran_state_table_offset} {state}",
+            )
+        if header.producer_group != half.group:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if header.commit_log_offset != half.physical_offset:
+            raise BadRequest(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+        return half
+
+    async def _end_cold(self, peer: Peer, request: Request[EndTransaction], half: Half) -> None:
+        """End a transaction whose half message has to be read from the disk, or written first."""
+        try:
+            await self._appender.written(half.physical_offset)
+            record = await find_record(self._store, half.physical_offset)
+            self._end(peer, request, half, record)
+        except CometError as error:
+            half.ending = False
+            peer.reply(request, Reply(error.code, remark=error.remark))
+
+    def _end(
+        self, peer: Peer, request: Request[EndTransaction], half: Half, record: Record | None
+    ) -> None:
+        if record is None or not is_half(record, request.header.tran_state_table_offset):
+            raise BadRequest(
+                ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed: it is lost"
+            )
+        copy = None
+        if request.header.commit_or_rollback == _COMMIT:
+            copy = committed(record)
+            if copy is None:
+                raise BadRequest(
+                    ResponseCode.SYSTEM_ERROR, "the half message names no topic to deliver it to"
+                )
+            copy = self._timed(copy)
+        self.conclude(request.header.tran_state_table_offset, half, copy, peer, request)
+
+    def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
+        """The copy, to wait for its time first if it asks for that."""
+        if not wants_timer(copy.properties):
+            return copy
+        now_ms = self._clock.wall_ms()
+        parked = self._timers.park(copy.topic, copy.queue_id, copy.properties, now_ms)
+        if parked is None:
+            return copy
+        self.ensure_topic(TIMER_TOPIC)
+        topic, queue_id, properties = parked
+        return msgspec.structs.replace(
+            copy, topic=topic, queue_id=queue_id, properties=properties, raw_properties=None
+        )
+
+    def conclude(
+        self,
+        half_offset: int,
+        half: Half,
+        copy: OutgoingRecord | None,
+        peer: Peer | None = None,
+        request: Request[EndTransaction] | None = None,
+    ) -> None:
+        """Store ``copy``, if any, and the op message; the transaction is over when both are stored.
+        Then ``request``, if any, is answered.
+
+        Raises StoreError and MessageIllegal when nothing could be appended.
+        """
+        half.ending = True
+        store = self._store
+        try:
+            self.ensure_topic(OP_HALF_TOPIC)
+            # Before the copy: without its op message that would be delivered again.
+            ops = self.index.op_queue = store.queue(OP_HALF_TOPIC, 0)
+            if copy is not None:
+                self._appender.store(copy)
+            _, op_offset = store.append(
+                ops, b"%d" % half_offset, _DONE, flag=0, sys_flag=0, tag_code=_DONE_CODE,
+                born_ms=self._clock.wall_ms(), born_host=store.store_host,
+            )  # fmt: skip
+        except Exception:
+            half.ending = False
+            raise
+        self._appender.add_transaction((half_offset, half, op_offset, peer, request))
+
+    def _ended(
+        self,
+        waiting: list[WaitingTransaction],
+        rows: list[WaitingRows],
+        error: CometError | None,
+    ) -> None:
+        """The turn that these transactions ended in is over; those in ``rows`` are answered with
+        the others there."""
+        # All of them first: an answer that cannot be written must not keep another one open.
+        runs = [batch.settle(at, stop, stored=error is None) for _, batch, at, stop in rows]
+        runs += [(op_offset, [half_offset]) for half_offset, _, op_offset, _, _ in waiting]
+        if error is not None:
+            for _, half, _, _, _ in waiting:
+                half.ending = False
+            for _, half_offsets in runs:
+                for half_offset in half_offsets:
+                    log.error("transaction not ended half_offset=%d error=%s", half_offset, error)
+        else:
+            for half_offset, _, _, _, _ in waiting:
+                self.index.remove(half_offset)
+            if waiting:
+                runs.sort()  # those in rows and those by themselves went by turns
+            for op_offset, half_offsets in runs:
+                self.trail.stored_run(op_offset, half_offsets)
+        for half_offset, _, _, peer, request in waiting:
+            if peer is not None and request is not None:
+                _answer(half_offset, peer, request, error)
+
+
+def _answer(
+    half_offset: int, peer: Peer, request: Request[EndTransaction], error: CometError | None
+) -> None:
+    try:
+        if error is None:
+            peer.router.acknowledge(peer, request)
+        else:
+            peer.reply(request, Reply(error.code, remark=error.remark))
+    except Exception:
+        log.exception("transaction not answered half_offset=%d peer=%s", half_offset, peer.address)
+
+
+def is_half(record: Record, half_offset: int) -> bool:
+    """Whether a record is the half message at this offset."""
+    return record.topic == HALF_TOPIC and record.queue_offset == half_offset
+
+
+def committed(record: Record) -> OutgoingRecord | None:
+    """A half message as consumers get it; None when it names no place for that.
+
+    The stored properties stay as they are, as upstream leaves them.
+    """
+    properties = props.decode(record.properties)
+    place = real_place(properties)
+    if place is None:
+        return None
+    return OutgoingRecord(
+        *place,
+        record.body,
+        properties,
+        record.born_ms,
+        record.born_host,
+        flag=record.flag,
+        sys_flag=with_transaction_type(record.sys_flag, TransactionType.COMMIT),
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.physical_offset,
+        raw_properties=record.properties,
+    )
+
+
+def committed_send(
+    peer: Peer,
+    request: Request[SendMessage],
+    queue_id: int,
+    physical_offset: int,
+    properties: Mapping[str, str],
+    raw_properties: bytes,
+    keys: tuple[str, ...],
+) -> OutgoingRecord | None:
+    """What :func:`committed` will make of a half message that was appended in this turn; None when
+    the half message has to be read for it."""
+    header = request.header
+    if wants_timer(properties):
+        return None
+    return OutgoingRecord(
+        header.topic,
+        queue_id,
+        request.body,
+        properties,
+        header.born_timestamp,
+        peer.host_bytes,
+        flag=header.flag,
+        sys_flag=with_transaction_type(header.sys_flag, TransactionType.COMMIT),
+        reconsume_times=header.reconsume_times or 0,
+        prepared_offset=physical_offset,
+        tag_code=tag_code(properties.get(props.TAGS)),
+        raw_properties=raw_properties,
+        keys=keys,
+    )
+
+
+def _decoded(view: memoryview) -> Record | None:
+    try:
+        return decode_one(view)
+    except BadRecord as error:
+        log.error("half message cannot be read reason=%s", error)
+        return None

@@ -1,0 +1,1 @@
+"""The index: where the records with a key lie in the log."""

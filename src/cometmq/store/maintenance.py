@@ -1,0 +1,450 @@
+"""What a store does by itself while it runs: flush, make the next file ahead, drop old files, stop.
+
+Each round writes what memory holds, then notes how far the files can be trusted (checkpoint.py).
+The loop is never held: syncs and new files are a thread's, long rounds come in slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os.path
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from cometmq.core.errors import StoreFull, StoreOffline
+from cometmq.store.log.checksumming import Reader, Sealer, sums_by_child
+from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.log.expiry import Expiry
+from cometmq.store.log.scrub import Scrub
+from cometmq.store.recovery.checkpoint import (
+    Checkpoint,
+    Positions,
+    abort_path,
+    read_checkpoint,
+    write_checkpoint,
+    write_positions,
+)
+from cometmq.store.recovery.queuecheck import CHECKED_QUEUES, entry_total
+
+if TYPE_CHECKING:
+    from cometmq.store.files import Files
+    from cometmq.store.index.indexfile import IndexFile
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.consumequeue import Mark
+    from cometmq.store.read.coldreads import Spawner
+
+logger = logging.getLogger(__name__)
+
+_PAGE_BYTES = 4096
+_DISK_INTERVAL_MS = 10_000
+_SEAL_INTERVAL_MS = 5_000
+_SCRUB_INTERVAL_MS = 60_000
+#: Up to 6 ms, when all of them need a new file.
+_QUEUES_A_SLICE = 16
+_QUEUES_A_ROUND = 1_024
+_ROUNDS_TO_WAIT = 60
+_LOG_SYNC_LIMIT_MS = 5_000
+_LOG_SYNC_STEP_MS = 5
+
+
+class Upkeep:
+    """The background work of one store.
+
+    ``synced`` is the offset of the log below which all queue and index entries are on the device;
+    with ``shrunk`` the next start brings the offsets of consumers into their queues' bounds.
+    ``read_sums`` reads full log files that are to be sealed. A round writes ``queues_a_round``
+    queues at least.
+    """
+
+    __slots__ = (
+        "_ahead_failed",
+        "_checkpoint",
+        "_log_synced_ms",
+        "_noted",
+        "_number",
+        "_previous",
+        "_store",
+        "_thorough_ms",
+        "_unsure",
+        "expiry",
+        "mark_problem",
+        "queues_a_round",
+        "read_sums",
+        "scrub",
+        "shrunk",
+        "synced",
+    )
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self.expiry = Expiry(store)
+        self.read_sums: Reader = sums_by_child
+        self.scrub = Scrub(store)
+        self._checkpoint = read_checkpoint(store.files, store.config.store_path_root_dir)
+        self._previous = self._checkpoint
+        self._noted = (-1, -1)
+        self._number = 0
+        self._ahead_failed = False
+        self.mark_problem: OSError | None = None
+        self._unsure = False
+        self.queues_a_round = _QUEUES_A_ROUND
+        self.synced = store.log.segments.start
+        self.shrunk = False
+        self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
+
+    def mark_running(self) -> None:
+        """Leave the mark by which a start sees that this run did not come to its end.
+
+        Where there is no room for it the store serves what it has, and takes nothing until there
+        is: what a start believes after a clean stop holds as long as nothing changes. Raises
+        OSError for anything else.
+        """
+        files, root = self._store.files, self._store.config.store_path_root_dir
+        try:
+            files.close(files.open(abort_path(root), create=True))
+            files.sync_directory(root)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            if self.mark_problem is None:
+                logger.warning("store_not_marked path=%s error=%r", abort_path(root), str(error))
+            self.mark_problem = error
+        else:
+            self.mark_problem = None
+
+    def resume(self, synced: int, number: int) -> None:
+        """Queue and index files are on the device for the log below an offset; ``number`` is that
+        of the last note."""
+        self.synced = synced
+        self._number = number
+
+    def start(self, tasks: Spawner) -> None:
+        """Start the rounds."""
+        config = self._store.config
+        self._store.backlog.call_soon = asyncio.get_running_loop().call_soon
+        rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
+            ("store-flush-log", config.flush_interval_commit_log, self.flush_log),
+            ("store-flush-queues", config.flush_interval_consume_queue, self.flush_entries),
+            ("store-disk", _DISK_INTERVAL_MS, self.expiry.make_room),
+            ("store-seal", _SEAL_INTERVAL_MS, Sealer(self._store, self.read_sums).seal_full_files),
+            ("store-scrub", _SCRUB_INTERVAL_MS, self.scrub.compare_files),
+        ]
+        if (pool := self._store.transient) is not None:
+            rounds.append(("store-commit-log", config.commit_interval_commit_log, pool.write_late))
+        for name, interval_ms, work in rounds:
+            tasks.spawn(self._repeat(interval_ms, work), name=name)
+
+    async def _repeat(
+        self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        while True:
+            try:
+                await work()
+            except OSError as error:
+                logger.error("store_upkeep_failed work=%s error=%r", work.__name__, str(error))
+            await self._store.clock.sleep_ms(interval_ms)
+
+    async def flush_log(self) -> None:
+        """Sync the log when there is enough to sync, and make the next file ahead."""
+        store = self._store
+        log, config = store.log, store.config
+        unsynced = log.written - log.durable
+        least = config.flush_commit_log_least_pages * _PAGE_BYTES
+        now_ms = store.clock.monotonic_ms()
+        late = now_ms - self._log_synced_ms >= config.flush_commit_log_thorough_interval
+        if unsynced >= least or (unsynced and (late or store.waits_for_sync)):
+            self._log_synced_ms = now_ms
+            store.flusher.sync_in_thread()
+        if log.wants_next_file():
+            await self._make_next_file()
+
+    def _is_due(self, interval_ms: int) -> bool:
+        return self._store.clock.monotonic_ms() - self._thorough_ms >= interval_ms
+
+    async def _make_next_file(self) -> None:
+        log = self._store.log
+        try:
+            # Shielded: a stop must not take away what a thread is about to make.
+            making = asyncio.wrap_future(log.make_next_file(self._store.executor))
+            await asyncio.shield(making)
+        except OSError as error:
+            # Not yet a problem for anybody: the roll tries again and then says so to the sender.
+            if not self._ahead_failed:
+                logger.warning("next_log_file_failed error=%r", str(error))
+            log.forget_next_file()
+            self._ahead_failed = True
+        else:
+            self._ahead_failed = False
+
+    async def _in_thread(self, call: Callable[..., Any], *values: object) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
+
+    async def flush_entries(self) -> None:
+        """Write queue and index entries and note it; every now and then sync all of it.
+
+        With few queues all of them are written; with many, those that wait longest: a file each
+        for a single entry would take longer than all the rest of a send.
+        """
+        store = self._store
+        if self.mark_problem is not None:
+            self.mark_running()
+        dispatcher = store.dispatcher
+        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        left = max(self.queues_a_round, dispatcher.dirty_count // _ROUNDS_TO_WAIT)
+        while left > 0 and not dispatcher.write(now_ms, min(left, _QUEUES_A_SLICE), started):
+            if dispatcher.problem is not None:
+                store.update_refusal()
+                return
+            left -= _QUEUES_A_SLICE
+            await store.clock.sleep_ms(0)
+        store.update_refusal()
+        await self._finish_index_files()
+        if self._is_due(store.config.flush_consume_queue_thorough_interval):
+            await self._sync_all(dispatcher.complete)
+        elif (dispatcher.position, dispatcher.complete[0]) != self._noted:
+            self._note()
+
+    async def _sync_all(self, reached: Mark) -> None:
+        store = self._store
+        self._distrust()
+        await self._sync_entries()
+        self._unsure = False
+        self._thorough_ms = store.clock.monotonic_ms()
+        if await self._log_durable(reached[0]):
+            await self._note_durably(reached)
+        self._note()
+
+    async def _sync_entries(self) -> None:
+        store = self._store
+        paths, directories = store.pool.take_unsynced()
+        try:
+            await self._in_thread(store.pool.sync_paths, paths, directories)
+        except BaseException:
+            store.pool.give_back(paths, directories)
+            raise
+        # Synced without its slots, a full file would count as whole at the next start.
+        await self._finish_index_files()
+        index_files = store.index.take_unsynced()
+        try:
+            await self._with_index_files(index_files, store.index.sync_files, index_files)
+        except BaseException:
+            store.index.give_back(index_files)
+            raise
+
+    async def _finish_index_files(self) -> None:
+        """Write the slots of full files; afterwards there is none without."""
+        store = self._store
+        while full := store.index.full_files():
+            file = full[0]
+            file.pin()
+            try:
+                for _ in file.slot_writes():
+                    await store.clock.sleep_ms(0)
+            finally:
+                file.unpin()
+            file.release_slots()
+
+    async def _with_index_files(
+        self, files: list[IndexFile], call: Callable[..., None], *values: object
+    ) -> None:
+        """Run a call on index files in a thread; dropped meanwhile, they stay open for it."""
+        for file in files:
+            file.pin()
+
+        def unpin(_: object) -> None:
+            for file in files:
+                file.unpin()
+
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._store.executor, call, *values)
+        # Not in a finally: a cancelled round does not stop the thread.
+        done.add_done_callback(unpin)
+        await asyncio.shield(done)
+
+    async def _log_durable(self, offset: int) -> bool:
+        """Sync the log up to ``offset``; False when that takes longer than the round may."""
+        store = self._store
+        deadline_ms = store.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
+        while store.log.durable < offset:
+            store.flusher.sync_in_thread()
+            if store.log.failure is not None or store.clock.monotonic_ms() > deadline_ms:
+                return False
+            await store.clock.sleep_ms(_LOG_SYNC_STEP_MS)
+        return True
+
+    def note_now(self) -> bool:
+        """Write and note everything at once, at a start; gives whether that succeeded."""
+        store = self._store
+        if not store.dispatcher.write(store.clock.wall_ms()):
+            return False
+        for file in store.index.full_files():
+            file.write_slots()
+            file.release_slots()
+        return self._note()
+
+    async def note_soon(self) -> None:
+        """Write and note everything, after a change that a restart must not undo; when that cannot
+        be done here, the next round does it."""
+        store = self._store
+        dispatcher = store.dispatcher
+        self._noted = (-1, -1)
+        started, now_ms = dispatcher.position, store.clock.wall_ms()
+        while not dispatcher.journal.covers(dispatcher.complete[0]):
+            if dispatcher.write(now_ms, _QUEUES_A_SLICE, started):
+                break
+            if dispatcher.problem is not None:
+                return
+            await store.clock.sleep_ms(0)
+        self._note()
+
+    def _note(self) -> bool:
+        """Note up to where queue files, journal and index hold the log.
+
+        Gives False when something cannot be written yet: then an older note stays.
+        """
+        if self._unsure:
+            return False
+        store = self._store
+        dispatcher, journal = store.dispatcher, store.dispatcher.journal
+        if not dispatcher.write_gathered(store.clock.wall_ms()) or store.index.full_files():
+            # A full file counts as whole at a start, so its slots come first.
+            return False
+        position, complete = dispatcher.position, dispatcher.complete[0]
+        if complete == position:
+            self._write_positions(position, entries=self._entries())
+            if journal.start >= 0:
+                journal.remove()
+        elif journal.covers(complete):
+            self._write_positions(position, complete)
+            journal.drop_before(complete)
+        else:
+            self._write_positions(complete)
+            if journal.start < 0:
+                journal.begin(position)
+        self._noted = (position, complete)
+        return True
+
+    def _distrust(self) -> None:
+        """Note, before a sync of entries, that only what was synced before may be believed.
+
+        Entries that the device did not take may be forgotten, and the process may end before it can
+        say that a sync failed. So the note stands until one succeeds, and a start that finds it
+        makes all later entries again. Raises OSError.
+        """
+        self._write_positions(self.synced)
+        self._unsure = True
+
+    async def _note_durably(self, reached: Mark) -> None:
+        """Note for a start after a crash of the machine how far all is on the device."""
+        store = self._store
+        self.synced = reached[0]
+        sure_ms = max(reached[1], self._checkpoint.log_ms)
+        self._previous = self._checkpoint
+        self._checkpoint = Checkpoint(sure_ms, sure_ms, self._checkpoint.index_ms)
+        root = store.config.store_path_root_dir
+        await self._in_thread(self._write_durably, self._positions(reached[0]))
+        await self._in_thread(_write_checkpoint, store.files, root, self._checkpoint)
+
+    def _write_durably(self, positions: Positions) -> None:
+        store = self._store
+        write_positions(store.files, store.config.store_path_root_dir, positions, durable=True)
+
+    def _entries(self) -> int:
+        """How many entries the files of all queues have together, -1 when it takes long to say."""
+        store = self._store
+        if len(store.queues) > CHECKED_QUEUES:
+            return -1
+        return entry_total(store.queues, store.known)
+
+    def _write_positions(self, written: int, complete: int = -1, entries: int = -1) -> None:
+        store = self._store
+        positions = self._positions(written, complete, entries=entries)
+        write_positions(store.files, store.config.store_path_root_dir, positions, durable=False)
+
+    def _positions(
+        self, written: int, complete: int = -1, *, clean: bool = False, entries: int = -1
+    ) -> Positions:
+        store = self._store
+        paths = [*self.expiry.leaving, *(file.path for file in store.index.files)]
+        index = tuple(map(os.path.basename, paths))
+        self._number += 1
+        return Positions(
+            store.files.boot_id(),
+            clean,
+            written,
+            self.synced,
+            store.pool.queue_count,
+            self._checkpoint,
+            store.log.durable,
+            index,
+            entry_total(store.queues, store.known) if clean else entries,
+            store.log.segments.file_bytes,
+            shrunk=self.shrunk,
+            complete=complete,
+            last_ms=store.last_ms,
+            previous=self._previous,
+            number=self._number,
+            begins=store.begins,
+            rebuild=store.log.segments.start if store.pool.lost else -1,
+        )
+
+    def stop(self) -> None:
+        """Bring everything to the device and say that the stop was clean.
+
+        Raises OSError when it cannot; then the next start recovers as after a crash.
+        """
+        store = self._store
+        store.flusher.sync_now()
+        if store.log.failure is not None or store.log.durable < store.log.written:
+            logger.error("store_stopped_unclean reason=%r", str(store.log.failure))
+            return
+        now_ms = store.clock.wall_ms()
+        if not store.dispatcher.write(now_ms):
+            logger.error("store_stopped_unclean reason=%r", str(store.dispatcher.problem))
+            return
+        for file in [*store.index.full_files(), *store.index.files[-1:]]:
+            file.write_slots()
+        self._distrust()
+        store.index.sync_files(store.index.take_unsynced())
+        store.pool.sync_paths(*store.pool.take_unsynced())
+        reached = store.dispatcher.position
+        root = store.config.store_path_root_dir
+        last_ms = store.last_ms
+        self._previous = self._checkpoint
+        self._checkpoint = Checkpoint(last_ms, last_ms, store.index.end_ms)
+        self.synced = reached
+        self._write_durably(self._positions(reached, clean=True))
+        _write_checkpoint(store.files, root, self._checkpoint)
+        store.dispatcher.journal.remove()
+        store.files.unlink(abort_path(root))
+        store.files.sync_directory(root)
+
+
+def _write_checkpoint(files: Files, root: str, checkpoint: Checkpoint) -> None:
+    write_checkpoint(files, root, checkpoint, durable=True)
+
+
+def refusal_of(store: MessageStore) -> StoreFull | None:
+    """Why writes are refused for now: a full disk, or entries that could not be written."""
+    if store.disk_problem:
+        return StoreFull(store.disk_problem)
+    if store.transient is not None and store.transient.problem is not None:
+        return store.transient.problem
+    if store.upkeep.mark_problem is not None:
+        return StoreFull(
+            f"no room in {store.config.store_path_root_dir} for an empty file "
+            f"({store.upkeep.mark_problem}): free space there, writes resume by themselves"
+        )
+    problem = store.dispatcher.problem
+    if problem is not None:
+        return StoreFull(
+            f"writing queue or index files under {store.config.store_path_root_dir} failed: "
+            f"{problem}; writes resume by themselves once it succeeds"
+        )
+    return None
+
+
+def closed_error(root: str) -> StoreOffline:
+    """What writers get after the stop."""
+    return StoreOffline(f"store {root} is closed")

@@ -1,0 +1,549 @@
+"""Bytes of the log that may not be in memory.
+
+A page fault in a map holds the whole process until the device answers, and so does a read. So only
+this is given at once:
+
+- what this run of the broker wrote last, which is in memory for certain, as views of files' maps;
+- other bytes near the end, in the same way, when the system says that it has them: after a restart,
+  or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
+- what a window holds. Far behind the end there is nothing else, for the system may take a page away
+  right after it said that the page is there (docs/decisions/0020-cold-reads.md).
+
+Everything else is read in a thread. A block that differs from its seal (scrub.py finds them) is
+given to nobody. It is compared again when something in it is asked for: its file may have been
+brought back meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from cometmq.core.errors import StoreCorrupt
+from cometmq.speedups.plain.records import GAP_BYTES, SPAN_BYTES
+from cometmq.store.log.checksums import BLOCK_BYTES, BLOCK_SHIFT, block_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from cometmq.core.clock import Clock
+    from cometmq.store.log.commitlog import CommitLog
+    from cometmq.store.log.logfile import LogFile
+
+logger = logging.getLogger(__name__)
+
+RECENT_BYTES: Final = 64 << 20
+#: Whole blocks.
+WINDOW_BYTES: Final = 1 << 20
+_KEPT: Final = 32
+#: Ranges within so many bytes are read by the window.
+_CLOSE_BYTES: Final = WINDOW_BYTES // 2
+
+#: A physical offset and a size.
+Range: TypeAlias = tuple[int, int]
+#: Bytes, damage, or None for what the log no longer has.
+Found: TypeAlias = memoryview | StoreCorrupt | None
+
+
+class Piece(NamedTuple):
+    """A range of the log. ``damage`` is where its first bad block begins, -1 with none.
+
+    Physical offsets; ``path`` is the file.
+    """
+
+    view: memoryview
+    start: int
+    damage: int
+    path: str
+
+    def sound(self) -> memoryview:
+        """The bytes. Raises StoreCorrupt when some are not what they were."""
+        if self.damage >= 0:
+            raise self.error()
+        return self.view
+
+    def error(self) -> StoreCorrupt:
+        """The error for whoever asked for a piece that cannot be given."""
+        return StoreCorrupt(
+            self.path,
+            self.damage,
+            f"the {BLOCK_BYTES} bytes there are not what they were when the file was full: bring "
+            "the file back from a snapshot or copy (cometmq store verify lists all damage), or "
+            "skip them",
+        )
+
+
+class ColdReads:
+    """Reads the bytes of one log. What is more than ``hot_bytes`` behind its end counts as far;
+    behind ``sound_from`` no damage was found."""
+
+    __slots__ = ("hot_bytes", "log", "sound_from", "windows")
+
+    def __init__(self, log: CommitLog, hot_bytes: int) -> None:
+        self.log = log
+        self.hot_bytes = hot_bytes
+        self.windows = Windows(lambda: log.written)
+        #: Behind the last damage that was found.
+        self.sound_from = 0
+
+    @property
+    def recent_from(self) -> int:
+        """The physical offset from which on all was written by this run, and so lately that it is
+        still in memory."""
+        log = self.log
+        near = log.written - min(RECENT_BYTES, self.hot_bytes)
+        return max(log.opened_at, near, self.sound_from)
+
+    def is_far(self, offset: int) -> bool:
+        """Whether what is at ``offset`` is so far behind the end that it may not be in memory."""
+        return self.log.written - offset > self.hot_bytes
+
+    # --- at once -----------------------------------------------------------------------------
+
+    def mapped(self, file: LogFile, start: int, stop: int) -> memoryview | None:
+        """The bytes between two physical offsets in the map of their file, when touching them takes
+        no wait; else None."""
+        if start >= self.recent_from:
+            return file.view[start - file.base : stop - file.base]
+        if self.is_far(start) or file.find_damage(start, stop) >= 0:
+            return None
+        return file.resident(start, stop)
+
+    def at_once(self, file: LogFile, start: int, stop: int) -> memoryview | None:
+        """The bytes of a file between two physical offsets, when that takes no wait; else None."""
+        found = self.mapped(file, start, stop)
+        if found is None and file.find_damage(start, stop) < 0:
+            found = self.windows.find(file, start, stop)
+        return found
+
+    def ranges_at_once(self, ranges: Sequence[Range]) -> list[memoryview] | None:
+        """The bytes of ranges that go up; None when one takes a wait. Fewer than ranges when the
+        files of the last ones are gone."""
+        found: list[memoryview] = []
+        for file, span in self._spans(ranges):
+            start = span[0][0]
+            whole = self.at_once(file, start, sum(span[-1]))
+            if whole is None:
+                return None
+            found += [whole[at - start : at - start + size] for at, size in span]
+        return found
+
+    def part_at_once(self, start: int, stop: int, end: int) -> tuple[memoryview, int, int] | None:
+        """What windows have from a physical offset on, at least up to ``stop`` and at most up to
+        ``end``: bytes, the offset of the first, and up to where they may be used."""
+        file = self.log.segments.find(start)
+        if file is None or stop > file.end:
+            return None
+        end = max(stop, min(end, file.end))
+        if (damage := file.find_damage(start, end)) >= 0:
+            end = damage
+            if end < stop:
+                return None
+        part = self.windows.reach(file, start, end)
+        if part is None or part[2] >= stop:
+            return part
+        found = self.windows.find(file, start, stop)
+        return None if found is None else (found, start, stop)
+
+    def _spans(self, ranges: Sequence[Range]) -> list[tuple[LogFile, list[Range]]]:
+        """Neighbouring ranges together, by file; a range without a file ends them."""
+        spans: list[tuple[LogFile, list[Range]]] = []
+        for start, size in ranges:
+            file = self.log.segments.find(start)
+            if file is None or start + size > file.end:
+                break
+            if spans and spans[-1][0] is file:
+                near = spans[-1][1]
+                gap = start - sum(near[-1])
+                if 0 <= gap <= GAP_BYTES and start + size - near[0][0] <= SPAN_BYTES:
+                    near.append((start, size))
+                    continue
+            spans.append((file, [(start, size)]))
+        return spans
+
+    # --- with a wait -------------------------------------------------------------------------
+
+    async def load(self, ranges: Sequence[Range], *, ahead: bool = False) -> list[Piece]:
+        """The bytes of ranges, read in a thread; a range that is gone by now ends them.
+
+        With ``ahead`` ranges that lie close together come from windows, which are kept for whoever
+        goes on from there. Raises OSError.
+        """
+        spans = self._spans(ranges)
+        pieces: list[Piece] = []
+        for file, _ in spans:
+            file.pin()
+        try:
+            damage = [
+                await self._damage(file, at, at + size) for file, span in spans for at, size in span
+            ]
+            if ahead and sum(ranges[-1]) - ranges[0][0] <= _CLOSE_BYTES:
+                wholes = [
+                    await self.windows.fetch(file, span[0][0], sum(span[-1]))
+                    for file, span in spans
+                ]
+            else:
+                wholes = await _in_thread([file for file, _ in spans], _read_spans, spans)
+        finally:
+            for file, _ in spans:
+                file.unpin()
+        for (file, span), whole in zip(spans, wholes, strict=True):
+            start = span[0][0]
+            for at, size in span:
+                view = whole[at - start : at - start + size]
+                pieces.append(Piece(view, at, damage[len(pieces)], file.path))
+        return pieces
+
+    async def bytes_at(self, offset: int, size_bytes: int) -> memoryview | None:
+        """Bytes of the log; None when no file holds them.
+
+        Raises StoreCorrupt when they are not what they were.
+        """
+        file = self.log.segments.find(offset)
+        if file is None or offset + size_bytes > file.end:
+            return None
+        found = self.at_once(file, offset, offset + size_bytes)
+        if found is not None:
+            return found
+        pieces = await self.load([(offset, size_bytes)])
+        return pieces[0].sound() if pieces else None
+
+    async def gather(self, ranges: Sequence[Range]) -> list[Found]:
+        """The bytes of ranges from all over the log, in their order: those in memory as they are,
+        the others with one visit of a thread."""
+        found: list[Found] = [None] * len(ranges)
+        cold: list[tuple[int, int, int]] = []
+        for number, (start, size) in enumerate(ranges):
+            file = self.log.segments.find(start)
+            if file is None or start + size > file.end:
+                continue
+            view = found[number] = self.at_once(file, start, start + size)
+            if view is None:
+                cold.append((start, size, number))
+        # In the order of the log, so that neighbours are read together.
+        cold.sort()
+        while cold:
+            pieces = await self.load([(start, size) for start, size, _ in cold])
+            for (_, _, number), piece in zip(cold, pieces, strict=False):
+                found[number] = piece.view if piece.damage < 0 else piece.error()
+            # One whose file went meanwhile ended the pieces.
+            cold = cold[len(pieces) + 1 :]
+        return found
+
+    # --- damage ------------------------------------------------------------------------------
+
+    def note_damage(self, file: LogFile, offsets: Iterable[int]) -> None:
+        """Blocks at physical offsets differ from their seal: what they hold is given to nobody."""
+        for offset in sorted(offsets):
+            if offset not in file.damaged:
+                size = min(BLOCK_BYTES, file.end - offset)
+                logger.error("log_block_damaged path=%s offset=%d size=%d", file.path, offset, size)
+                file.damaged.add(offset)
+            self.sound_from = max(self.sound_from, offset + BLOCK_BYTES)
+
+    async def is_damaged(self, file: LogFile, offset: int) -> bool:
+        """Whether the block at a physical offset differs from its seal, or cannot be read."""
+        if await _in_thread([file], file.differs, offset):
+            return True
+        if offset in file.damaged:
+            logger.warning("log_block_restored path=%s offset=%d", file.path, offset)
+            file.damaged.discard(offset)
+            # What was read of it before is not what it holds now.
+            self.windows.forget()
+        return False
+
+    async def _damage(self, file: LogFile, start: int, stop: int) -> int:
+        while (offset := file.find_damage(start, stop)) >= 0:
+            if await self.is_damaged(file, offset):
+                return offset
+        return -1
+
+
+def _in_thread(
+    files: list[LogFile], call: Callable[..., Any], *values: object
+) -> asyncio.Future[Any]:
+    """Run a call on log files in a thread; dropped meanwhile, they stay open for it."""
+    for file in files:
+        file.pin()
+
+    def unpin(_: object) -> None:
+        for file in files:
+            file.unpin()
+
+    done = asyncio.get_running_loop().run_in_executor(None, call, *values)
+    # Not in a finally: a cancelled caller does not stop the thread.
+    done.add_done_callback(unpin)
+    return asyncio.shield(done)
+
+
+def _read_spans(spans: list[tuple[LogFile, list[Range]]]) -> list[memoryview]:
+    found: list[memoryview] = []
+    for file, span in spans:
+        found.append(memoryview(bytearray(sum(span[-1]) - span[0][0])))
+        file.read_into(found[-1], span[0][0])
+    return found
+
+
+class _Window:
+    """Bytes of one log file from a physical offset up to another, as far as they were read.
+
+    ``coming`` is a read that is under way. With ``is_followed`` the system knows what will be read
+    next.
+    """
+
+    __slots__ = ("_buffer", "_has", "coming", "file", "is_followed", "start", "stop")
+
+    def __init__(self, file: LogFile, start: int, stop: int) -> None:
+        self.file = file
+        self.start, self.stop = start, stop
+        self.is_followed = False
+        self.coming: asyncio.Future[None] | None = None
+        size = min(WINDOW_BYTES, file.end - start)
+        self._buffer = memoryview(bytearray(size))
+        self._has = bytearray(block_count(size))
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """The bytes between two physical offsets."""
+        return self._buffer[start - self.start : stop - self.start]
+
+    def extend(self, stop: int) -> None:
+        """More of the file was written: the window may reach up to ``stop``."""
+        stop = min(stop, self.start + len(self._buffer))
+        if stop > self.stop:
+            self._has[(self.stop - self.start - 1) >> BLOCK_SHIFT] = False
+            self.stop = stop
+
+    def reach(self, start: int, stop: int) -> int:
+        """Up to where bytes from ``start`` on are here or in the system's memory; at most
+        ``stop``."""
+        for block in self._blocks(start, stop):
+            if not self._has[block]:
+                low, high = self._bounds(block)
+                if self.file.read_cached(self.view(low, high), low) < high - low:
+                    return max(start, low)
+                self._has[block] = True
+        return stop
+
+    def missing(self, start: int, stop: int) -> tuple[int, int]:
+        """From where up to where something is to be read, when not all between two offsets is
+        here."""
+        absent = [block for block in self._blocks(start, stop) if not self._has[block]]
+        return self._bounds(absent[0])[0], self._bounds(absent[-1])[1]
+
+    def took(self, start: int, stop: int) -> None:
+        """Whole blocks were read."""
+        for block in self._blocks(start, stop):
+            self._has[block] = True
+
+    def _blocks(self, start: int, stop: int) -> range:
+        first = (start - self.start) >> BLOCK_SHIFT
+        return range(first, ((stop - 1 - self.start) >> BLOCK_SHIFT) + 1)
+
+    def _bounds(self, block: int) -> tuple[int, int]:
+        start = self.start + block * BLOCK_BYTES
+        return start, min(start + BLOCK_BYTES, self.stop)
+
+
+class Windows:
+    """What was read of one log lately, kept for whoever goes on from there. ``written`` gives the
+    log's end.
+
+    A consumer that replays goes on where it stopped, and the other queues of its topic lie between.
+    So what is read serves all who come by, and with the first byte that is given from a window the
+    system is told to fetch the next one. What it has by then the loop copies, a block at a time and
+    without a wait; only what it does not have yet is waited for in a thread. Threads make all
+    others wait when they come back for the interpreter.
+    """
+
+    __slots__ = ("_kept", "_written")
+
+    def __init__(self, written: Callable[[], int]) -> None:
+        self._kept: OrderedDict[int, _Window] = OrderedDict()
+        self._written = written
+
+    def forget(self) -> None:
+        """Forget all of them."""
+        self._kept.clear()
+
+    def reach(self, file: LogFile, start: int, stop: int) -> tuple[memoryview, int, int] | None:
+        """What the window around a physical offset has at hand from there on, at most up to
+        ``stop``: its bytes, the offset of the first, and up to where they may be used."""
+        window = self._window(file, start)
+        if window is None:
+            return None
+        if stop > window.stop:
+            window.extend(self._written())
+        stop = window.reach(start, min(stop, window.stop))
+        if stop <= start:
+            return None
+        self._kept.move_to_end(window.start)
+        if not window.is_followed:
+            self._follow(window)
+        return window.view(window.start, stop), window.start, stop
+
+    def find(self, file: LogFile, start: int, stop: int) -> memoryview | None:
+        """The bytes of a file between two physical offsets, when they are at hand."""
+        part = self.reach(file, start, stop)
+        if part is None:
+            return None
+        whole, base, end = part
+        head = whole[start - base :]
+        if end == stop:
+            return head
+        rest = self.find(file, end, stop) if end == base + WINDOW_BYTES else None
+        return None if rest is None else memoryview(b"".join((head, rest)))
+
+    async def fetch(self, file: LogFile, start: int, stop: int) -> memoryview:
+        """The bytes of a file between two physical offsets, read where they are not here. Raises
+        OSError."""
+        views: list[memoryview] = []
+        while start < stop:
+            at = start - (start - file.base) % WINDOW_BYTES
+            window = self._window(file, start) or self._open(file, at)
+            end = min(stop, at + WINDOW_BYTES)
+            window.extend(max(self._written(), end))
+            while (reached := window.reach(start, end)) < end:
+                await asyncio.shield(window.coming or self._read(window, reached, end))
+            views.append(window.view(start, end))
+            start = end
+        return views[0] if len(views) == 1 else memoryview(b"".join(views))
+
+    def _window(self, file: LogFile, start: int) -> _Window | None:
+        window = self._kept.get(start - (start - file.base) % WINDOW_BYTES)
+        return window if window is not None and window.file is file else None
+
+    def _open(self, file: LogFile, at: int) -> _Window:
+        stop = min(at + WINDOW_BYTES, file.end, self._written())
+        window = self._kept[at] = _Window(file, at, stop)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return window
+
+    def _follow(self, window: _Window) -> None:
+        window.is_followed = True
+        file, at = window.file, window.start + WINDOW_BYTES
+        if at < min(file.end, self._written()) and at not in self._kept:
+            file.will_need(at, self._open(file, at).stop)
+
+    def _read(self, window: _Window, start: int, stop: int) -> asyncio.Future[None]:
+        file = window.file
+        start, stop = window.missing(start, stop)
+        file.will_need(start, window.stop)
+        # A future of our own: once it is done the window knows it, whoever looks first.
+        coming = window.coming = asyncio.get_running_loop().create_future()
+        reading = _in_thread([file], file.read_into, window.view(start, stop), start)
+        reading.add_done_callback(partial(_arrived, window, start, stop))
+        return coming
+
+
+def _arrived(window: _Window, start: int, stop: int, reading: asyncio.Future[int]) -> None:
+    coming, window.coming = window.coming, None
+    assert coming is not None
+    error = reading.exception()
+    if error is not None:
+        coming.set_exception(error)
+        # Whoever waits raises it; nobody may be left.
+        coming.exception()
+        return
+    window.took(start, stop)
+    coming.set_result(None)
+
+
+#: Of the loop's time, one part in so many goes to pulls far behind the end.
+PARTS: Final = 6
+#: The log grows as long as it did so within this.
+_GROWS_NS: Final = 20_000_000
+#: What was not used of the share counts for so long.
+_SAVED_NS: Final = 1_000_000
+_TICK_MS: Final = 1
+MAX_WAITING: Final = 10_000
+
+
+class Share:
+    """The decision, without a clock: a rest lasts until ``free_ns``, as long as the log grows."""
+
+    __slots__ = ("_grew_ns", "_written", "free_ns")
+
+    def __init__(self) -> None:
+        self.free_ns = 0
+        self._grew_ns = -(1 << 62)
+        self._written = -1
+
+    def rests(self, now_ns: int, written: int) -> bool:
+        """Whether the next pull has to wait; ``written`` is the end of the log."""
+        if written != self._written:
+            self._written = written
+            self._grew_ns = now_ns
+        return now_ns < self.free_ns and now_ns - self._grew_ns < _GROWS_NS
+
+    def spent(self, now_ns: int, took_ns: int) -> None:
+        """A pull took so long."""
+        self.free_ns = max(self.free_ns, now_ns - _SAVED_NS) + PARTS * took_ns
+
+
+class Spawner(Protocol):
+    """Who owns background tasks."""
+
+    def spawn(self, coro: Coroutine[Any, Any, None], *, name: str) -> object:
+        """Start a task and see to its end."""
+        ...
+
+
+class FarTurns:
+    """Turns of pulls far behind the end: while others send, those who replay take a share.
+
+    A consumer that replays asks again as soon as it is answered, and what it asks for is copied out
+    of the system's memory: all of the loop's time, if it may, and every send waits behind it. So
+    while the log grows, a pull that took a while is followed by a rest five times as long before
+    the next one is read; others wait for that, in order. When nobody sends there is no rest.
+    ``written`` gives the log's end.
+    """
+
+    def __init__(self, clock: Clock, tasks: Spawner, written: Callable[[], int]) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._written = written
+        self._share = Share()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._serving = False
+
+    @property
+    def waiting(self) -> int:
+        """How many pulls wait."""
+        return len(self._waiting)
+
+    def must_wait(self, now_ns: int) -> bool:
+        """Whether a pull far behind the end is to wait; quickly no for a broker that has none."""
+        if self._serving or now_ns >= self._share.free_ns:
+            return False
+        return len(self._waiting) < MAX_WAITING and self._share.rests(now_ns, self._written())
+
+    def wait(self, serve: Callable[[], None]) -> None:
+        """Call ``serve``, which counts what it reads with :meth:`spent`, when it is its turn."""
+        self._waiting.append(serve)
+        if len(self._waiting) == 1:
+            self._tasks.spawn(self._serve(), name="far pulls")
+
+    def spent(self, begun_ns: int) -> None:
+        """A pull was read far behind the end and answered, which began at that moment."""
+        now_ns = self._clock.monotonic_ns()
+        share = self._share
+        if not share.free_ns:
+            # The first one: from now on it shows whether the log grows.
+            share.rests(now_ns, self._written())
+        share.spent(now_ns, now_ns - begun_ns)
+
+    async def _serve(self) -> None:
+        clock, waiting = self._clock, self._waiting
+        while waiting:
+            await clock.sleep_ms(_TICK_MS)
+            while waiting and not self._share.rests(clock.monotonic_ns(), self._written()):
+                self._serving = True
+                try:
+                    waiting[0]()
+                finally:
+                    self._serving = False
+                    waiting.popleft()

@@ -1,0 +1,1 @@
+"""What a start does: find the log's end, check what is derived from it, rebuild what is missing."""

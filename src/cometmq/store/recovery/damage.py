@@ -1,0 +1,329 @@
+"""Damage in the log: what is a torn end, what is loss, and what is done about either.
+
+The log is *proven* up to the offset that a sync is known to have covered. Bytes that are no record
+
+- at or behind that point are the torn end of a crash: the log ends there. What good records follow
+  is set aside first (aside.py), so that nothing is lost in silence;
+- below it are loss of what was acknowledged. The operator decides (``damagePolicy``):
+  REFUSE     the store does not open, and the error says where the damage is and what can be done;
+  SKIP       the damaged bytes are set aside, and fillers take their place: records without a place
+             in any queue (their sysFlag says "prepared"), which a scan by any broker steps over. In
+             the last part of a file a blank does. Queue entries for the lost records become holes;
+  TRUNCATE   the log ends before the damage, and all that follows is set aside.
+
+A broken file as a whole is the same: a missing one is skipped as one blank, a short one is filled
+up with zeros, and then read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import StoreCorrupt
+from cometmq.message.flags import TransactionType
+from cometmq.message.record import (
+    BLANK,
+    FIXED_BYTES,
+    MAGIC_BLANK,
+    Record,
+    pack,
+)
+from cometmq.store.config import DamagePolicy
+from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
+from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.scan import Resumption, resumption
+
+if TYPE_CHECKING:
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files
+    from cometmq.store.log.scan import Scan
+    from cometmq.store.log.segments import FileFault, Segments
+    from cometmq.store.recovery.quarantine import SetAside
+
+logger = logging.getLogger(__name__)
+
+#: A Java broker takes a record into memory whole when it recovers.
+FILLER_BYTES = 4 << 20
+_SECTOR_BYTES = 512
+FILLER_TOPIC = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One place of the log that is no log.
+
+    ``next_offset`` is where it goes on, -1 when it does not.
+    """
+
+    path: str
+    offset: int
+    next_offset: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known to have been on the device: all below ``offset``, and all that was stored up
+    to ``store_ms``."""
+
+    offset: int
+    store_ms: int = 0
+
+    def covers(self, offset: int, next_record: Resumption | None) -> bool:
+        """Whether what stood at ``offset`` was; ``next_record`` is the first good one behind."""
+        if offset < self.offset:
+            return True
+        return next_record is not None and 0 < next_record.store_ms <= self.store_ms
+
+
+class Mender:
+    """Decides where the log breaks off whether it ends there, and mends it if it does not.
+
+    ``punch`` makes holes of the queue entries for a range of the log. ``note_cut`` is told before
+    proven bytes are given up; ``cut`` is the offset then. ``looks_behind`` says that the machine
+    may have lost power, so that zeros are not the end for certain.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_config",
+        "_looks_behind",
+        "_segments",
+        "cut",
+        "damages",
+        "note_cut",
+        "proof",
+        "punch",
+    )
+
+    def __init__(
+        self,
+        segments: Segments,
+        config: StoreConfig,
+        aside: SetAside,
+        proof: Proof,
+        *,
+        looks_behind: bool,
+        punch: Callable[[int, int], None],
+        note_cut: Callable[[int], None],
+    ) -> None:
+        self._segments = segments
+        self._config = config
+        self._aside = aside
+        self._looks_behind = looks_behind
+        self.proof = proof
+        self.punch = punch
+        self.note_cut = note_cut
+        self.damages: list[Damage] = []
+        self.cut: int | None = None
+
+    def read(self, scan: Scan) -> Iterator[Record]:
+        """All records of a scan, also those behind damage that is skipped.
+
+        Raises StoreCorrupt for damage when that is to be refused, StoreFull when there is no room
+        to set it aside.
+        """
+        while True:
+            yield from scan
+            if not self._mend(scan):
+                return
+
+    def _mend(self, scan: Scan) -> bool:
+        """Whether the scan goes on."""
+        offset = scan.position
+        if scan.end is not None and offset >= scan.end:
+            return False
+        if not (scan.torn or self._looks_behind or offset < self.proof.offset):
+            return False
+        record = resumption(self._segments, offset, of_records=True)
+        if not self.proof.covers(offset, record):
+            if record is not None:
+                reason = f"torn end of the log ({scan.problem}) with good records behind it"
+                self._aside.keep_log_from(self._segments, offset, reason)
+            elif scan.torn:
+                logger.warning("log_end_torn offset=%d problem=%r", offset, scan.problem)
+            return False
+        following = resumption(self._segments, offset)
+        damage = self._describe(offset, following, scan.problem)
+        policy = self._config.damage_policy
+        if policy is DamagePolicy.REFUSE:
+            raise self._refusal(damage)
+        self.damages.append(damage)
+        logger.error(
+            "log_damaged path=%s offset=%d next=%d policy=%s problem=%r",
+            damage.path, offset, damage.next_offset, policy.name, damage.problem,
+        )  # fmt: skip
+        if policy is DamagePolicy.SKIP and following is not None:
+            self._skip(offset, following, record.store_ms if record else 0)
+            scan.position = following.offset
+            return True
+        self.note_cut(offset)
+        self._aside.keep_log_from(self._segments, offset, damage.problem)
+        self.cut = offset
+        return False
+
+    def _describe(self, offset: int, following: Resumption | None, problem: str) -> Damage:
+        file = self._segments.find(offset)
+        if file is None:
+            problem = "the log ends here: its last files are missing"
+        path = self._segments.directory if file is None else file.path
+        return Damage(
+            path, offset, -1 if following is None else following.offset,
+            problem or "zeros stand where a record was",
+        )  # fmt: skip
+
+    def _refusal(self, damage: Damage) -> StoreCorrupt:
+        problem = f"{damage.problem}; this part of the log was safely on the device"
+        if self.proof.offset > damage.offset:
+            problem += f" (up to offset {self.proof.offset})"
+        if damage.next_offset >= 0:
+            lost = damage.next_offset - damage.offset
+            problem += f". {lost} bytes further, at {damage.next_offset}, the log goes on"
+            first = f"gives up these {lost} bytes only"
+        else:
+            problem += ". No good record follows"
+            first = f"gives up all from {damage.offset} on, as no good record follows"
+        ways = ways_out(self._config, first, f"gives up all from {damage.offset} on")
+        return StoreCorrupt(
+            damage.path, damage.offset, problem, next_offset=damage.next_offset, ways_out=ways
+        )
+
+    def _skip(self, start: int, following: Resumption, store_ms: int) -> None:
+        """Put fillers between two offsets. Queue entries go first: after a crash in between, the
+        next start finds the damage again, and not entries that point into a filler."""
+        stop = following.offset
+        parts = [
+            (file, max(file.base, start), min(file.end, stop))
+            for file in self._segments.files
+            if file.end > start and file.base < stop
+        ]
+        for file, first, end in parts:
+            self._aside.copy(file, first, end, "damage in the log is skipped")
+        self.punch(start, stop)
+        for file, first, end in parts:
+            fill(file, first, end, store_ms)
+
+
+def lost_tail(record: Record, position: int) -> bool:
+    """Whether a power cut took the end of a record that stands at ``position`` of its file.
+
+    The CRC is of the body only. Of what follows, a sector that was never written is all zeros,
+    which no properties are.
+    """
+    end = position + record.size_bytes
+    start = end - len(record.properties)
+    sector = max(-(-start // _SECTOR_BYTES), 1) * _SECTOR_BYTES
+    return any(
+        not any(record.properties[at - start : at - start + _SECTOR_BYTES])
+        for at in range(sector, end, _SECTOR_BYTES)
+    )
+
+
+def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:
+    """Put fillers between two offsets of a log file, durably; a blank if that is its rest."""
+    if stop == file.end:
+        file.write(start, BLANK.pack(stop - start, MAGIC_BLANK))
+    else:
+        for offset, size in filler_sizes(start, stop):
+            file.write(offset, filler(offset, size, store_ms))
+    file.sync()
+
+
+def filler_sizes(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Offsets and sizes of the fillers between two offsets, the shortest a whole record."""
+    least = FIXED_BYTES + len(FILLER_TOPIC)
+    while start < stop:
+        rest = stop - start
+        size = rest if rest <= FILLER_BYTES else min(FILLER_BYTES, rest - least)
+        yield start, size
+        start += size
+
+
+def filler(offset: int, size_bytes: int, store_ms: int) -> bytes:
+    """A record of a size that no broker shows to anybody: prepared, so in no queue, without keys,
+    so in no index."""
+    topic = FILLER_TOPIC if size_bytes > FIXED_BYTES else ""
+    body = bytes(size_bytes - FIXED_BYTES - len(topic))
+    flag, host = int(TransactionType.PREPARED), bytes(8)
+    record = Record(
+        0, 0, 0, 0, 0, offset, flag, store_ms, host, store_ms, host, 0, 0, body, topic, b""
+    )
+    return pack(record)
+
+
+def hole_for(lost: int, file_bytes: int) -> bytes:
+    """The queue entry that takes the place of one whose record at ``lost`` is gone.
+
+    Its place is the file before: a Java broker that meets a hole reads on behind the file which the
+    hole names, so it must name none that holds records of later entries.
+    """
+    return QUEUE_ENTRY.pack(max(lost - lost % file_bytes - file_bytes, 0), HOLE_SIZE, 0)
+
+
+def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, ...]:
+    """What an operator can do about damage; the texts say what each policy does to the log."""
+    command = f"cometmq store repair {config.store_path_root_dir} --damage"
+    return (
+        "put the file back from a copy and start again",
+        f"'{command} skip --yes', or one start with damagePolicy=skip, {skipping}",
+        f"'{command} truncate --yes', or one start with damagePolicy=truncate, {truncating}; "
+        "either sets what it takes away aside",
+    )
+
+
+def mend_file(
+    fault: FileFault,
+    segments: Segments,
+    files: Files,
+    config: StoreConfig,
+    aside: SetAside,
+    punch: Callable[[int, int], None],
+) -> None:
+    """Do about a broken log file what the policy says. Raises StoreCorrupt when that is nothing."""
+    policy = config.damage_policy
+    if policy is DamagePolicy.REFUSE or fault.settings_differ:
+        raise _file_refusal(fault, config)
+    logger.error(
+        "log_file_broken path=%s policy=%s problem=%r", fault.path, policy.name, fault.problem
+    )
+    if fault.size_bytes >= 0:
+        _set_size(fault, files, segments.file_bytes, aside)
+    elif policy is DamagePolicy.SKIP:
+        punch(fault.base, fault.next_base)
+        for base in range(fault.base, fault.next_base, segments.file_bytes):
+            file = segments.create_file(base)
+            fill(file, base, file.end, 0)
+            file.close()
+    else:
+        for name in files.names(segments.directory):
+            if name.isdigit() and int(name) > fault.base:
+                path = os.path.join(segments.directory, name)
+                aside.move(path, f"{name}-whole", f"behind the missing {fault.path}")
+
+
+def _set_size(fault: FileFault, files: Files, size_bytes: int, aside: SetAside) -> None:
+    handle = files.open(fault.path)
+    try:
+        if fault.size_bytes > size_bytes:
+            file = LogFile(files, fault.path, fault.base, fault.size_bytes, handle)
+            aside.copy(file, fault.base + size_bytes, file.end, fault.problem)
+        files.resize(handle, size_bytes)
+        files.allocate(handle, size_bytes)
+        files.datasync(handle)
+    finally:
+        files.close(handle)
+
+
+def _file_refusal(fault: FileFault, config: StoreConfig) -> StoreCorrupt:
+    if fault.settings_differ:
+        return StoreCorrupt(fault.path, fault.base, fault.problem)
+    if fault.size_bytes < 0:
+        skipping = "leaves the messages of the missing file out"
+    else:
+        skipping = "leaves out what is damaged in this file"
+    ways = ways_out(config, skipping, "ends the log before what is damaged")
+    return StoreCorrupt(fault.path, fault.base, fault.problem, ways_out=ways)

@@ -1,0 +1,356 @@
+"""Opening a store directory: lock, files, recovery, and only then a store to write to."""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace as changed
+
+from cometmq.core.errors import StoreFull, StoreLocked
+from cometmq.store.files import make_durable_directory
+from cometmq.store.index.index import Index
+from cometmq.store.log.commitlog import NO_ROOM, CommitLog
+from cometmq.store.log.scan import log_store_ms
+from cometmq.store.log.segments import Segments
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
+from cometmq.store.queue.loading import resume_queues
+from cometmq.store.queue.queuefiles import QueueFiles
+from cometmq.store.recovery.checkpoint import (
+    Positions,
+    abort_path,
+    forget_positions,
+    lock_path,
+    read_checkpoint,
+    read_positions,
+    write_positions,
+)
+from cometmq.store.recovery.damage import Mender, Proof
+from cometmq.store.recovery.fsync import proven_end, secure_log
+from cometmq.store.recovery.indexcheck import check_index
+from cometmq.store.recovery.logloading import LogLoading
+from cometmq.store.recovery.mounts import warn_of_mounts
+from cometmq.store.recovery.quarantine import SetAside
+from cometmq.store.recovery.queuevalidation import Queues
+from cometmq.store.recovery.rebuild import CatchUp, Progress
+from cometmq.store.recovery.startingpoint import (
+    RecoveryReport,
+    StartingPoint,
+    by_checkpoint,
+    starting_point,
+)
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files
+    from cometmq.store.log.scan import Scan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """What to make again from the log though it looks right: queues, or the whole index; and from
+    where on to read the log at the latest."""
+
+    queues: frozenset[tuple[str, int]] = frozenset()
+    index: bool = False
+    log_from: int = 1 << 62
+
+
+def open_store(
+    config: StoreConfig,
+    clock: Clock,
+    files: Files,
+    rebuild: Rebuild | None = None,
+    progress: Progress = lambda position, end: None,
+) -> MessageStore:
+    """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says.
+
+    ``progress`` is told now and then which physical offset was reached, and which will be.
+    """
+    root = config.store_path_root_dir
+    make_durable_directory(files, root)
+    make_durable_directory(files, config.commit_log_directory)
+    try:
+        lock = files.lock(lock_path(root))
+    except BlockingIOError as error:
+        raise StoreLocked(root) from error
+    warn_of_mounts(files, root, config.commit_log_directory)
+    try:
+        store = _Opening(config, clock, files, rebuild or Rebuild()).open(progress)
+    except OSError as error:
+        files.close(lock)
+        if error.errno in NO_ROOM:
+            raise StoreFull(
+                f"no room in {root} for what a start has to mend there ({error}): free some MiB"
+            ) from error
+        raise
+    except BaseException:
+        files.close(lock)
+        raise
+    store.lock_handle = lock
+    return store
+
+
+class _Opening:
+    """One opening of a store, step by step; the lock is held."""
+
+    def __init__(self, config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild) -> None:
+        root = config.store_path_root_dir
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._rebuild = rebuild
+        self._begin_ns = clock.monotonic_ns()
+        self._positions = read_positions(files, root)
+        self._checkpoint = read_checkpoint(files, root)
+        noted = self._positions
+        self._crashed = files.exists(abort_path(root)) or (noted is not None and not noted.clean)
+        self._aside = SetAside(files, root, clock)
+        self._segments = Segments(
+            files, config.commit_log_directory, config.mapped_file_size_commit_log
+        )
+        pool = QueueFiles(files, os.path.join(root, "consumequeue"), config.queue_file_bytes)
+        index = Index(files, config)
+        self._store = MessageStore(config, clock, files, CommitLog(self._segments), pool, index)
+        self._queues = Queues(self._store, self._aside)
+        if noted is not None:
+            self._queues.begins = frozenset(noted.begins)
+        self._unfinished = pool.removals.unfinished
+        self._proof = 0
+
+    def open(self, progress: Progress) -> MessageStore:
+        """All of it."""
+        store = self._store
+        if self._positions is None:
+            forget_positions(self._files, self._root)
+            store.seals.doubt()
+        self._queues.find()
+        loading = LogLoading(store, self._aside, self._queues, self._positions)
+        loading.load()
+        start = loading.prove_short_files(self._starting_point())
+        self._proof = start.proof.offset
+        index_from = self._load_derived(start)
+        mender = self._mender(start)
+        passes = CatchUp(store, start, self._queues, index_from, mender, progress)
+        if self._crashed:
+            store.pool.doubt(store.topics())
+        lows = [self._rebuild.log_from, start.offset, *loading.unread]
+        if self._crashed and self._positions is not None:
+            # Pages that a failed sync gave up are forgotten, noted as written or not.
+            lows.append(proven_end(self._segments, self._positions))
+        first = passes.begin(min(lows))
+        scan = passes.run(first)
+        self._drop_lost(mender, scan.position if scan.position < start.offset else None)
+        self._forget_keys(mender, passes, index_from, scan.position)
+        for queue in store.queues.values():
+            queue.settle()
+            queue.correct_min(self._segments.start)
+        self._queues.note_begins()
+        store.load_below = scan.position
+        store.recovering = False
+        self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        noted_ms = self._positions.last_ms if self._positions is not None else 0
+        store.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
+        secure_log(
+            store,
+            self._positions,
+            scan.position,
+            first,
+            crashed=self._crashed,
+            cut=scan.torn or bool(self._aside.kept),
+        )
+        store.log.resume(scan.position)
+        store.durable.position = scan.position
+        number = self._positions.number if self._positions is not None else 0
+        store.upkeep.resume(min(first, self._synced(start)), number)
+        store.upkeep.scrub.resume()
+        self._report(start, first, scan, mender, passes)
+        store.upkeep.mark_running()
+        store.update_refusal()
+        if self._unfinished and store.upkeep.note_now():
+            store.pool.removals.settle_all()
+        return store
+
+    @property
+    def _root(self) -> str:
+        return self._config.store_path_root_dir
+
+    # --- what can be believed ----------------------------------------------------------------
+
+    def _starting_point(self) -> StartingPoint:
+        """Where to begin; good queues are loaded then, if each has to be looked at."""
+        queues, segments = self._queues, self._segments
+        start = starting_point(
+            segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
+            -1 if self._unfinished else self._store.pool.queue_count,
+        )  # fmt: skip
+        queues.look(start.offset, exact=start.slots_valid, torn=start.stale_entries)
+        start = self._resume_queues(start)
+        if start.by_queues:
+            queues.load_good()
+            end = queues.records_end()
+            if not segments.start <= end <= segments.end:
+                return by_checkpoint(segments, self._checkpoint)
+            return replace(start, offset=end, dispatch_from=end, likely_end=end, proof=Proof(end))
+        noted = self._positions
+        if queues.checked or start.stale_entries:
+            queues.load_good()
+        believed = start.dispatch_from == start.offset and not start.stale_entries
+        if believed and noted is not None and not queues.faults:
+            missing = queues.missing_entries(noted.entries, exact=start.slots_valid)
+            if missing:
+                reason = f"{start.reason}, {missing} queue entries are missing"
+                logger.error("queue_entries_missing count=%d", missing)
+                return replace(start, dispatch_from=segments.start, reason=reason)
+        return start
+
+    def _resume_queues(self, start: StartingPoint) -> StartingPoint:
+        """Take from the journal what the queues' own files lack; where to dispatch from then."""
+        noted, journal = self._positions, self._store.dispatcher.journal
+        if noted is None or noted.complete < 0:
+            journal.remove()
+            return start
+        usual = start.offset == start.dispatch_from == noted.written and not start.stale_entries
+        if usual and not self._queues.faults and self._rebuild == Rebuild():
+            directory = os.path.join(self._root, JOURNAL_DIRECTORY)
+            tails = read_journal(self._files, directory, noted.complete, noted.written)
+            if tails is not None:
+                since = noted.complete, self._checkpoint.queues_ms
+                resume_queues(self._store, tails, since)
+                journal.go_on(noted.complete, noted.written)
+                return start
+        journal.remove()
+        low = self._segments.start
+        return replace(start, dispatch_from=max(min(start.dispatch_from, noted.complete), low))
+
+    def _load_derived(self, start: StartingPoint) -> int:
+        """Set bad queue and index files aside, and load what is good.
+
+        Gives the offset from which the index has to be made again.
+        """
+        store, config = self._store, self._config
+        noted = self._positions.index if self._positions is not None else None
+        state = check_index(self._files, config, self._segments, start.offset, noted)
+        if self._positions is not None and self._positions.rebuild >= 0:
+            state.start = min(state.start, max(self._positions.rebuild, self._segments.start))
+        if self._rebuild.index:
+            state.forget_all(self._files, config, self._segments.start)
+        self._queues.want(self._rebuild.queues)
+        index_from = state.start if config.message_index_enable else start.offset
+        if self._queues.faults or min(index_from, start.dispatch_from) < start.offset:
+            self._note(rebuild=self._segments.start)
+        self._queues.set_aside_bad()
+        for path in state.beyond:
+            self._files.unlink(path)
+        for path, problem in reversed(state.bad):
+            self._aside.move(path, f"index-{os.path.basename(path)}", problem)
+        store.load_below = start.offset
+        store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
+        return index_from
+
+    def _mender(self, start: StartingPoint) -> Mender:
+        noted, boot_id = self._positions, self._files.boot_id()
+        same_boot = bool(boot_id) and noted is not None and noted.boot_id == boot_id
+        return Mender(
+            self._segments,
+            self._config,
+            self._aside,
+            start.proof,
+            looks_behind=self._crashed and not same_boot,
+            punch=self._queues.punch,
+            note_cut=self._note_cut,
+        )
+
+    # --- notes -------------------------------------------------------------------------------
+
+    def _note(self, **changes: int | bool | str) -> None:
+        """Note, before anything is changed, what the next start has to know should this one end
+        half way."""
+        noted = self._positions
+        if noted is None:
+            low = self._segments.start
+            noted = Positions(
+                "", False, low, low, self._store.pool.queue_count, self._checkpoint, self._proof,
+                file_bytes=self._segments.file_bytes,
+            )  # fmt: skip
+        self._positions = changed(noted, clean=False, number=noted.number + 1, **changes)
+        write_positions(self._files, self._root, self._positions, durable=True)
+
+    def _note_cut(self, offset: int) -> None:
+        noted = self._positions
+        written = min(noted.written, offset) if noted is not None else 0
+        synced = min(noted.synced, offset) if noted is not None else 0
+        # As after a crash of the machine: every queue has to be looked at.
+        self._note(boot_id="", written=written, synced=synced, durable=offset, shrunk=True)
+
+    def _synced(self, start: StartingPoint) -> int:
+        """Up to where queue and index files are on the device."""
+        return start.offset if self._positions is None else self._positions.synced
+
+    def _last_noted_ms(self) -> int:
+        """When the last record was stored, if none was read."""
+        if self._positions is not None:
+            return self._checkpoint.log_ms
+        last = self._queues.last_record()
+        return 0 if last < 0 else max(log_store_ms(self._segments, last), 0)
+
+    # --- after the log was read --------------------------------------------------------------
+
+    def _drop_lost(self, mender: Mender, end: int | None) -> None:
+        """Take entries away whose records were given up, or are behind ``end``."""
+        cut = end if mender.cut is None else mender.cut
+        if cut is not None:
+            self._queues.cut(cut)
+            self._cut_index(cut)
+        if mender.damages:
+            self._queues.trim()
+
+    def _cut_index(self, offset: int) -> None:
+        """Drop index entries for records from a physical offset on."""
+        index = self._store.index
+        self._store.dispatcher.write_index(self._clock.wall_ms())
+        for file in index.full_files():
+            file.write_slots()
+        index.close()
+        index.load(offset, clean=False)
+
+    def _forget_keys(self, mender: Mender, passes: CatchUp, index_from: int, end: int) -> None:
+        """Make the index again from the first skipped damage on, if it has the lost records."""
+        first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
+        if first < min(index_from, end) and self._config.message_index_enable:
+            self._note(rebuild=first)
+            self._cut_index(first)
+            passes.index_again(first, end)
+
+    def _report(
+        self, start: StartingPoint, first: int, scan: Scan, mender: Mender, passes: CatchUp
+    ) -> None:
+        store, remade = self._store, tuple(passes.remade)
+        cut = -1 if mender.cut is None else mender.cut
+        noted_shrunk = self._positions is not None and self._positions.shrunk
+        lost = bool(mender.damages or self._aside.kept or remade)
+        report = store.report = RecoveryReport(
+            self._crashed,
+            start.reason,
+            first,
+            scan.position,
+            scan.records,
+            scan.torn,
+            (self._clock.monotonic_ns() - self._begin_ns) // 1_000_000,
+            shrunk=self._crashed or scan.torn or lost or noted_shrunk,
+            damages=tuple(mender.damages),
+            cut=cut,
+            remade=remade,
+            kept=tuple(self._aside.kept),
+        )
+        logger.info(
+            "store_opened path=%s crashed=%s reason=%r start=%d end=%d records=%d duration_ms=%d",
+            self._root, report.crashed, report.reason, report.start, report.end, report.records,
+            report.duration_ms,
+        )  # fmt: skip

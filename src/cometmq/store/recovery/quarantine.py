@@ -1,0 +1,141 @@
+"""The set-aside directory: whatever a start or a repair takes out of a store goes there first.
+
+    cometmq-set-aside/<time>-<what>    a file as it was, or bytes that were cut out of the log
+
+``time`` is UTC, to the second. A Java broker passes the directory by. Nothing in here is ever read
+again or deleted by a broker: it is for people, who may delete it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from cometmq.core.errors import StoreFull
+from cometmq.store.files import make_durable_directory
+from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.log.scan import read_around
+from cometmq.store.log.segments import remove_file
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.files import Files
+    from cometmq.store.log.logfile import LogFile
+    from cometmq.store.log.segments import Segments
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY = "cometmq-set-aside"
+_COPY_BYTES = 1 << 20
+_PAGE_BYTES = 4096
+
+
+class SetAside:
+    """The set-aside directory of one store, made when the first thing goes there.
+
+    ``kept`` are the paths that went there.
+    """
+
+    __slots__ = ("_clock", "_files", "directory", "kept")
+
+    def __init__(self, files: Files, root: str, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self.directory = os.path.join(root, DIRECTORY)
+        self.kept: list[str] = []
+
+    def _place(self, what: str) -> str:
+        make_durable_directory(self._files, self.directory)
+        moment = datetime.fromtimestamp(self._clock.wall_ms() // 1000, UTC)
+        wanted = os.path.join(self.directory, f"{moment:%Y%m%dT%H%M%SZ}-{what}")
+        path, number = wanted, 1
+        while self._files.exists(path):
+            number += 1
+            path = f"{wanted}.{number}"
+        self.kept.append(path)
+        return path
+
+    def move(self, path: str, what: str, reason: str) -> str:
+        """Move a file or directory out of the store, durably; gives its new path. Raises OSError.
+
+        ``what`` names it there.
+        """
+        target = self._place(what)
+        self._files.rename(path, target)
+        self._files.sync_directory(self.directory)
+        self._files.sync_directory(os.path.dirname(path))
+        logger.warning("set_aside path=%s to=%s reason=%r", path, target, reason)
+        return target
+
+    def copy(self, file: LogFile, start: int, end: int, reason: str) -> str:
+        """Copy bytes of a log file, durably; gives the path. Raises StoreFull, OSError.
+
+        Pages that cannot be read are zeros in the copy.
+        """
+        target = self._place(f"{start:020d}")
+        handle = self._files.open(target, create=True)
+        try:
+            for at in range(start, end, _COPY_BYTES):
+                data = _readable(file, at, min(end, at + _COPY_BYTES))
+                self._files.pwrite(handle, data, at - start)
+            self._files.datasync(handle)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            raise StoreFull(
+                f"no room in {self.directory} to set {end - start} bytes of the log aside, and "
+                "nothing is taken out of it before that: free space there"
+            ) from error
+        finally:
+            self._files.close(handle)
+        self._files.sync_directory(self.directory)
+        logger.warning(
+            "set_aside path=%s offset=%d size=%d to=%s reason=%r",
+            file.path, start, end - start, target, reason,
+        )  # fmt: skip
+        return target
+
+    def keep_log_from(self, segments: Segments, start: int, reason: str) -> None:
+        """Set all of the log from a physical offset on aside: a copy of what the file there holds,
+        which stays; the files behind are moved, or removed when nothing was written to them.
+
+        Raises StoreFull, OSError.
+        """
+        file = segments.find(start)
+        end = start if file is None else written_end(file, start)
+        if file is not None and end > start:
+            self.copy(file, start, end, reason)
+        used = {later.base for later in segments.files if later.base > start and _is_used(later)}
+        # The last first and each for good, so that a crash in between leaves no gap.
+        for later in reversed(segments.detach_behind(start)):
+            if later.base in used:
+                self.move(later.path, f"{os.path.basename(later.path)}-whole", reason)
+            else:
+                remove_file(self._files, later.path)
+
+
+def written_end(file: LogFile, start: int) -> int:
+    """Where the last byte of a log file that is not zero ends, from ``start`` on; ``start`` when
+    all are."""
+    stop = file.end
+    while stop > start:
+        first = max(start, stop - _COPY_BYTES)
+        data = _readable(file, first, stop)
+        if data != bytes(len(data)):
+            return first + len(data.rstrip(b"\0"))
+        stop = first
+    return start
+
+
+def _is_used(file: LogFile) -> bool:
+    """Whether anything was ever written to a log file."""
+    return any(_readable(file, file.base, min(file.end, file.base + _PAGE_BYTES)))
+
+
+def _readable(file: LogFile, start: int, end: int) -> bytearray:
+    """The bytes between two offsets of a log file, zeros where the device gives none."""
+    data = bytearray(end - start)
+    read_around(file, start, memoryview(data))
+    return data

@@ -1,0 +1,349 @@
+"""Bringing queues and index up to the log at a start.
+
+One pass over the log from where they cannot be believed any more finds the log's end. It dispatches
+to every queue what lies behind that point, and to those queues whose files were bad, and to the
+index if some of it was, what lies before. A queue that turns out to lack entries in between is made
+whole by a second pass. Dispatching is the same as for live appends (dispatch.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from cometmq.core.errors import MessageIllegal
+from cometmq.message.flags import takes_queue_slot
+from cometmq.message.record import FIXED_BYTES
+from cometmq.speedups import WriteBatch
+from cometmq.store.log.scan import Scan
+from cometmq.store.recovery.damage import lost_tail
+from cometmq.store.write.dispatch import Dispatched, row_of
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+    from cometmq.speedups import Walked
+    from cometmq.store.messagestore import MessageStore
+    from cometmq.store.queue.consumequeue import ConsumeQueue
+    from cometmq.store.recovery.damage import Mender
+    from cometmq.store.recovery.queuevalidation import QueueKey, Queues
+    from cometmq.store.recovery.startingpoint import StartingPoint
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS = 2048
+_PROGRESS_MS = 1_000
+_DAY_MS = 86_400_000
+_NEVER = (1 << 63) - 1
+
+#: Told of a physical offset that was reached, and of the last one.
+Progress = Callable[[int, int], None]
+Shape = Callable[["Record"], Dispatched | None]
+
+
+class _Pass(NamedTuple):
+    """What one pass over the log is for.
+
+    ``shape`` makes the row of a record, None when nothing lacks it. ``lacks_from`` says from where
+    on a queue may lack the entries of its records, given the place of one of them; it and
+    ``index_from`` say something else from each of ``borders`` on. ``in_order``: a queue that would
+    get a gap is looked at record by record.
+    """
+
+    shape: Shape
+    lacks_from: Callable[[QueueKey, int], int]
+    index_from: int = _NEVER
+    borders: tuple[int, ...] = ()
+    in_order: bool = False
+
+
+class _Lacking(NamedTuple):
+    """The queues of a walk and from where on each lacks entries; right before the offset ``limit``
+    and while ``late_count`` queues are late."""
+
+    walked: Walked
+    limit: int
+    late_count: int
+    queues: list[ConsumeQueue | None]
+    begins: list[int]
+
+
+class CatchUp:
+    """The passes over the log. ``index_from`` is from where on the index lacks entries."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        start: StartingPoint,
+        queues: Queues,
+        index_from: int,
+        mender: Mender,
+        progress: Progress = lambda position, end: None,
+    ) -> None:
+        self._store = store
+        self._start = start
+        self._queues = queues
+        self._index_from = index_from
+        self._mender = mender
+        self._progress = progress
+        self._late: dict[QueueKey, int] = {}
+        self._held: dict[QueueKey, int] = {}
+        self._times_ms = (0, 0)
+        self._rows: list[Dispatched] = []
+        self._known: _Lacking | None = None
+        self._progress_ms = store.clock.monotonic_ms()
+
+    def begin(self, at_latest: int) -> int:
+        """Where the first pass has to begin."""
+        start = self._start
+        lows = [start.offset, start.dispatch_from, self._index_from, at_latest]
+        return max(min([*lows, *self._queues.lacking.values()]), self._store.log.segments.start)
+
+    def run(self, first: int) -> Scan:
+        """Read and dispatch from ``first`` on; gives the scan that found the log's end."""
+        segments = self._store.log.segments
+        self._store.dispatcher.begin(first)
+        start = self._start
+        borders = (start.offset, start.dispatch_from, self._index_from)
+        scan = self._pass(
+            _Pass(self._shape, self._lacks_from, self._index_from, borders, in_order=True), first
+        )
+        self._find_short()
+        if self._late:
+            # What is dispatched out of order has no place in it: the next start reads the log.
+            self._store.dispatcher.journal.remove()
+            begin = max(min(self._late.values()), segments.start)
+            logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
+            # They lack entries for longer than all others.
+            dispatcher = self._store.dispatcher
+            dispatcher.write(self._store.clock.wall_ms())
+            dispatcher.begin(begin)
+            self._pass(_Pass(self._shape_late, self._late_from), begin, scan.position)
+        return scan
+
+    def index_again(self, start: int, end: int) -> None:
+        """Dispatch the records of a part of the log to the index alone."""
+        shape = partial(self._row, in_queue=False, in_index=True)
+        self._pass(_Pass(shape, lambda _key, _place: _NEVER, index_from=0), start, end)
+
+    @property
+    def remade(self) -> list[QueueKey]:
+        """The queues that got entries again."""
+        return sorted({*self._queues.lacking, *self._late})
+
+    def _pass(self, each: _Pass, begin: int, end: int | None = None) -> Scan:
+        """Read and dispatch from ``begin`` on. Gives the scan, which is at its end."""
+        store = self._store
+        scan = Scan(
+            store.log.segments, begin, end, self._fault if each.in_order else None,
+            take=lambda walked, base, row: self._take(each, scan, begin, (walked, base, row)),
+            delays_ms=store.delays_ms,
+        )  # fmt: skip
+        for record in self._mender.read(scan):
+            try:
+                row = each.shape(record)
+            except MessageIllegal:
+                # A topic that only a 5.x broker can have, for its length.
+                row = None
+            if row is not None:
+                self._rows.append(row)
+            if len(self._rows) >= _BATCH_ROWS or (row is None and not scan.records % _BATCH_ROWS):
+                self._dispatch_rows(scan.position)
+                self._show(begin, scan.position, scan.records)
+        self._dispatch_rows(scan.position)
+        self._known = None
+        return scan
+
+    def _dispatch_rows(self, end: int) -> None:
+        rows, self._rows = self._rows, []
+        self._store.dispatcher.dispatch(rows, end, self._store.clock.wall_ms())
+
+    def _take(self, each: _Pass, scan: Scan, begin: int, at: tuple[Walked, int, int]) -> int:
+        """Dispatch records from a row of a walk on; gives the first row that has to be looked at by
+        itself."""
+        store = self._store
+        walked, base, row = at
+        place = base + walked.begin(row)
+        known = self._lacking(each, walked, place)
+        batch = WriteBatch()
+        stop = batch.adopt(
+            walked.rows, walked.hashes, known.queues, base, row, known.limit,
+            with_keys=place >= each.index_from, begins=known.begins, in_order=each.in_order,
+        )  # fmt: skip
+        if stop == row:
+            return row
+        if self._rows:
+            self._dispatch_rows(place)
+        end = base + walked.end(stop - 1)
+        store.dispatcher.dispatch(batch, end, store.clock.wall_ms())
+        if each.in_order:
+            for queue in known.queues:
+                # Where the topic was made anew the dispatch began again.
+                if queue is not None and queue.next_offset < queue.max_offset:
+                    queue.next_offset = queue.max_offset
+            before_ms = walked.store_ms(stop - 2) if stop - row > 1 else self._times_ms[1]
+            self._times_ms = (before_ms, walked.store_ms(stop - 1))
+        self._show(begin, end, scan.records + stop - row)
+        return stop
+
+    def _lacking(self, each: _Pass, walked: Walked, place: int) -> _Lacking:
+        """What the queues of a walk lack, from a place on."""
+        known, late_count = self._known, len(self._late)
+        if (
+            known is None
+            or known.walked is not walked
+            or place >= known.limit
+            or known.late_count != late_count
+        ):
+            limit = min([border for border in each.borders if border > place], default=_NEVER)
+            queues: list[ConsumeQueue | None] = []
+            begins: list[int] = []
+            for topic, queue_id, is_listed in walked.queues:
+                queue, begin = None, _NEVER
+                if is_listed:
+                    queue, begin = self._queue_of(each, (topic, queue_id), place)
+                queues.append(queue)
+                begins.append(begin)
+            known = self._known = _Lacking(walked, limit, late_count, queues, begins)
+        return known
+
+    def _queue_of(self, each: _Pass, key: QueueKey, place: int) -> tuple[ConsumeQueue | None, int]:
+        store = self._store
+        try:
+            begin = each.lacks_from(key, place)
+            if begin < _NEVER or place >= each.index_from:
+                return store.queue(*key), begin
+        except MessageIllegal:
+            return None, _NEVER
+        return store.queues.get(key), begin
+
+    def _show(self, begin: int, position: int, records: int) -> None:
+        end = max(self._start.likely_end, position)
+        self._progress(position, end)
+        now_ms = self._store.clock.monotonic_ms()
+        if now_ms - self._progress_ms < _PROGRESS_MS:
+            return
+        self._progress_ms = now_ms
+        logger.info(
+            "store_recovery position=%d end=%d percent=%d records=%d",
+            position, end, 100 * (position - begin) // max(end - begin, 1), records,
+        )  # fmt: skip
+
+    def _fault(self, record: Record) -> str:
+        """Why a record that is whole cannot be one that was stored; empty when it can."""
+        topic = record.topic
+        phys = record.physical_offset
+        if phys >= self._start.proof.offset and self._lost_tail(record):
+            return "the end of its properties was not written"
+        if phys >= self._start.proof.offset and "\0" in topic:
+            return "the end of its topic was not written"
+        if not topic or topic in (".", "..") or not {"/", "\0", "�"}.isdisjoint(topic):
+            return "" if not takes_queue_slot(record.sys_flag) else f"its topic is {topic!r}"
+        if record.queue_id < 0 or record.queue_offset < 0:
+            return f"its queue is {record.queue_id}, its queue offset {record.queue_offset}"
+        key = (topic, record.queue_id)
+        queue = self._store.queues.get(key)
+        if queue is None or not queue.next_offset or not takes_queue_slot(record.sys_flag):
+            return ""
+        gap = record.queue_offset - queue.next_offset
+        if gap <= 0:
+            return ""
+        # Before that lie records of a former life of the topic.
+        behind = record.physical_offset - queue.last_record_end()
+        if behind >= 0 and gap > behind // FIXED_BYTES:
+            return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
+        return ""
+
+    def _lost_tail(self, record: Record) -> bool:
+        file = self._store.log.segments.find(record.physical_offset)
+        return file is not None and lost_tail(record, record.physical_offset - file.base)
+
+    def _shape(self, record: Record) -> Dispatched | None:
+        """The row of a record in the first pass; None when nothing lacks it."""
+        key = (record.topic, record.queue_id)
+        phys = record.physical_offset
+        self._times_ms = (self._times_ms[1], record.store_ms)
+        in_queue = (
+            takes_queue_slot(record.sys_flag)
+            and phys >= self._lacks_from(key, phys)
+            and not self._has_gap(key, record)
+        )
+        row = self._row(record, in_queue=in_queue, in_index=phys >= self._index_from)
+        if in_queue and row is not None and row[1] >= row[0].next_offset:
+            row[0].next_offset = row[1] + 1
+        return row
+
+    def _lacks_from(self, key: QueueKey, phys: int) -> int:
+        """From where on a queue may lack the entries of its records, given the place of one.
+
+        What lies before the last record that it has an entry for is from a former life of its
+        topic, or is there.
+        """
+        start = self._start
+        if key in self._late:
+            return _NEVER
+        if phys >= start.offset:
+            return 0
+        held = self._queues.lacking.get(key)
+        if held is None:
+            if phys < start.dispatch_from:
+                return _NEVER
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = self._store.queue(*key).last_record_end()
+        return held
+
+    def _has_gap(self, key: QueueKey, record: Record) -> bool:
+        """Whether a queue that was believed lacks entries before a record's; then it is noted."""
+        start = self._start
+        low = self._store.log.segments.start
+        queue = self._store.queue(*key)
+        if record.queue_offset <= queue.next_offset or key in self._queues.lacking:
+            return False
+        if start.dispatch_from <= low:
+            # All of the log was looked at, so what is missing is missing there.
+            return False
+        self._late[key] = queue.last_record_end() or low
+        logger.error(
+            "queue_lacks_entries topic=%s queue=%d from=%d to=%d",
+            *key, queue.next_offset, record.queue_offset,
+        )  # fmt: skip
+        return True
+
+    def _find_short(self) -> None:
+        """Note the queues whose files had more entries than the log gave back: one of these was
+        bad, and the queue is believed to end before it."""
+        for key, end in self._queues.filled.items():
+            queue = self._store.queues.get(key)
+            if queue is not None and queue.max_offset < end and key not in self._queues.lacking:
+                self._late.setdefault(
+                    key, queue.last_record_end() or self._store.log.segments.start
+                )
+
+    def _shape_late(self, record: Record) -> Dispatched | None:
+        """The row of a record in the second pass."""
+        phys = record.physical_offset
+        lacking = phys >= self._late_from((record.topic, record.queue_id), phys)
+        in_queue = takes_queue_slot(record.sys_flag) and lacking
+        return self._row(record, in_queue=in_queue, in_index=False)
+
+    def _late_from(self, key: QueueKey, _: int) -> int:
+        return self._late.get(key, _NEVER)
+
+    def _row(self, record: Record, *, in_queue: bool, in_index: bool) -> Dispatched | None:
+        if not in_queue and not (in_index and record.properties):
+            return None
+        store = self._store
+        queue = store.queue(record.topic, record.queue_id)
+        queue_, slot, phys, size, code, store_ms, keys = row_of(record, queue, store.delays_ms)
+        return (
+            queue_, slot if in_queue else -1, phys, size, code, store_ms, keys if in_index else (),
+        )  # fmt: skip
+
+    def last_ms(self) -> int:
+        """When the last record was stored; 0 when none was read."""
+        before_ms, last_ms = self._times_ms
+        limit_ms = self._store.clock.wall_ms() + _DAY_MS
+        # One that the clock never gave would be the time of all that is stored from now on.
+        return before_ms if last_ms > limit_ms > before_ms > 0 else max(last_ms, 0)

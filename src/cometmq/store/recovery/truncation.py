@@ -1,0 +1,141 @@
+"""Cutting the end off a log that nobody has open: it went on where the master's log did not.
+
+    note     how much of the log, the queues and the index the next start may believe
+    seals    those of the files that change go
+    aside    what is cut, as it stands (aside.py), durably
+    cut      later files go, the last first; zeros to the end of the file, durably
+
+What the cut leaves is a store after a crash of the machine: the next start (opening.py) takes
+queues and index back to the log's end, as ever. A crash at any step leaves the log as it was, or
+ending somewhere behind the cut; so nothing may be appended before :func:`cut_log` has returned
+once, and after that no byte of what was cut comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from cometmq.core.errors import StoreLocked
+from cometmq.store.log.checksums import Seals
+from cometmq.store.log.scan import Scan
+from cometmq.store.log.segments import Segments
+from cometmq.store.recovery.checkpoint import (
+    Positions,
+    abort_path,
+    lock_path,
+    read_checkpoint,
+    read_positions,
+    write_positions,
+)
+from cometmq.store.recovery.quarantine import SetAside
+
+if TYPE_CHECKING:
+    from cometmq.core.clock import Clock
+    from cometmq.store.config import StoreConfig
+    from cometmq.store.files import Files
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A log that went on to ``end`` ends at ``offset`` now; ``records`` are gone from it, and
+    ``kept`` are the files in which they are."""
+
+    offset: int
+    end: int
+    records: int
+    kept: tuple[str, ...]
+
+
+def cut_log(config: StoreConfig, clock: Clock, files: Files, offset: int, reason: str) -> Cut:
+    """End the log before the record in which the physical ``offset`` lies.
+
+    Raises StoreLocked while a broker runs on it, StoreCorrupt when files of the log are missing,
+    StoreFull without room to set the end aside, OSError; what is not cut then is whole.
+    """
+    root = config.store_path_root_dir
+    try:
+        lock = files.lock(lock_path(root))
+    except BlockingIOError as error:
+        raise StoreLocked(root) from error
+    segments = Segments(files, config.commit_log_directory, config.mapped_file_size_commit_log)
+    try:
+        segments.load()
+        return _Cutting(config, clock, files, segments).cut(offset, reason)
+    finally:
+        segments.close()
+        files.close(lock)
+
+
+def border_before(segments: Segments, offset: int) -> int:
+    """Where the last record ends that ends at a physical offset or before it."""
+    file = segments.find(min(offset, segments.end - 1))
+    if file is None:
+        return segments.start
+    scan = Scan(segments, file.base, offset)
+    border = file.base
+    for _ in scan:
+        if scan.position > offset:
+            return border
+        border = scan.position
+    # A blank, or the rest of a file that not even a blank fits in, counts when it is whole.
+    return scan.position if scan.position <= offset else border
+
+
+class _Cutting:
+    """One cut, step by step; the lock is held."""
+
+    def __init__(self, config: StoreConfig, clock: Clock, files: Files, segments: Segments) -> None:
+        self._root = config.store_path_root_dir
+        self._files = files
+        self._segments = segments
+        self._aside = SetAside(files, self._root, clock)
+
+    def cut(self, offset: int, reason: str) -> Cut:
+        """All of it."""
+        segments = self._segments
+        border = border_before(segments, offset)
+        tail = Scan(segments, border)
+        records = sum(1 for _ in tail)
+        end = tail.position
+        self._note(border)
+        Seals(self._files, self._root).keep(segments, border)
+        self._aside.keep_log_from(segments, border, reason)
+        segments.drop_after(border)
+        file = segments.find(border)
+        if file is not None:
+            file.clear_from(border)
+        self._files.sync_directory(segments.directory)
+        logger.warning(
+            "log_cut offset=%d end=%d records=%d bytes=%d kept=%r reason=%r",
+            border, end, records, end - border, list(self._aside.kept), reason,
+        )  # fmt: skip
+        return Cut(border, end, records, tuple(self._aside.kept))
+
+    def _note(self, border: int) -> None:
+        """Nothing behind the border is to be believed, whatever was noted before."""
+        files, root, low = self._files, self._root, self._segments.start
+        files.close(files.open(abort_path(root), create=True))
+        files.sync_directory(root)
+        noted = read_positions(files, root)
+        if noted is None:
+            size = self._segments.file_bytes
+            times = read_checkpoint(files, root)
+            noted = Positions("", False, low, low, 0, times, low, file_bytes=size)
+        after_a_crash = replace(
+            noted,
+            boot_id="",
+            clean=False,
+            written=min(noted.written, border),
+            synced=min(noted.synced, border),
+            durable=min(noted.durable or noted.synced, border),
+            entries=-1,
+            shrunk=True,
+            number=noted.number + 1,
+        )
+        write_positions(files, root, after_a_crash, durable=True)

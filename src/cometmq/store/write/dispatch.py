@@ -1,0 +1,435 @@
+"""From a record in the log to everything that follows: queue entries, index entries, listeners.
+
+There is one way for live appends and for recovery. A row is what both know of a record:
+
+    (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
+
+-1 means that the record takes no place in its queue (prepared and rollback records).
+
+Dispatch goes in the order of the log. A turn that waits for the device, or that has more records
+than a turn of the loop dispatches, waits in the :class:`Backlog`, and what is committed later waits
+behind it. Senders need not: an answer promises what the flush policy says, not that every queue has
+its entry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, TypeAlias
+
+from cometmq.filter.tags import tag_code
+from cometmq.message import properties as props
+from cometmq.message.flags import TRANSACTION_MASK, TransactionType, takes_queue_slot
+from cometmq.speedups import WriteBatch
+from cometmq.store.index.index import BATCH_KEYS
+from cometmq.store.layout import QUEUE_ENTRY, SCHEDULE_TOPIC
+from cometmq.store.queue.consumequeue import ConsumeQueue, Mark
+
+if TYPE_CHECKING:
+    from cometmq.message.record import Record
+    from cometmq.store.index.index import Index
+    from cometmq.store.queue.journal import EntryJournal
+    from cometmq.store.queue.queuefiles import QueueFiles
+
+logger = logging.getLogger(__name__)
+
+Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
+#: Records that were appended one behind the other: rows of single messages, or a write batch.
+Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
+#: Is called with the queues that have more messages; a queue may come twice.
+Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
+
+#: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
+ROWS_PER_TURN = 1_024
+#: From here on they are dispatched in another turn than the one that wrote them.
+MANY_ROWS = 16_384
+_UNKNOWN_DELAY_MS = 1_000
+
+
+class Dispatcher:
+    """Puts rows into queues and index.
+
+    ``position`` is the end of what was dispatched; ``messages`` and ``size_bytes`` count it.
+    ``problem`` is the error that keeps entries in memory since a write failed (the next write tries
+    again).
+    """
+
+    __slots__ = (
+        "_dirty",
+        "_index",
+        "_mark",
+        "_marks",
+        "_pool",
+        "journal",
+        "last_ms",
+        "listeners",
+        "messages",
+        "position",
+        "problem",
+        "size_bytes",
+    )
+
+    def __init__(self, index: Index, pool: QueueFiles, journal: EntryJournal) -> None:
+        self._index = index
+        self._pool = pool
+        self.journal = journal
+        #: Queues by the time since which their files lack entries, longest first, and beside them
+        #: since when that is.
+        self._dirty: deque[ConsumeQueue] = deque()
+        self._marks: deque[Mark] = deque()
+        self._mark: Mark = (0, 0)
+        self.listeners: list[Listener] = []
+        self.position = 0
+        self.messages = self.size_bytes = 0
+        self.last_ms = 0
+        self.problem: OSError | None = None
+
+    def begin(self, position: int) -> None:
+        """Queue files and index hold all of the log below ``position``."""
+        self.position = position
+        self._mark = (position, 0)
+
+    def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
+        """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
+        if isinstance(segment, WriteBatch):
+            grown, due = self._dispatch_batch(segment)
+        else:
+            grown, due = self._dispatch_rows(segment)
+        self.position = end
+        self._mark = (end, self.last_ms)
+        if self._index.pending >= BATCH_KEYS:
+            self.write_index(now_ms)
+        for queue in due:
+            self._write(queue)
+        if 0 <= self.journal.end < end:
+            self._note_entries(segment)
+        for listener in (*self.listeners,):  # one may take itself away
+            try:
+                listener(grown)
+            except Exception:
+                # What is stored is stored: a listener's bug must not fail the senders.
+                logger.exception("dispatch_listener_failed listener=%r", listener)
+
+    def _dispatch_rows(
+        self, rows: Sequence[Dispatched]
+    ) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
+        """Gives the queues that have more messages, and those to write at once."""
+        pack = QUEUE_ENTRY.pack
+        grown: dict[ConsumeQueue, None] = {}
+        for row in rows:
+            queue, queue_offset, phys, size, code, _, _ = row
+            grown[queue] = None
+            self.size_bytes += size
+            if queue_offset == queue.max_offset:
+                queue.tail += pack(phys, size, code)
+                queue.max_offset = queue_offset + 1
+                if not queue.is_dirty:
+                    self._soil(queue)
+            elif queue_offset >= 0:
+                self._out_of_order(row)
+        self.messages += len(rows)
+        if rows:
+            self._index.gather(rows)
+            self.last_ms = rows[-1][5]
+        return [*grown], [queue for queue in grown if self._is_due(queue)]
+
+    def _dispatch_batch(self, batch: WriteBatch) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
+        """:meth:`_dispatch_rows` for a write batch."""
+        grown: list[ConsumeQueue] = []
+        due: list[ConsumeQueue] = []
+        in_order = False
+        while not in_order:
+            queues, (count, size_bytes), soiled, long_ones, in_order = batch.dispatch(
+                self._pool.long_bytes
+            )
+            for queue in soiled:
+                self._soil(queue)
+            row = None if in_order else batch.pass_row()
+            if row is not None:
+                queue = row[0]
+                self._out_of_order(row)
+                queues.append(queue)
+                count, size_bytes = count + 1, size_bytes + row[3]
+                if self._is_due(queue):
+                    long_ones.append(queue)
+            self.messages += count
+            self.size_bytes += size_bytes
+            grown += queues
+            due += long_ones
+        self._index.gather_batch(batch)
+        if len(batch):
+            self.last_ms = batch.last_ms
+        return grown, due
+
+    def _is_due(self, queue: ConsumeQueue) -> bool:
+        return queue.is_prompt or len(queue.tail) >= self._pool.long_bytes
+
+    def _soil(self, queue: ConsumeQueue) -> None:
+        queue.is_dirty = True
+        self._dirty.append(queue)
+        self._marks.append(self._mark)
+
+    def _out_of_order(self, row: Dispatched) -> None:
+        queue, queue_offset, phys, size, code, _, _ = row
+        if queue_offset < queue.max_offset:
+            if not queue.is_older_than(phys):
+                # Its entry survived: recovery starts below what the queue already holds.
+                return
+            # The topic was deleted and made anew: what the queue holds is from its former life.
+            queue.restart_at(queue_offset)
+        queue.fill_to(queue_offset)
+        queue.tail += QUEUE_ENTRY.pack(phys, size, code)
+        queue.max_offset = queue_offset + 1
+        if not queue.is_dirty:
+            self._soil(queue)
+
+    def _write(self, queue: ConsumeQueue) -> None:
+        """Write a queue that must not wait, or has many entries in memory; it keeps its place
+        among the others."""
+        try:
+            queue.write()
+        except OSError as error:
+            self._failed(error)
+
+    def _note_entries(self, segment: Segment) -> None:
+        try:
+            self.journal.add(segment, self.position)
+        except OSError as error:
+            self._failed(error)
+
+    @property
+    def dirty_count(self) -> int:
+        """Queues with entries that are not in their files yet."""
+        return len(self._dirty)
+
+    @property
+    def complete(self) -> Mark:
+        """The queue files hold the entries for all records before this."""
+        return self._marks[0] if self._marks else self._mark
+
+    def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
+        """Write the entries of the queues that wait longest, and what was gathered besides.
+
+        At most ``limit`` queues, and none whose files are complete up to ``before``. Gives whether
+        none is left of those. After an error entries stay in memory, and ``problem`` says why.
+        """
+        dirty = self._dirty
+        bound = self.position if before is None else before
+        left = len(dirty) if limit is None else limit
+        try:
+            while dirty and left and self.complete[0] < bound:
+                dirty[0].write()
+                dirty.popleft().is_dirty = False
+                self._marks.popleft()
+                left -= 1
+            self.problem = None
+        except OSError as error:
+            self._failed(error)
+        gathered = self.write_gathered(now_ms)
+        return gathered and self.problem is None and self.complete[0] >= bound
+
+    def write_index(self, now_ms: int) -> bool:
+        """Write the index entries gathered so far; gives whether that succeeded."""
+        try:
+            self._index.flush_pending(now_ms)
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def write_gathered(self, now_ms: int) -> bool:
+        """Write all that no queue has to wait for: index entries, and the rows of the journal.
+
+        Gives whether that succeeded.
+        """
+        if not self.write_index(now_ms):
+            return False
+        try:
+            if self.journal.start >= 0:
+                self.journal.write(self.position)
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _failed(self, error: OSError) -> None:
+        if self.problem is None:
+            logger.error("dispatch_write_failed error=%r", str(error))
+        self.problem = error
+
+    def resume(self, queue: ConsumeQueue, since: Mark) -> None:
+        """Take over a queue whose files may lack entries since a position before all others."""
+        queue.is_dirty = True
+        self._dirty.append(queue)
+        self._marks.append(since)
+
+    def forget(self, gone: Set[ConsumeQueue]) -> None:
+        """Drop what is still to be written for queues that go away."""
+        kept = [pair for pair in zip(self._dirty, self._marks, strict=True) if pair[0] not in gone]
+        self._dirty = deque(queue for queue, _ in kept)
+        self._marks = deque(mark for _, mark in kept)
+        if self.journal.start >= 0:
+            self.journal.forget(gone)
+
+
+class Backlog:
+    """Segments in front of the dispatcher. ``call_soon`` runs a function in a later turn of the
+    loop; without one everything is dispatched at once."""
+
+    __slots__ = ("_again", "_dispatcher", "_limit", "_waiting", "call_soon", "messages")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._waiting: deque[tuple[int, Segment]] = deque()
+        self._limit = 0
+        self._again = False
+        self.call_soon: Callable[[Callable[[], None]], object] | None = None
+        self.messages = 0
+
+    def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
+        """Take what a turn committed up to the physical offset ``end``; when it is ``ready``,
+        consumers may see it at once."""
+        if ready and len(segments) == 1 and not self._waiting and len(segments[0]) <= ROWS_PER_TURN:
+            self._dispatcher.dispatch(segments[0], end, now_ms)
+            return
+        for segment in segments:
+            for part in parts_of(segment, ROWS_PER_TURN):
+                self._waiting.append((end_of(part) if part else end, part))
+                self.messages += len(part)
+        # Behind the last record there may be the blank that closed its file.
+        _, last = self._waiting.pop()
+        self._waiting.append((end, last))
+        if not ready:
+            return
+        if self.messages < MANY_ROWS or self.call_soon is None:
+            self.release(end, now_ms)
+        else:
+            self._limit = end
+            if not self._again:
+                self._put_off(now_ms)
+
+    def release(self, limit: int, now_ms: int) -> None:
+        """Dispatch what ends at or before ``limit``, as much of it as a turn may."""
+        self._limit = max(limit, self._limit)
+        if not self._again:
+            self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
+
+    def take_back(self, end: int) -> int:
+        """What lies after the physical offset ``end`` is not stored: its queue offsets are given
+        again. Returns how many messages that were."""
+        lost, waiting = 0, self._waiting
+        while waiting and waiting[-1][0] > end:
+            _, segment = waiting.pop()
+            lost += len(segment)
+            take_back(segment)
+        self.messages -= lost
+        return lost
+
+    def close(self, now_ms: int) -> None:
+        """From now on there are no later turns: dispatch all that is released at once."""
+        self.call_soon = None
+        self._again = False
+        self.release(self._limit, now_ms)
+
+    def _dispatch(self, budget: int, now_ms: int) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= self._limit:
+            if budget <= 0:
+                self._put_off(now_ms)
+                return
+            end, segment = waiting.popleft()
+            self.messages -= len(segment)
+            budget -= len(segment)
+            self._dispatcher.dispatch(segment, end, now_ms)
+
+    def _put_off(self, now_ms: int) -> None:
+        assert self.call_soon is not None
+        self._again = True
+        self.call_soon(lambda: self._go_on(now_ms))
+
+    def _go_on(self, now_ms: int) -> None:
+        self._again = False
+        self.release(self._limit, now_ms)
+
+    def forget(self, gone: Set[ConsumeQueue]) -> None:
+        """Drop what belongs to queues that go away."""
+        kept = [(end, without_queues(segment, gone)) for end, segment in self._waiting]
+        self._waiting = deque(kept)
+        self.messages = sum(len(segment) for _, segment in kept)
+
+
+def end_of(segment: Segment) -> int:
+    """The physical offset behind the last record."""
+    if isinstance(segment, WriteBatch):
+        return segment.end
+    _, _, phys, size, _, _, _ = segment[-1]
+    return phys + size
+
+
+def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
+    """The segment in parts of at most ``rows_max`` rows; a write batch is dispatched at once."""
+    if isinstance(segment, WriteBatch) or len(segment) <= rows_max:
+        yield segment
+        return
+    for first in range(0, len(segment), rows_max):
+        yield segment[first : first + rows_max]
+
+
+def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
+    """The segment without what belongs to queues that go away; it may be left empty."""
+    if isinstance(segment, WriteBatch):
+        segment.drop(gone)
+        return segment
+    return [row for row in segment if row[0] not in gone]
+
+
+def take_back(segment: Segment) -> None:
+    """Let queue offsets be given again: nothing was stored of this segment and later ones."""
+    if isinstance(segment, WriteBatch):
+        segment.take_back()
+        return
+    for queue, queue_offset, _, _, _, _, _ in reversed(segment):
+        if queue_offset >= 0:
+            queue.next_offset = queue_offset
+
+
+def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:
+    """The row of a record read back from the log.
+
+    (upstream: CommitLog.checkMessageAndReturnSize)
+    """
+    code, keys = code_and_keys(
+        record.topic, record.sys_flag, record.store_ms, record.properties, delays_ms
+    )
+    return (
+        queue,
+        record.queue_offset if takes_queue_slot(record.sys_flag) else -1,
+        record.physical_offset,
+        record.size_bytes,
+        code,
+        record.store_ms,
+        keys,
+    )
+
+
+def code_and_keys(
+    topic: str, sys_flag: int, store_ms: int, properties: bytes, delays_ms: tuple[int, ...]
+) -> tuple[int, tuple[str, ...]]:
+    """What the queue entry and the index hold of a record besides its place."""
+    found = props.decode(properties)
+    code = tag_code(found.get(props.TAGS))
+    if topic == SCHEDULE_TOPIC:
+        delay_ms = delay_of(found.get(props.DELAY, ""), delays_ms)
+        code = store_ms + delay_ms if delay_ms else code
+    rolled_back = sys_flag & TRANSACTION_MASK == TransactionType.ROLLBACK
+    return code, () if rolled_back else props.index_keys(found)
+
+
+def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:
+    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    level = int(level_text[:9]) if level_text.isascii() and level_text.isdigit() else 0
+    if level <= 0:
+        return 0
+    return delays_ms[min(level, len(delays_ms)) - 1] if delays_ms else _UNKNOWN_DELAY_MS

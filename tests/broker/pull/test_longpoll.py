@@ -1,0 +1,254 @@
+"""Held pulls: woken by growth, ended by time, forgotten with their connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cometmq.broker.pull import longpoll
+from cometmq.broker.pull.filtering import Wanted
+from cometmq.broker.pull.longpoll import HeldPull, LongPoll
+from cometmq.core.clock import VirtualClock
+from cometmq.net.peer import Peer
+from cometmq.net.router import Router
+from cometmq.net.tasks import Tasks
+from cometmq.net.watchdog import Watchdog
+from cometmq.protocol.frame import Request
+from cometmq.protocol.registry import Side
+from cometmq.store.write.dispatch import Listener
+
+REQUEST: Request[Any] = Request(code=11, header=None, opaque=0)
+
+
+class Held:
+    """A LongPoll whose served pulls are collected."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(monotonic_ms=10_000)
+        self.served: list[tuple[HeldPull, bool]] = []
+        self.turns: list[Callable[[], None]] = []
+        self.listeners: list[Listener] = []
+        self.longpoll = LongPoll(
+            self.clock,
+            lambda pull, final: self.served.append((pull, final)),
+            self.turns.append,
+            self.listeners,
+        )
+        self._peers: dict[Peer, None] = {}
+
+    def wake(self, grown: list[tuple[tuple[str, int], int]]) -> None:
+        self.longpoll.wake(grown)
+        self.run()
+
+    def expire(self) -> None:
+        self.longpoll.expire(self.clock.monotonic_ms())
+        self.run()
+
+    def run(self) -> None:
+        """The turns of the loop that follow."""
+        while self.turns:
+            self.turns.pop(0)()
+
+    def peer(self) -> Peer:
+        router = Router(Side.BROKER, {}, tasks=Tasks())
+        return Peer(router, clock=self.clock, watchdog=Watchdog(), peers=self._peers)
+
+    def hold(self, peer: Peer, offset: int, wait_ms: int = 1000, topic: str = "t") -> HeldPull:
+        deadline_ms = self.clock.monotonic_ms() + wait_ms
+        pull = HeldPull(peer, REQUEST, (topic, 0), offset, Wanted(), deadline_ms)
+        assert self.longpoll.hold(pull)
+        return pull
+
+
+async def test_growth_wakes_only_pulls_of_that_queue_and_offset() -> None:
+    held = Held()
+    peer = held.peer()
+    at_5, at_7, other = held.hold(peer, 5), held.hold(peer, 7), held.hold(peer, 5, topic="u")
+    held.wake([(("t", 0), 5)])
+    assert held.served == [], "offset 5 is not there while the queue ends at 5"
+    held.wake([(("t", 0), 6)])
+    assert held.served == [(at_5, False)]
+    held.wake([(("t", 0), 8), (("v", 3), 1)])
+    assert held.served[1:] == [(at_7, False)]
+    assert held.longpoll.count == 1
+    held.wake([(("u", 0), 6)])
+    assert held.served[2:] == [(other, False)]
+    assert held.longpoll.count == 0
+
+
+async def test_time_ends_a_pull_once() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5, wait_ms=1000)
+    held.clock.advance(999)
+    held.expire()
+    assert held.served == []
+    held.clock.advance(1 + longpoll.TICK_MS)
+    held.expire()
+    held.expire()
+    assert held.served == [(pull, True)]
+    held.wake([(("t", 0), 99)])
+    assert len(held.served) == 1
+
+
+async def test_the_expiry_task_follows_the_clock() -> None:
+    held = Held()
+    held.hold(held.peer(), 5, wait_ms=150)
+    task = asyncio.ensure_future(held.longpoll.expire_forever())
+    for _ in range(4):
+        await asyncio.sleep(0)
+        held.clock.advance(longpoll.TICK_MS)
+    await asyncio.sleep(0)
+    held.run()
+    task.cancel()
+    assert [final for _, final in held.served] == [True]
+
+
+async def test_a_closed_connection_takes_its_pulls_along() -> None:
+    held = Held()
+    leaving, staying = held.peer(), held.peer()
+    for offset in range(3):
+        held.hold(leaving, offset)
+    kept = held.hold(staying, 1)
+    leaving.connection_lost(None)
+    assert held.longpoll.count == 1
+    held.wake([(("t", 0), 10)])
+    assert held.served == [(kept, False)]
+    assert not held.longpoll.hold(HeldPull(leaving, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+
+
+async def test_a_served_pull_may_be_held_again() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5)
+    held.wake([(("t", 0), 6)])
+    pull.offset = 6
+    assert held.longpoll.hold(pull)
+    held.wake([(("t", 0), 7)])
+    assert held.served == [(pull, False), (pull, False)]
+
+
+async def test_many_pulls_are_served_in_turns_after_the_one_that_woke_them() -> None:
+    held = Held()
+    peer = held.peer()
+    for _ in range(longpoll.SERVED_PER_TURN + 1):
+        held.hold(peer, 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    assert held.served == [], "the answer to the message that woke them goes first"
+    held.turns.pop(0)()
+    assert len(held.served) == longpoll.SERVED_PER_TURN
+    held.run()
+    assert len(held.served) == longpoll.SERVED_PER_TURN + 1
+
+
+async def test_who_looks_on_is_served_in_a_later_turn_and_in_time() -> None:
+    held = Held()
+    pull = held.hold(held.peer(), 5)
+    held.wake([(("t", 0), 6)])
+    held.longpoll.look_on(pull)
+    assert len(held.served) == 1
+    held.run()
+    assert held.served[1:] == [(pull, False)]
+    held.clock.advance(2_000)
+    held.longpoll.look_on(pull)
+    held.run()
+    assert held.served[2:] == [(pull, True)], "its time is up"
+
+
+async def test_a_long_look_ends_a_turn() -> None:
+    held = Held()
+    serve = held.served.append
+
+    def long(pull: HeldPull, final: bool) -> None:
+        serve((pull, final))
+        held.longpoll.rest()
+
+    held.longpoll._serve = long
+    for _ in range(3):
+        held.hold(held.peer(), 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    for count in (1, 2, 3):
+        held.turns.pop(0)()
+        assert len(held.served) == count
+        assert held.longpoll.rests
+    held.turns.pop(0)()
+    assert not held.longpoll.rests
+    assert not held.turns
+
+
+async def test_serving_stops_after_a_while() -> None:
+    held = Held()
+    serve = held.served.append
+
+    def slow(pull: HeldPull, final: bool) -> None:
+        serve((pull, final))
+        held.clock.advance(3)
+
+    held.longpoll._serve = slow
+    for _ in range(5):
+        held.hold(held.peer(), 0)
+    held.longpoll.wake([(("t", 0), 1)])
+    held.turns.pop(0)()
+    assert len(held.served) == 2
+    held.run()
+    assert len(held.served) == 5
+
+
+async def test_one_connection_cannot_take_all_places(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "MAX_HELD_BY_PEER", 2)
+    held = Held()
+    greedy, modest = held.peer(), held.peer()
+    held.hold(greedy, 1)
+    held.hold(greedy, 1)
+    assert not held.longpoll.hold(HeldPull(greedy, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+    held.hold(modest, 1)
+
+
+async def test_the_bound_refuses_to_hold(monkeypatch: Any) -> None:
+    monkeypatch.setattr(longpoll, "MAX_HELD", 2)
+    held = Held()
+    peer = held.peer()
+    held.hold(peer, 1)
+    held.hold(peer, 1)
+    assert not held.longpoll.hold(HeldPull(peer, REQUEST, ("t", 0), 1, Wanted(), 99_999))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("hold"), st.integers(0, 3), st.integers(0, 20), st.integers(1, 500)),
+            st.tuples(st.just("wake"), st.integers(0, 3), st.integers(0, 20), st.just(0)),
+            st.tuples(st.just("pass"), st.just(0), st.integers(1, 300), st.just(0)),
+            st.tuples(st.just("close"), st.integers(0, 2), st.just(0), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_every_pull_is_served_once_or_goes_with_its_peer(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    async def scenario() -> None:
+        held = Held()
+        peers = [held.peer() for _ in range(3)]
+        expected: list[HeldPull] = []
+        for number, (step, which, value, wait_ms) in enumerate(steps):
+            if step == "hold" and not peers[number % 3].closed:
+                expected.append(held.hold(peers[number % 3], value, wait_ms, topic=f"t{which}"))
+            elif step == "wake":
+                held.wake([((f"t{which}", 0), value)])
+            elif step == "pass":
+                held.clock.advance(value)
+                held.expire()
+            elif step == "close":
+                peers[which].connection_lost(None)
+        held.clock.advance(2_000)
+        held.expire()
+        served = [pull for pull, _ in held.served]
+        assert len(served) == len(set(served))
+        assert held.longpoll.count == 0
+        gone = {pull for pull in expected if pull.peer.closed}
+        assert set(expected) - gone <= set(served) <= set(expected)
+
+    asyncio.run(scenario())

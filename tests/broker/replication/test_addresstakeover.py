@@ -1,0 +1,173 @@
+"""A master takes over the address of the one before it, and keeps it over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cometmq.admin.node import VIP_DISTANCE, lasting_port
+from cometmq.broker.config import BrokerRole, load
+from cometmq.broker.replication import addresstakeover as takenaddress
+from cometmq.broker.replication.addresstakeover import Addresses
+from cometmq.broker.replication.rolefile import role_path
+from cometmq.core.errors import SettingsError
+from cometmq.net.server import reserve
+from cometmq.protocol.bodies import AddressState, TakeAddress
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from tests.broker.replicated import group, hurry
+from tests.broker.serving import BrokerClient, make_broker, running_broker
+from tests.broker.test_supervisor import SLAVE, Living, living, promote, until_same
+from tests.replication.pairs import until
+
+#: A documentation address: no machine has it.
+ELSEWHERE = "192.0.2.1:10911"
+
+
+async def ask(client: BrokerClient, address: str, *, check: bool = False) -> str:
+    body = msgspec.json.encode(TakeAddress(address, check))
+    head, answer = await client.ask(RequestCode.TAKE_ADDRESS, body)
+    assert head.code == ResponseCode.SUCCESS, head
+    return msgspec.json.decode(answer, type=AddressState).state
+
+
+async def refusal(client: BrokerClient, address: str) -> str:
+    head, _ = await client.ask(RequestCode.TAKE_ADDRESS, msgspec.json.encode(TakeAddress(address)))
+    assert head.code == ResponseCode.ILLEGAL_OPERATION
+    return head.remark or ""
+
+
+async def connect(running: Living, port: int) -> BrokerClient:
+    client = BrokerClient(*await asyncio.open_connection("127.0.0.1", port))
+    running.add(client)
+    return client
+
+
+async def registered(running: Living) -> list[dict[str, str]]:
+    """The addresses of each broker name, as name servers have them."""
+    config, remoting = running.broker.config, running.broker.remoting
+    found = []
+    for server in config.name_servers:
+        answer = await remoting.call(
+            server, RequestCode.GET_BROKER_CLUSTER_INFO, None, timeout_ms=1_000
+        )
+        table = json.loads(answer.body)["brokerAddrTable"]
+        found.append({} if not table else table["broker-a"]["brokerAddrs"])
+    return found
+
+
+def is_kept(root: Path) -> bool:
+    return Path(role_path(str(root))).exists()
+
+
+async def promoted(slave: Living) -> None:
+    before = slave.broker
+    promote(slave, BrokerRole.ASYNC_MASTER)
+    await until(lambda: slave.broker is not before and bool(slave.broker.registered))
+
+
+async def test_it_serves_and_is_registered_there_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    async with group(tmp_path) as made:
+        port = lasting_port(VIP_DISTANCE)
+        address = f"127.0.0.1:{port}"
+        async with living(made, "b", **SLAVE) as new:
+            async with living(made, "a", listenPort=str(port)) as old:
+                assert (await (await old.connect()).send(b"one")).code == 0
+                await until_same(old, new)
+                client = await new.connect()
+                assert await ask(client, address, check=True) == "in_use"
+                assert await ask(client, ELSEWHERE, check=True) == "not_here"
+                assert "promote it" in await refusal(client, address)
+            own = new.broker.addresses.own
+            await promoted(new)
+            client = await new.connect()
+            assert await ask(client, ELSEWHERE) == "not_here"
+            assert await ask(client, address, check=True) == "free"
+            assert await registered(new) == [{"0": own}]
+            assert await ask(client, address) == "taken"
+            assert await registered(new) == [{"0": address}]
+            assert await ask(client, address) == "taken"
+            assert "already" in await refusal(client, own)
+            for each in (port, port - VIP_DISTANCE, new.broker.port):
+                assert (await (await connect(new, each)).send(b"more")).code == 0
+            assert new.broker.rivals.own == {own, address}
+        # The settings still say that it is a slave of the other.
+        async with living(made, "b", **SLAVE) as again:
+            assert again.broker.addresses.current == address
+            assert await registered(again) == [{"0": address}]
+            assert (await (await connect(again, port)).send(b"more")).code == 0
+        # Told of the role alone it keeps the address; told of both it goes by its settings.
+        async with living(made, "b") as again:
+            assert again.broker.addresses.current == address
+            assert is_kept(tmp_path / "b")
+        async with living(made, "b", takenAddress=address) as again:
+            assert again.broker.addresses.current == address
+        assert not is_kept(tmp_path / "b")
+
+
+async def test_what_others_use_is_left_to_them(tmp_path: Path) -> None:
+    async with group(tmp_path) as made, living(made, "a") as running:
+        client = await running.connect()
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            assert await ask(client, address) == "in_use"
+            assert await registered(running) == [{"0": running.broker.addresses.own}]
+            assert running.broker.config.taken_address == ""
+            assert not is_kept(tmp_path / "a")
+            with pytest.raises(SettingsError, match=f"took {address} over and cannot listen there"):
+                make_broker(tmp_path / "c", takenAddress=address).addresses.reserve()
+        assert await ask(client, address) == "taken"
+
+
+async def test_a_take_that_cannot_be_kept_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no(*_args: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        address = f"127.0.0.1:{lasting_port(VIP_DISTANCE)}"
+        with monkeypatch.context() as patched:
+            patched.setattr(takenaddress, "keep_role", no)
+            assert "no space" in await refusal(client, address)
+        assert running.broker.config.taken_address == ""
+        assert await ask(client, address, check=True) == "free"
+
+
+@pytest.mark.parametrize("address", ["nowhere", "no.such.host.invalid:1"])
+async def test_what_is_no_address_is_refused(tmp_path: Path, address: str) -> None:
+    async with running_broker(tmp_path) as running:
+        assert address.partition(":")[0] in await refusal(await running.connect(), address)
+
+
+def reserved(bind: str, port: int, address: str) -> list[int]:
+    config, _, _ = load({"bindAddress": bind, "listenPort": str(port)})
+    addresses = Addresses(config, "", reserve)
+    with ExitStack() as stack:
+        for each in addresses.reserve():
+            stack.callback(each.close)
+        more = addresses.reserve_at(address)
+        for each in more:
+            stack.callback(each.close)
+        return [each.getsockname()[1] for each in more]
+
+
+def test_where_it_listens_anyway_nothing_is_opened() -> None:
+    port = lasting_port(2 * VIP_DISTANCE)
+    assert reserved("0.0.0.0", port, f"127.0.0.1:{port}") == []
+    assert reserved("127.0.0.1", port, f"127.0.0.1:{port}") == []
+    # Its VIP port is the other's own.
+    assert reserved("127.0.0.1", port, f"127.0.0.1:{port - 2}") == [port - 4]
+    assert reserved("127.0.0.1", port, f"127.0.0.2:{port}") == [port, port - 2]
+    with pytest.raises(OSError, match="assign"):
+        reserved("0.0.0.0", port, f"192.0.2.1:{port}")

@@ -1,0 +1,132 @@
+"""Timed messages as a whole: on time, once, over stops and crashes."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cometmq.core.clock import SystemClock, VirtualClock
+from cometmq.message import properties as props
+from cometmq.store.timerfiles import BUCKET_MS, TIMER_DIRECTORY
+from tests.broker.scheduled.timers.timedworld import timed_world
+from tests.broker.serving import running_broker
+
+HOUR_MS = 3_600_000
+
+
+async def test_a_broker_delivers_after_a_delay_given_in_ms(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        head = await client.send(
+            b"later", i="UNIQ_KEY\x01U1\x02TIMER_DELAY_MS\x01300\x02TAGS\x01red"
+        )
+        assert head.code == 0
+        assert head.ext["recallHandle"]
+        sent_ms = SystemClock().wall_ms()
+        async with asyncio.timeout(10):
+            while True:
+                _, records = await client.pull()
+                if records:
+                    break
+                await asyncio.sleep(0.01)
+        (record,) = records
+        assert record.body == b"later"
+        assert 200 <= record.store_ms - sent_ms <= 3_000
+        properties = props.decode(record.properties)
+        assert properties["TAGS"] == "red"
+        assert "TIMER_DEQUEUE_MS" in properties
+
+
+async def test_it_is_delivered_at_its_time_and_once(tmp_path: Path) -> None:
+    async with timed_world(tmp_path) as world:
+        await world.send(b"a", 5_300, TAGS="red", KEYS="k")
+        await world.advance(5_299)
+        assert world.bodies() == []
+        await world.advance(1 + 25)
+        assert world.bodies() == [b"a"]
+        await world.advance(60_000)
+        assert world.bodies() == [b"a"]
+
+
+async def test_far_messages_wait_on_disk(tmp_path: Path) -> None:
+    async with timed_world(tmp_path) as world:
+        for number in range(50):
+            await world.send(b"%d" % number, HOUR_MS + number * 1_000)
+        await world.settle()
+        assert world.timers.pending.wheel.count == 0
+        assert world.timers.pending.count == 50
+        await world.advance(HOUR_MS + 60_000)
+        assert world.bodies() == [b"%d" % number for number in range(50)]
+        assert world.timers.pending.count == 0
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_it_survives_a_restart(tmp_path: Path, crash: bool) -> None:
+    clock = VirtualClock()
+    async with timed_world(tmp_path, clock, crash=crash) as world:
+        for number in range(20):
+            await world.send(b"%d" % number, 1_000 + number * 500)
+        await world.send(b"far", 3 * HOUR_MS)
+        await world.advance(4_000)
+        before = world.bodies()
+        assert 0 < len(before) < 20
+    clock.advance(1_000)
+    async with timed_world(tmp_path, clock) as world:
+        assert world.timers.pending.count == 21 - len(before)
+        await world.advance(20_000)
+        assert world.bodies() == [b"%d" % number for number in range(20)]
+        await world.advance(3 * HOUR_MS)
+        assert world.bodies()[20:] == [b"far"]
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_crash_after_a_note_delivers_nothing_twice(tmp_path: Path, saved: bool) -> None:
+    clock = VirtualClock()
+    async with timed_world(tmp_path, clock, crash=True) as world:
+        await world.send(b"1", 1_000)
+        await world.send(b"2", 2_000)
+        await world.send(b"3", 700_000)
+        await world.advance(1_500)
+        if saved:
+            world.store.flusher.sync_now()
+            assert await world.timers.saver.save()
+        await world.advance(1_500)
+        assert world.bodies() == [b"1", b"2"]
+        await world.send(b"4", 1_000)
+    async with timed_world(tmp_path, clock) as world:
+        await world.advance(800_000)
+        assert world.bodies() == [b"1", b"2", b"4", b"3"]
+
+
+async def test_without_its_files_everything_is_found_in_the_log(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with timed_world(tmp_path, clock) as world:
+        for number in range(30):
+            await world.send(b"%d" % number, number * 60_000 + 1)
+        await world.advance(10 * 60_000)
+        done = world.bodies()
+        assert len(done) == 10
+    shutil.rmtree(tmp_path / TIMER_DIRECTORY)
+    async with timed_world(tmp_path, clock) as world:
+        await world.advance(0)
+        assert world.bodies() == done
+        await world.advance(HOUR_MS)
+        assert world.bodies() == [b"%d" % number for number in range(30)]
+
+
+async def test_files_of_the_past_go(tmp_path: Path) -> None:
+    async with timed_world(tmp_path) as world:
+        await world.send(b"1", 1_000)
+        await world.send(b"2", 2 * BUCKET_MS)
+        await world.settle()
+        world.store.flusher.sync_now()
+        await world.timers.saver.save()
+        names = {path.name for path in (tmp_path / TIMER_DIRECTORY).iterdir()}
+        assert len(names) == 3
+        await world.advance(BUCKET_MS + 1_000)
+        world.store.flusher.sync_now()
+        await world.timers.saver.save()
+        left = {path.name for path in (tmp_path / TIMER_DIRECTORY).iterdir()}
+        assert left < names
+        assert len(left) == 2
