@@ -355,7 +355,7 @@ class Upkeep:
         store = self._store
         if len(store.queues) > CHECKED_QUEUES:
             return -1
-        return entry_total(store.queues, store.known)
+        return entry_total(store.queues)
 
     def _write_positions(self, written: int, complete: int = -1, entries: int = -1) -> None:
         store = self._store
@@ -378,7 +378,7 @@ class Upkeep:
             self._checkpoint,
             store.log.durable,
             index,
-            entry_total(store.queues, store.known) if clean else entries,
+            entry_total(store.queues) if clean else entries,
             store.log.segments.file_bytes,
             shrunk=self.shrunk,
             complete=complete,

@@ -39,7 +39,6 @@ from cometmq.store.log.transientpool import TransientPool
 from cometmq.store.maintenance import Upkeep, closed_error, refusal_of
 from cometmq.store.queue.deletion import Deletions
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
-from cometmq.store.queue.loading import load_queue
 from cometmq.store.queue.table import QueueTable
 from cometmq.store.read.coldreads import ColdReads, Spawner
 from cometmq.store.read.lookup import (
@@ -132,13 +131,8 @@ class MessageStore:
         self.on_progress: list[Callable[[], None]] = []
         self.put_failures = 0
         self.last_ms = 0
-        self.queues = QueueTable()
-        self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
-        self.known: dict[str, set[int]] = {}
-        self.load_below = 0
-        self.check_queue: Callable[[ConsumeQueue], None] = lambda _: None
+        self.queues = QueueTable(pool, log.segments, self.delays_ms)
         self.begins: tuple[tuple[str, int, int], ...] = ()
-        self.recovering = True
         self.lock_handle = -1
         self.disk_problem = ""
         self.executor = files.threads(2, "cometmq-store")
@@ -178,15 +172,15 @@ class MessageStore:
         try:
             return self.queues.by_topic[topic][queue_id]
         except KeyError:
-            return load_queue(self, topic, queue_id)
+            return self.queues.load(topic, queue_id)
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, when messages were ever put into it."""
-        return self.queue(topic, queue_id) if queue_id in self.known.get(topic, ()) else None
+        return self.queue(topic, queue_id) if queue_id in self.queues.known.get(topic, ()) else None
 
     def topics(self) -> dict[str, list[int]]:
         """Every topic with the ids of its queues."""
-        return {topic: sorted(ids) for topic, ids in self.known.items()}
+        return self.queues.topics()
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
         """Drop what is still to be dispatched to queues that go away (deletion.py)."""

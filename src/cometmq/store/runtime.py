@@ -22,7 +22,7 @@ def numbers(store: MessageStore) -> dict[str, int | float]:
         "commit_log_files": len(log.segments.files),
         "disk_used_ratio": space.used_ratio,
         "disk_free_bytes": space.free_bytes,
-        "queues": sum(map(len, store.known.values())),
+        "queues": sum(map(len, store.queues.known.values())),
         "dirty_queues": store.dispatcher.dirty_count,
         "index_end_offset": store.index.end_phys,
         "put_failures": store.put_failures,

@@ -93,7 +93,7 @@ async def test_a_deleted_topic_is_remembered_while_the_log_has_it_and_leaves_the
         await tables.copy(f"127.0.0.1:{master.broker.port}")
         assert other.broker.topics.deleted() == {"t"}
         assert not list(queues.glob("*/*"))
-        assert "t" not in store.known
+        assert "t" not in store.queues.known
 
 
 async def test_what_came_while_the_master_answered_is_of_no_former_life(
@@ -117,7 +117,7 @@ async def test_what_came_while_the_master_answered_is_of_no_former_life(
         monkeypatch.setattr(tables, "_ask", ask_slowly)
         await tables.copy(f"127.0.0.1:{master.broker.port}")
         assert other.broker.topics.former_ends() == {"t": before}
-        assert "t" in other.broker.store.known
+        assert "t" in other.broker.store.queues.known
 
 
 async def test_messages_of_a_topic_that_a_promoted_master_never_heard_of_stay(
@@ -128,7 +128,7 @@ async def test_messages_of_a_topic_that_a_promoted_master_never_heard_of_stay(
         await client.send()
         await tables.copy(f"127.0.0.1:{master.broker.port}")
         assert other.broker.topics.deleted() == set()
-        assert "t" in other.broker.store.known
+        assert "t" in other.broker.store.queues.known
 
 
 async def test_what_the_broker_itself_keeps_is_not_deleted(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ async def test_what_the_broker_itself_keeps_is_not_deleted(tmp_path: Path) -> No
         record = OutgoingRecord("RMQ_SYS_TRANS_HALF_TOPIC", 0, b"body", {}, 1, bytes(8))
         await other.broker.appender.put(record)
         store = other.broker.store
-        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.known
+        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.queues.known
         await tables.copy(f"127.0.0.1:{master.broker.port}")
-        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.known
+        assert "RMQ_SYS_TRANS_HALF_TOPIC" in store.queues.known
         assert other.broker.topics.deleted() == set()
 
 

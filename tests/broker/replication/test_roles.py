@@ -97,13 +97,13 @@ async def test_a_topic_made_anew_begins_anew_at_the_slave(tmp_path: Path, unseen
             part.tables.master = ""
         await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")
         if not unseen:
-            await until(lambda: "t" not in store.known)
+            await until(lambda: "t" not in store.queues.known)
             assert "t" not in slave.broker.topics
         await client.send(b"new", e="0")
         await until(lambda: store.dispatched_offset == master.broker.store.written_offset)
         part.tables.master = address
         part.tables.soon()
-        await until(lambda: store.known.get("t") == {0})
+        await until(lambda: store.queues.known.get("t") == {0})
         await until_copied(master, slave)
         reader = await slave.connect()
         _, records = await reader.pull(queueId="0")
@@ -113,7 +113,7 @@ async def test_a_topic_made_anew_begins_anew_at_the_slave(tmp_path: Path, unseen
             each.close_clients()
             await each.broker.stop()
         async with running_broker(tmp_path / "1") as again:
-            assert again.broker.store.known.get("t") == {0}
+            assert again.broker.store.queues.known.get("t") == {0}
             assert again.broker.store.queue("t", 0).max_offset == 1
 
 

@@ -2,25 +2,19 @@
 
 from pathlib import Path
 
-from cometmq.store.files import PosixFiles
 from cometmq.store.queue.consumequeue import ConsumeQueue
-from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.queue.table import QueueTable
 from tests.store.stores import opened, put
 
 
 def test_queues_come_and_go(tmp_path: Path) -> None:
-    pool = QueueFiles(PosixFiles(), str(tmp_path), 800)
-    table = QueueTable()
-    queues = [ConsumeQueue(pool, topic, number) for topic in "ab" for number in (0, 7)]
-    for queue in queues:
-        table.add(queue)
+    store = opened(tmp_path)
+    table = QueueTable(store.pool, store.log.segments, ())
+    queues = [table.load(topic, number) for topic in "ab" for number in (0, 7)]
     assert len(table) == 4
     assert [*table.values()] == queues
     assert table.get(("b", 7)) is queues[3]
     assert table.get(("b", 1)) is table.get(("c", 0)) is None
-    assert table.like("a") is queues[0]
-    assert table.like("c") is None
     gone: list[ConsumeQueue] = []
     table.on_gone.append(gone.append)
     assert table.pop(("a", 0)) is queues[0]
@@ -29,6 +23,10 @@ def test_queues_come_and_go(tmp_path: Path) -> None:
     assert [*table.by_topic] == ["b"]
     assert len(table) == 2
     assert gone == queues[:2]
+    assert table.topics() == {"a": [0, 7], "b": [0, 7]}
+    table.forget("a", [0, 7])
+    assert table.topics() == {"b": [0, 7]}
+    store.close()
 
 
 def test_the_queues_of_a_topic_share_its_name(tmp_path: Path) -> None:

@@ -168,8 +168,10 @@ def test_holes_take_the_place_of_lost_records(store: MessageStore) -> None:
     found = punch(store.pool, str(queue_path(store).parent), start, stop, HOLE)
     assert found == (20, 54)
     queue = store.queue("t", 0)
-    store.queues = QueueTable()
-    store.load_below = store.written_offset
+    known = store.queues.known
+    store.queues = QueueTable(store.pool, store.log.segments, ())
+    store.queues.known = known
+    store.queues.load_below = store.written_offset
     entries = entries_of(store.queue("t", 0))
     assert [
         number for number, entry in enumerate(entries) if entry == QUEUE_ENTRY.unpack(HOLE)
@@ -193,6 +195,6 @@ def test_how_far_files_reach(store: MessageStore) -> None:
 
 
 def test_the_total_of_all_ends(store: MessageStore) -> None:
-    assert entry_total(store.queues, store.known) == 200
-    store.known["u"] = {0}
-    assert entry_total(store.queues, store.known) == -1
+    assert entry_total(store.queues) == 200
+    store.queues.known["u"] = {0}
+    assert entry_total(store.queues) == -1

@@ -55,7 +55,7 @@ class StoreAdmin:
         """Remove the queues whose messages have all left the log. Their offsets begin at 0 again,
         so groups that had read them do, too."""
         dropped = 0
-        for number, topic in enumerate(list(self._store.known), 1):
+        for number, topic in enumerate(list(self._store.queues.known), 1):
             if not is_system_topic(topic):
                 dropped += await self._drop(topic)
             if not number % _TOPICS_A_SLICE:

@@ -142,7 +142,9 @@ class MasterTables:
             ends = table.cometmq_deleted
         else:
             # Another master's table may not name what this one's did, of the broker's own.
-            deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
+            deleted = [
+                topic for topic in gone if topic in store.queues.known and topic not in UNLISTED
+            ]
             ends = dict.fromkeys(deleted, asked_at)
         for topic, end in sorted(ends.items(), key=lambda item: item[1]):
             if topics.life_begin(topic) < end:
@@ -159,7 +161,7 @@ class MasterTables:
             # What waits for dispatch may belong to the topic as it is.
             if store.dispatched_offset >= end and store.dispatched_offset == store.written_offset:
                 del self._former[topic]
-                if topic in store.known:
+                if topic in store.queues.known:
                     store.deletions.drop_former(topic, end)
                     dropped = True
                     log.info("former_queues_dropped topic=%s end=%d", topic, end)

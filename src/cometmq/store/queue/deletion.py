@@ -49,7 +49,7 @@ class Deletions:
         store = self._store
         store.write_out()
         aside = ""
-        if topic in store.known:
+        if topic in store.queues.known:
             try:
                 aside = store.pool.set_aside(topic)
             except OSError as error:
@@ -57,7 +57,7 @@ class Deletions:
                     f"the queues of topic {topic} cannot be moved aside: {error.strerror}; it is "
                     "as it was, repeat the deletion"
                 ) from error
-            self._forget(topic, list(store.known[topic]))
+            self._forget(topic, list(store.queues.known[topic]))
         return Deletion(store.written_offset, aside)
 
     async def settle(self, deletion: Deletion) -> None:
@@ -77,7 +77,7 @@ class Deletions:
         store = self._store
         former = [
             queue_id
-            for queue_id in store.known.get(topic, ())
+            for queue_id in store.queues.known.get(topic, ())
             if (queue := store.queue(topic, queue_id)).min_offset < queue.max_offset
             and queue.is_older_than(end)
         ]
@@ -91,7 +91,9 @@ class Deletions:
         store = self._store
         store.write_out()
         expired = [
-            queue_id for queue_id in store.known.get(topic, ()) if self._is_expired(topic, queue_id)
+            queue_id
+            for queue_id in store.queues.known.get(topic, ())
+            if self._is_expired(topic, queue_id)
         ]
         if expired:
             store.pool.discard(topic, expired)
@@ -106,9 +108,7 @@ class Deletions:
     def _forget(self, topic: str, queue_ids: list[int]) -> None:
         store = self._store
         places = [(topic, queue_id) for queue_id in queue_ids]
-        found = (store.queues.pop(key) or store.resumed.pop(key, None) for key in places)
+        found = map(store.queues.pop, places)
         gone = {queue for queue in found if queue is not None}
-        store.known[topic].difference_update(queue_ids)
-        if not store.known[topic]:
-            del store.known[topic]
+        store.queues.forget(topic, queue_ids)
         store.forget(gone)

@@ -1,60 +1,138 @@
-"""The consume queues in memory, by topic and number.
+"""The consume queues of a store, by topic and number.
 
-Two small tables instead of one with a pair for each queue: with very many queues it is memory that
-is not at hand which a send waits for, and the queues of a topic share what stands for the topic.
+A queue comes into memory when it is first asked for: from its files, or from the journal. A start
+does not look at the files of queues that are not used yet.
+
+Two small tables instead of one with a pair for each queue: with very many queues a send waits for
+memory that is in no cache, and the queues of a topic share what stands for the topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from cometmq.core.errors import MessageIllegal
+from cometmq.store.layout import SCHEDULE_TOPIC
+from cometmq.store.queue.consumequeue import ConsumeQueue
+
 if TYPE_CHECKING:
-    from cometmq.store.queue.consumequeue import ConsumeQueue
+    from cometmq.store.log.segments import Segments
+    from cometmq.store.queue.journal import Tail
+    from cometmq.store.queue.queuefiles import QueueFiles
 
 
 class QueueTable:
-    """``by_topic`` is for reading alone. ``on_gone`` are called at once with each queue that is
-    given up: whoever keeps it lets go of it."""
+    """Queues in memory, and the numbers of all queues that exist.
 
-    __slots__ = ("_count", "by_topic", "on_gone")
+    ``by_topic`` has the queues in memory, ``known`` the numbers of each topic's queues, ``resumed``
+    the queues of which the journal had entries, until they are first asked for. Entries of a
+    queue's files that point below ``load_below`` are believed. ``check`` is called with a queue
+    before its files are read. ``on_gone`` are called at once with each queue that is removed, so
+    that its holders drop it. ``recovering`` is true until the queues have all that the log has.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_count",
+        "_delays_ms",
+        "_pool",
+        "_segments",
+        "by_topic",
+        "check",
+        "known",
+        "load_below",
+        "on_gone",
+        "recovering",
+        "resumed",
+    )
+
+    def __init__(self, pool: QueueFiles, segments: Segments, delays_ms: Sequence[int]) -> None:
+        self._pool = pool
+        self._segments = segments
+        self._delays_ms = delays_ms
         self.by_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        self._count = 0
+        self.known: dict[str, set[int]] = {}
+        self.load_below = 0
+        self.check: Callable[[ConsumeQueue], None] = lambda _: None
+        self.recovering = True
         self.on_gone: list[Callable[[ConsumeQueue], None]] = []
+        self._count = 0
+        self.resumed: dict[tuple[str, int], ConsumeQueue] = {}
 
     def __len__(self) -> int:
         return self._count
 
     def values(self) -> Iterator[ConsumeQueue]:
-        """All queues."""
+        """Iterate over the queues in memory."""
         return chain.from_iterable(map(dict.values, self.by_topic.values()))
 
     def get(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """The queue of a topic and a number."""
+        """Return the queue of a topic and a number, if it is in memory."""
         queues = self.by_topic.get(key[0])
         return None if queues is None else queues.get(key[1])
 
-    def like(self, topic: str) -> ConsumeQueue | None:
-        """Any queue of a topic."""
-        return next(iter(self.by_topic.get(topic, {}).values()), None)
+    def topics(self) -> dict[str, list[int]]:
+        """Return every topic with the sorted numbers of its queues."""
+        return {topic: sorted(ids) for topic, ids in self.known.items()}
 
-    def add(self, queue: ConsumeQueue) -> None:
-        """Take a queue that is not there yet."""
-        self.by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
+    def load(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue that is not in memory yet: a new one, or one with the entries of its
+        files. Raises MessageIllegal for a bad name."""
+        queue = self.resumed.pop((topic, queue_id), None)
+        log_start = self._segments.start
+        if queue is not None:
+            self.check(queue)
+            queue.find_first(log_start)
+        else:
+            queue = self._make(topic, queue_id)
+            ids = self.known.setdefault(topic, set())
+            if queue_id in ids:
+                self.check(queue)
+                queue.load(self.load_below, log_start)
+                if not self.recovering:
+                    queue.settle()
+            ids.add(queue_id)
+        self.by_topic.setdefault(topic, {})[queue_id] = queue
         self._count += 1
+        self._pool.share_memory(self._count + len(self.resumed))
+        return queue
+
+    def resume(self, tails: Mapping[tuple[str, int], Tail]) -> Iterator[ConsumeQueue]:
+        """Take over queues whose last entries the journal had, and yield them. Their files are
+        looked at when a queue is first asked for."""
+        for (topic, queue_id), tail in tails.items():
+            queue = self.resumed[topic, queue_id] = self._make(topic, queue_id)
+            queue.resume(tail.first, tail.entries)
+            self.known.setdefault(topic, set()).add(queue_id)
+            yield queue
 
     def pop(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """Give a queue up, if there is such a one."""
+        """Remove a queue from memory and return it, if it is there. Its number stays known."""
         topic, queue_id = key
         queues = self.by_topic.get(topic, {})
         queue = queues.pop(queue_id, None)
-        if queue is not None:
-            self._count -= 1
-            if not queues:
-                del self.by_topic[topic]
-            for call in self.on_gone:
-                call(queue)
+        if queue is None:
+            return self.resumed.pop(key, None)
+        self._count -= 1
+        if not queues:
+            del self.by_topic[topic]
+        for call in self.on_gone:
+            call(queue)
         return queue
+
+    def forget(self, topic: str, queue_ids: Sequence[int]) -> None:
+        """Drop the numbers of queues that were deleted."""
+        self.known[topic].difference_update(queue_ids)
+        if not self.known[topic]:
+            del self.known[topic]
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        delay_ms = 0
+        if topic == SCHEDULE_TOPIC and self._delays_ms:
+            delay_ms = self._delays_ms[min(queue_id, len(self._delays_ms) - 1)]
+        like = next(iter(self.by_topic.get(topic, {}).values()), None)
+        try:
+            return ConsumeQueue(self._pool, topic, queue_id, delay_ms, like)
+        except ValueError as error:
+            raise MessageIllegal(str(error)) from None

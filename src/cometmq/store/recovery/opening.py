@@ -17,7 +17,6 @@ from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
-from cometmq.store.queue.loading import resume_queues
 from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.recovery.checkpoint import (
     Positions,
@@ -152,8 +151,8 @@ class _Opening:
             queue.settle()
             queue.correct_min(self._segments.start)
         self._queues.note_begins()
-        store.load_below = scan.position
-        store.recovering = False
+        store.queues.load_below = scan.position
+        store.queues.recovering = False
         self._queues.check_late(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         noted_ms = self._positions.last_ms if self._positions is not None else 0
         store.last_ms = max(passes.last_ms() or self._last_noted_ms(), noted_ms)
@@ -222,7 +221,8 @@ class _Opening:
             tails = read_journal(self._files, directory, noted.complete, noted.written)
             if tails is not None:
                 since = noted.complete, self._checkpoint.queues_ms
-                resume_queues(self._store, tails, since)
+                for queue in self._store.queues.resume(tails):
+                    self._store.dispatcher.resume(queue, since)
                 journal.go_on(noted.complete, noted.written)
                 return start
         journal.remove()
@@ -250,7 +250,7 @@ class _Opening:
             self._files.unlink(path)
         for path, problem in reversed(state.bad):
             self._aside.move(path, f"index-{os.path.basename(path)}", problem)
-        store.load_below = start.offset
+        store.queues.load_below = start.offset
         store.index.load(state.start, clean=start.slots_valid and state.start == start.offset)
         return index_from
 

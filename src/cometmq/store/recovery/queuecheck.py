@@ -18,8 +18,6 @@ from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, file
 from cometmq.store.log.scan import log_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cometmq.store.files import Files
     from cometmq.store.log.segments import Segments
     from cometmq.store.queue.consumequeue import ConsumeQueue
@@ -276,8 +274,8 @@ def reach(pool: QueueFiles, directory: str) -> int:
     return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
 
 
-def entry_total(queues: QueueTable, known: Mapping[str, set[int]]) -> int:
+def entry_total(queues: QueueTable) -> int:
     """The sum of the ends of all queues that have entries; -1 when one of them is not loaded."""
-    if len(queues) < sum(map(len, known.values())):
+    if len(queues) < sum(map(len, queues.known.values())):
         return -1
     return sum(q.max_offset for q in queues.values() if q.max_offset > q.min_offset)

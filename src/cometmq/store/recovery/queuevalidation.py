@@ -68,7 +68,7 @@ class Queues:
                 continue
             numbers = {int(name) for name in ids if name.isascii() and name.isdigit()}
             if numbers:
-                store.known[topic] = numbers
+                store.queues.known[topic] = numbers
                 store.pool.queue_count += len(numbers)
 
     def look(self, below: int, *, exact: bool, torn: bool) -> None:
@@ -77,7 +77,7 @@ class Queues:
         Raises StoreCorrupt when rather the setting of the files' size is wrong than all of them.
         """
         store, keys = self._store, self._keys()
-        store.load_below = below
+        store.queues.load_below = below
         self.checked = len(keys) <= CHECKED_QUEUES
         if not self.checked:
             return
@@ -122,7 +122,7 @@ class Queues:
                     ways_out=(f"stop the broker and run 'cometmq store repair {root} --yes'",),
                 )  # fmt: skip
 
-        store.check_queue = refuse_bad
+        store.queues.check = refuse_bad
 
     def want(self, keys: Iterable[QueueKey]) -> None:
         """Make these queues again, whatever they look like."""
@@ -187,9 +187,7 @@ class Queues:
             logger.warning("queue_not_dropped topic=%s queue=%d error=%r", *key, str(error))
             return
         store.queues.pop(key)
-        store.known[topic].discard(queue_id)
-        if not store.known[topic]:
-            del store.known[topic]
+        store.queues.forget(topic, [queue_id])
         logger.warning("queue_dropped topic=%s queue=%d reason='the log has nothing of it'", *key)
 
     def records_end(self) -> int:
@@ -213,7 +211,7 @@ class Queues:
         expired since, and what is too much is not told. It is 0 unless all queues are loaded.
         """
         store = self._store
-        total = entry_total(store.queues, store.known)
+        total = entry_total(store.queues)
         if min(noted, total) < 0:
             return 0
         if exact:
@@ -236,7 +234,7 @@ class Queues:
     def cut(self, physical_offset: int) -> None:
         """Drop all entries for records from a physical offset on."""
         store = self._store
-        store.load_below = physical_offset
+        store.queues.load_below = physical_offset
         for key in self._keys():
             queue = store.queue(*key)
             if queue.last_record_end() > physical_offset:

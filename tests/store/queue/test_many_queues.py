@@ -82,9 +82,9 @@ async def test_after_a_kill_only_what_came_since_the_last_round_is_read(tmp_path
     assert start_of(again) == end
     assert again.report is not None
     assert again.report.records == 3
-    assert len(again.resumed) > QUEUES // 2
+    assert len(again.queues.resumed) > QUEUES // 2
     assert len(assert_consistent(again)) == BUSY + 3
-    assert not again.resumed
+    assert not again.queues.resumed
     again.close()
     assert not list((tmp_path / "killed" / JOURNAL_DIRECTORY).iterdir())
     clean = with_many_queues(tmp_path / "killed", clock)
@@ -103,7 +103,7 @@ async def test_index_entries_written_in_between_take_no_rows_away(tmp_path: Path
     store.close()
     assert again.report is not None
     assert (again.report.records, again.report.remade) == (0, ())
-    assert len(again.resumed) > QUEUES // 2
+    assert len(again.queues.resumed) > QUEUES // 2
     assert len(assert_consistent(again)) == BUSY + 700
     again.close()
 
@@ -128,10 +128,10 @@ async def test_what_was_resumed_is_written_without_being_asked_for(tmp_path: Pat
     again = with_many_queues(copied(tmp_path / "s", "killed"), clock)
     store.close()
     await rounds(again, QUEUES)
-    assert again.resumed
+    assert again.queues.resumed
     assert (noted(again).written, noted(again).complete) == (again.written_offset, -1)
     third = with_many_queues(copied(tmp_path / "killed", "killed again"), clock)
-    assert not third.resumed
+    assert not third.queues.resumed
     assert len(assert_consistent(third)) == BUSY
     third.close()
     again.close()
