@@ -21,15 +21,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cometmq.core.clock import SystemClock
 from cometmq.message import properties as props
 from cometmq.message.ids import UniqueKeys, pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
 from cometmq.store.replica import Replica
 from cometmq.store.tools.sums import read_sums
+
+if TYPE_CHECKING:
+    from cometmq.store.messagestore import MessageStore
 
 BODY = b"x" * 128
 HOST = pack_host("127.0.0.1", 10911)
@@ -56,7 +60,7 @@ def config(root: Path) -> StoreConfig:
 
 def filled(root: Path, records: int) -> MessageStore:
     """A master's store."""
-    store = MessageStore.open(config(root), SystemClock())
+    store = open_store(config(root), SystemClock())
     store.store_host = HOST
     keys = UniqueKeys(b"\x7f\0\0\1", 1, 2)
     for number in range(records):
@@ -81,7 +85,7 @@ def log_bytes(store: MessageStore) -> bytes:
 
 def copied(data: bytes, piece_bytes: int, root: Path) -> float:
     """Seconds that a slave takes for a log in pieces."""
-    store = MessageStore.open(config(root), SystemClock())
+    store = open_store(config(root), SystemClock())
     replica = Replica(store)
     view = memoryview(data)
     begin = time.process_time()
@@ -105,7 +109,7 @@ def scanned(master: Path, root: Path) -> float:
             path.unlink(missing_ok=True)
     (root / "abort").touch()
     begin = time.process_time()
-    store = MessageStore.open(config(root), SystemClock())
+    store = open_store(config(root), SystemClock())
     took = time.process_time() - begin
     store.close()
     shutil.rmtree(root)

@@ -22,7 +22,7 @@ from cometmq.broker.topics.table import TopicTable
 from cometmq.core.clock import SystemClock
 from cometmq.net.tasks import Tasks
 from cometmq.store.config import StoreConfig
-from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
 
 TOPIC = "t"
 ON_DISK = 200_000
@@ -46,7 +46,7 @@ def name(number: int) -> str:
 async def run(directory: Path, ids: int) -> None:
     clock, tasks = SystemClock(), Tasks()
     config = BrokerConfig(drop_repeated_ids_topics=TOPIC, drop_repeated_ids_max=2 * ids)
-    store = MessageStore.open(
+    store = open_store(
         StoreConfig(
             store_path_root_dir=str(directory),
             mapped_file_size_commit_log=1 << 28,

@@ -22,8 +22,8 @@ import uvloop
 
 from benchmarks.store_verify import write_store
 from cometmq.store.files import PosixFiles
-from cometmq.store.log.checksumming import sums_by_child
 from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.maintenance.checksumming import sums_by_child
 from cometmq.store.tools.sums import read_sums
 
 FILE_BYTES = 256 << 20

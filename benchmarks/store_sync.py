@@ -12,6 +12,7 @@ import contextlib
 import json
 import tempfile
 import time
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -20,7 +21,10 @@ from cometmq.message.ids import pack_host
 from cometmq.store.config import FlushDiskType, StoreConfig
 from cometmq.store.log import flush
 from cometmq.store.log.flush import Latency
-from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
+
+if TYPE_CHECKING:
+    from cometmq.store.messagestore import MessageStore
 
 BODY = b"x" * 1024
 HOST = pack_host("127.0.0.1", 10911)
@@ -92,7 +96,7 @@ class Load:
 async def run(case: str, in_flight: int, work_us: float, latency: Latency) -> None:
     with tempfile.TemporaryDirectory(dir=".") as root:
         config = StoreConfig(store_path_root_dir=root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        store = MessageStore.open(config, SystemClock())
+        store = open_store(config, SystemClock())
         store.flusher.latency = latency
         load = Load(store, in_flight, work_us)
         load.schedule()

@@ -26,8 +26,8 @@ from cometmq.message import properties as props
 from cometmq.message.ids import pack_host
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.log.checksumming import Sealer
-from cometmq.store.messagestore import MessageStore
+from cometmq.store.maintenance.checksumming import Sealer
+from cometmq.store.recovery.opening import open_store
 from cometmq.store.tools.verify import verify
 
 HOST = pack_host("127.0.0.1", 10911)
@@ -40,7 +40,7 @@ FILE_BYTES = 1 << 30
 def write_store(root: Path, total_bytes: int, file_bytes: int, body_bytes: int) -> None:
     """A store of one topic with about ``total_bytes`` of log, full files sealed."""
     config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=file_bytes)
-    store = MessageStore.open(config, SystemClock())
+    store = open_store(config, SystemClock())
     store.store_host = HOST
     body = os.urandom(body_bytes)
     queues = [store.queue("bench-topic", number) for number in range(QUEUES)]

@@ -13,7 +13,7 @@ from cometmq.broker.transactions import endtransaction as transactions
 from cometmq.core.errors import StoreOffline
 from cometmq.message import batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
-from cometmq.store.log.transientpool import TransientPool
+from cometmq.store.transientpool import TransientPool
 from tests.broker.replicated import group, hurry, master_of
 from tests.broker.send.test_acknowledgement import RECORD
 from tests.broker.serving import (

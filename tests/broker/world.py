@@ -47,6 +47,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import Files
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read.reader import ReadStatus
+from cometmq.store.recovery.opening import open_store
 
 
 @dataclass(eq=False)
@@ -281,7 +282,7 @@ async def open_parts(
         store_path_root_dir=str(directory),
         message_delay_level=config.message_delay_level,
     )
-    store = MessageStore.open(store_config, clock, files)
+    store = open_store(store_config, clock, files)
     store.store_host = STORE_HOST
     async with open_tables(directory / "config", config, clock, files=files) as tables:
         appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))

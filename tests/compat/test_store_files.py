@@ -51,7 +51,7 @@ def config_of(root: Path) -> StoreConfig:
 
 def opened(root: Path) -> MessageStore:
     """The store with these sizes."""
-    store = MessageStore.open(config_of(root), SystemClock())
+    store = open_store(config_of(root), SystemClock())
     store.store_host = STORE_HOST
     return store
 

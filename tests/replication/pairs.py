@@ -14,6 +14,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.replication.master import Master, MasterSettings
 from cometmq.replication.slave import Slave
 from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
 from cometmq.store.replica import Replica
 from tests.store.stores import STORE_HOST, assert_consistent, config
 
@@ -51,7 +52,7 @@ class Pair:
 
     def open(self, name: str, **changes: object) -> Node:
         """A store."""
-        store = MessageStore.open(config(self.root / name, **changes), SystemClock())
+        store = open_store(config(self.root / name, **changes), SystemClock())
         store.store_host = STORE_HOST
         store.backlog.call_soon = asyncio.get_running_loop().call_soon
         node = Node(store, Tasks())

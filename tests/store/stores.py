@@ -20,6 +20,7 @@ from cometmq.store.log.scan import Scan
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.read.reader import ReadStatus
+from cometmq.store.recovery.opening import open_store
 from cometmq.store.write.batching import Shared
 from cometmq.store.write.dispatch import row_of
 
@@ -44,7 +45,7 @@ def opened(
     root: Path, clock: VirtualClock | None = None, files: Files | None = None, **changes: object
 ) -> MessageStore:
     """A store under ``root``."""
-    store = MessageStore.open(config(root, **changes), clock or VirtualClock(), files)
+    store = open_store(config(root, **changes), clock or VirtualClock(), files)
     store.store_host = STORE_HOST
     return store
 

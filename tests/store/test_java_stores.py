@@ -12,6 +12,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.index.indexfile import ENTRY, HEADER, HEADER_BYTES
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read.reader import ReadStatus
+from cometmq.store.recovery.opening import open_store
 from tests.golden import library
 from tests.store.stores import STORE_HOST, assert_consistent, log_of, put
 
@@ -27,7 +28,7 @@ def opened(name: str, root: Path) -> MessageStore:
         max_hash_slot_num=settings["maxHashSlotNum"],
         max_index_num=settings["maxIndexNum"],
     )
-    store = MessageStore.open(config, VirtualClock(wall_ms=LATER_MS))
+    store = open_store(config, VirtualClock(wall_ms=LATER_MS))
     store.store_host = STORE_HOST
     return store
 

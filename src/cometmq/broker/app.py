@@ -53,7 +53,7 @@ from cometmq.net.tasks import Tasks
 from cometmq.net.watchdog import Watchdog
 from cometmq.protocol.registry import Side
 from cometmq.speedups import CORE, DESCRIPTION
-from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
 
 if TYPE_CHECKING:
     import socket
@@ -131,7 +131,7 @@ class Broker:
             push(listener.close)
         self.port = self.addresses.port
         self._ha_listener = self._reserve_ha()
-        self.store = MessageStore.open(self._store_config, self.clock, self._files)
+        self.store = open_store(self._store_config, self.clock, self._files)
         push(self.store.close)
         if self.config.is_slave:
             forget_notes(self.store.files, self._store_config.store_path_root_dir)

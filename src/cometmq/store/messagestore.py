@@ -32,12 +32,10 @@ from cometmq.message.record import (
 )
 from cometmq.speedups import TransactionBatch, WriteBatch, append_batch, pack_batch, place_batch
 from cometmq.store.config import FlushDiskType, StoreConfig, delay_levels_ms
-from cometmq.store.files import Files, PosixFiles
+from cometmq.store.deletion import Deletions
 from cometmq.store.log.checksums import Seals
 from cometmq.store.log.flush import Flusher
-from cometmq.store.log.transientpool import TransientPool
-from cometmq.store.maintenance import Upkeep, closed_error, refusal_of
-from cometmq.store.queue.deletion import Deletions
+from cometmq.store.maintenance.tasks import Upkeep, closed_error, refusal_of
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY, EntryJournal
 from cometmq.store.queue.table import QueueTable
 from cometmq.store.read.coldreads import ColdReads, Spawner
@@ -59,17 +57,19 @@ from cometmq.store.read.reader import (
     read,
 )
 from cometmq.store.read.validation import EntryRepairs
-from cometmq.store.runtime import numbers
-from cometmq.store.write.dispatch import Backlog, Dispatcher, Listener, Segment, take_back
+from cometmq.store.transientpool import TransientPool
+from cometmq.store.write.dispatch import Backlog, Dispatcher, Listener, take_back
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
     from cometmq.speedups import OpenTransactions
+    from cometmq.store.files import Files
     from cometmq.store.index.index import Index
     from cometmq.store.log.commitlog import CommitLog
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.recovery.startingpoint import RecoveryReport
+    from cometmq.store.queue.rows import Segment
+    from cometmq.store.recoveryreport import RecoveryReport
     from cometmq.store.write.batching import Shared
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ Packed: TypeAlias = list[tuple[WriteBatch, bytearray]]
 
 
 class MessageStore:
-    """See the module. Made by ``MessageStore.open`` (:mod:`cometmq.store.recovery.opening`)."""
+    """See the module. Made by :func:`cometmq.store.recovery.opening.open_store`."""
 
     def __init__(
         self,
@@ -153,17 +153,6 @@ class MessageStore:
             config.max_transfer_bytes_on_message_in_disk,
             config.max_transfer_count_on_message_in_disk,
         )
-
-    @staticmethod
-    def open(config: StoreConfig, clock: Clock, files: Files | None = None) -> MessageStore:
-        """Open a store directory, or make one; recovers what a crash left.
-
-        Raises StoreLocked (in use), StoreFull (no room for the first file), StoreCorrupt (files
-        contradict each other, or have other sizes than the settings say).
-        """
-        from cometmq.store.recovery.opening import open_store
-
-        return open_store(config, clock, files or PosixFiles())
 
     # --- places ------------------------------------------------------------------------------
 
@@ -568,7 +557,27 @@ class MessageStore:
 
     def runtime(self) -> dict[str, int | float]:
         """Numbers about the store, for people and metrics."""
-        return numbers(self)
+        log, flusher = self.log, self.flusher
+        space = self.files.disk_space(self.config.commit_log_directory)
+        return {
+            "commit_log_min_offset": log.segments.start,
+            "commit_log_max_offset": log.written,
+            "durable_offset": log.durable,
+            "dispatched_offset": self.dispatcher.position,
+            "dispatch_behind_bytes": log.written - self.dispatcher.position,
+            "flush_behind_bytes": log.written - log.durable,
+            "commit_log_files": len(log.segments.files),
+            "disk_used_ratio": space.used_ratio,
+            "disk_free_bytes": space.free_bytes,
+            "queues": sum(map(len, self.queues.known.values())),
+            "dirty_queues": self.dispatcher.dirty_count,
+            "index_end_offset": self.index.end_phys,
+            "put_failures": self.put_failures,
+            "sealed_files": len(self.seals.bases),
+            "damaged_blocks": sum(len(file.damaged) for file in log.segments.files),
+            "inline_syncs": flusher.inline_count,
+            "threaded_syncs": flusher.threaded_count,
+        }
 
     # --- running -----------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.store.files import PosixFiles
 from cometmq.store.index.index import Index
-from cometmq.store.index.keyhash import index_hash, topic_prefix
+from cometmq.store.keyhash import index_hash, topic_prefix
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.write.dispatch import Dispatched
+from cometmq.store.queue.rows import Dispatched
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles
 from tests.store.faults import FailingFiles

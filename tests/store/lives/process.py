@@ -18,10 +18,11 @@ from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError
 from cometmq.net.watchdog import Watchdog
 from cometmq.store.config import StoreConfig
-from cometmq.store.log.checksumming import SumsFailed
+from cometmq.store.deletion import Deletion
 from cometmq.store.log.checksums import FileSums, sums_of
+from cometmq.store.maintenance.checksumming import SumsFailed
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.queue.deletion import Deletion
+from cometmq.store.recovery.opening import open_store
 from cometmq.store.tools.sums import read_sums
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import MemoryFiles, ProcessEnded
@@ -136,7 +137,7 @@ class Process:
         loop, clock = self.machine.loop, self.machine.clock
         loop.set_default_executor(self.threads.executor(4))
         loop.set_exception_handler(lambda _, context: self._failed(context))
-        self.store = MessageStore.open(self.config, clock, self.files)
+        self.store = open_store(self.config, clock, self.files)
         self.is_open = True
         self.store.store_host = STORE_HOST
         self.complete(self._serve(answered))

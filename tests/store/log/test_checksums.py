@@ -111,10 +111,10 @@ def test_seals_of_files_that_are_gone_or_may_change_are_taken_away(tmp_path: Pat
     (tmp_path / "commitlog").mkdir()
     for base in (4_096, 8_192, 12_288):
         segments.add(segments.create_file(base))
-    seals.attach(segments.files)
+    segments.attach(seals)
     draft = Path(seals.path(100) + ".tmp")
     draft.write_bytes(b"half")
-    seals.keep(segments, 12_288 + 4_095)
+    segments.keep_seals(seals, 12_288 + 4_095)
     assert seals.bases == {4_096, 8_192}
     assert [file.seals is seals for file in segments.files] == [True, True, False]
     assert sorted(path.name for path in Path(seals.directory).iterdir()) == [

@@ -11,13 +11,14 @@ from cometmq.core.errors import StoreError, StoreOffline
 from cometmq.store.config import FlushDiskType
 from cometmq.store.log.flush import INLINE_BOUND_NS, Latency
 from cometmq.store.messagestore import MessageStore
+from cometmq.store.recovery.opening import open_store
 from tests.store.faults import FailingFiles
 from tests.store.stores import STORE_HOST, assert_consistent, config, opened, put
 
 
 def sync_store(root: Path, files: FailingFiles) -> MessageStore:
     made = config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
-    store = MessageStore.open(made, SystemClock(), files)
+    store = open_store(made, SystemClock(), files)
     store.store_host = STORE_HOST
     return store
 

@@ -12,6 +12,7 @@ from cometmq.store.files import PosixFiles
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import Seals
 from cometmq.store.log.logfile import LogFile
+from cometmq.store.log.segments import Segments
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.faults import FailingFiles
@@ -102,15 +103,19 @@ def test_the_seal_goes_before_the_first_change(tmp_path: Path) -> None:
     seals = Seals(files, str(tmp_path))
     seals.add(seal_of(0, bytes(4_096)))
     seals = Seals(files, str(tmp_path))
-    file = LogFile.create(files, str(tmp_path), 0, 4_096)
-    seals.attach([file])
+    LogFile.create(files, str(tmp_path), 0, 4_096).close()
+    segments = Segments(files, str(tmp_path), 4_096)
+    segments.load()
+    segments.attach(seals)
+    file = segments.files[0]
+    assert file.seals is seals
     assert Path(seals.path(0)).exists()
     file.damaged.add(0)
     file.write(0, b"x")
     assert not Path(seals.path(0)).exists()
-    assert file.seals is None
+    assert segments.files[0].seals is None
     assert file.damaged == set()
-    file.close()
+    segments.close()
 
 
 def test_where_data_is(tmp_path: Path) -> None:

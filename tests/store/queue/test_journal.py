@@ -12,7 +12,7 @@ from cometmq.store.queue import journal as entryjournal
 from cometmq.store.queue.consumequeue import ConsumeQueue
 from cometmq.store.queue.journal import EntryJournal, Tail, read_journal
 from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.write.dispatch import Dispatched
+from cometmq.store.queue.rows import Dispatched
 
 FILES = PosixFiles()
 POOL = QueueFiles(FILES, "nowhere", 400)

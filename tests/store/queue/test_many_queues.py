@@ -8,11 +8,11 @@ import pytest
 
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import MessageIllegal
+from cometmq.store.checkpoint import Positions, read_positions
 from cometmq.store.layout import SCHEDULE_TOPIC
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.queue.journal import JOURNAL_DIRECTORY
 from cometmq.store.recovery import queuevalidation as believed
-from cometmq.store.recovery.checkpoint import Positions, read_positions
 from tests.store.stores import assert_consistent, bodies, copied, opened, put
 
 QUEUES = 40

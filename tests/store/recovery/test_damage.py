@@ -7,11 +7,11 @@ import pytest
 
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import BLANK, MAGIC_BLANK, Record, decode_one, pack
+from cometmq.store.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.config import DamagePolicy
 from cometmq.store.files import PosixFiles
 from cometmq.store.layout import HOLE, HOLE_SIZE
 from cometmq.store.log.scan import Resumption
-from cometmq.store.recovery.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.recovery.damage import (
     FILLER_BYTES,
     Proof,

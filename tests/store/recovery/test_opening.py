@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.message import batch
+from cometmq.store import checkpoint
 from cometmq.store.files import PosixFiles
-from cometmq.store.recovery import checkpoint
 from tests.store.stores import (
     OtherBoot,
     assert_consistent,

@@ -14,7 +14,6 @@ from cometmq.store.queue.table import QueueTable
 from cometmq.store.recovery.queuecheck import (
     QueueCheck,
     QueueFault,
-    entry_total,
     filled_end,
     punch,
     reach,
@@ -195,6 +194,6 @@ def test_how_far_files_reach(store: MessageStore) -> None:
 
 
 def test_the_total_of_all_ends(store: MessageStore) -> None:
-    assert entry_total(store.queues) == 200
+    assert store.queues.entry_total() == 200
     store.queues.known["u"] = {0}
-    assert entry_total(store.queues) == -1
+    assert store.queues.entry_total() == -1

@@ -9,9 +9,9 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import Record
+from cometmq.store.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.files import PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.checkpoint import Checkpoint, read_positions, write_checkpoint
 from cometmq.store.recovery.opening import Rebuild, open_store
 from cometmq.store.recovery.rebuild import CatchUp
 from tests.store.stores import (

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from cometmq.core.clock import VirtualClock
+from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.files import PosixFiles
 from cometmq.store.log.scan import first_record
-from cometmq.store.recovery.checkpoint import Checkpoint, Positions
 from cometmq.store.recovery.damage import Proof
 from cometmq.store.recovery.startingpoint import StartingPoint, by_checkpoint, starting_point
 from tests.store.stores import copied, fill, opened, run_round

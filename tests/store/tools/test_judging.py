@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cometmq.store.checkpoint import Checkpoint, Positions
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import ReadOnlyFiles
-from cometmq.store.recovery.checkpoint import Checkpoint, Positions
 from cometmq.store.tools.directory import FileFact, QueueFact, StoreDirectory
 from cometmq.store.tools.entrycheck import Lonely, Why
 from cometmq.store.tools.findings import Findings

@@ -8,12 +8,12 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import Record
+from cometmq.store.checkpoint import read_positions
 from cometmq.store.config import DamagePolicy, StoreConfig
 from cometmq.store.files import PosixFiles, ReadOnlyFiles
 from cometmq.store.log.scan import Scan
 from cometmq.store.log.segments import Segments
-from cometmq.store.recovery.checkpoint import read_positions
-from cometmq.store.recovery.startingpoint import RecoveryReport
+from cometmq.store.recoveryreport import RecoveryReport
 from cometmq.store.tools.findings import Finding, Severity
 from cometmq.store.tools.repair import RepairPlan, plan_repair, repair, sizes_of
 from cometmq.store.tools.verify import Verified

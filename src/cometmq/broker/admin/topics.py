@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import AllTopics, CreateTopic, Topic
+    from cometmq.store.deletion import Deletion
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.queue.deletion import Deletion
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ with the store's error and nothing of it is visible.
            |              park -> they have it -> answer
            |                   -> deadline: FLUSH_SLAVE_TIMEOUT
 
-With a transient pool (store/log/transientpool.py) only what clients send is answered before it is
+With a transient pool (store/transientpool.py) only what clients send is answered before it is
 written. What the broker moves from one place to another, as a delayed message that is due, waits:
 its first place is left behind once the second is sure.
 """

@@ -52,11 +52,9 @@ from cometmq.store.files import read_file, write_file_atomically
 from cometmq.store.layout import file_name, file_offset
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Set
 
     from cometmq.store.files import Buffer, Files
-    from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.segments import Segments
 
 logger = logging.getLogger(__name__)
 
@@ -242,22 +240,9 @@ class Seals:
         self.bases -= gone
         self.doubted -= gone
 
-    def attach(self, log_files: Iterable[LogFile]) -> None:
-        """Tell these files that they have seals."""
-        for file in log_files:
-            if file.base in self.bases:
-                file.seals = self
-
-    def keep(self, segments: Segments, end: int) -> None:
-        """Take away every seal but those of files that are full up to ``end``, the log's end.
-
-        To be done before anything is written or cut there. Raises OSError.
-        """
-        full = {file.base for file in segments.files if file.end <= end}
-        for file in segments.files:
-            if file.base not in full:
-                file.unseal()
-        self.forget((self.bases | self.doubted) - full)
+    def keep(self, bases: Set[int]) -> None:
+        """Remove every seal but those of the log files at ``bases``. Raises OSError."""
+        self.forget((self.bases | self.doubted) - bases)
         for name in self._files.names(self.directory):
             if name.endswith(".tmp"):
                 self._files.unlink(os.path.join(self.directory, name))

@@ -14,6 +14,7 @@ from cometmq.store.log.logfile import LogFile
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
+    from cometmq.store.log.checksums import Seals
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,23 @@ class Segments:
     def _let_go(self, file: LogFile) -> None:
         logger.info("log_file_dropped path=%s", file.path)
         file.close()
+
+    def attach(self, seals: Seals) -> None:
+        """Give ``seals`` to the files that have one."""
+        for file in self.files:
+            if file.base in seals.bases:
+                file.seals = seals
+
+    def keep_seals(self, seals: Seals, end: int) -> None:
+        """Remove every seal but those of files that are full up to ``end``, the log's end.
+
+        Call it before anything is written or cut there. Raises OSError.
+        """
+        full = {file.base for file in self.files if file.end <= end}
+        for file in self.files:
+            if file.base not in full:
+                file.unseal()
+        seals.keep(full)
 
     def close(self) -> None:
         """Close every file."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cometmq.message.record import topic_tail
 from cometmq.speedups import QueueState
-from cometmq.store.index.keyhash import topic_prefix
+from cometmq.store.keyhash import topic_prefix
 from cometmq.store.layout import HOLE, HOLE_SIZE, QUEUE_ENTRY, QUEUE_ENTRY_BYTES, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:

@@ -76,6 +76,12 @@ class QueueTable:
         """Return every topic with the sorted numbers of its queues."""
         return {topic: sorted(ids) for topic, ids in self.known.items()}
 
+    def entry_total(self) -> int:
+        """Return the sum of the ends of all queues that have entries; -1 unless all are loaded."""
+        if self._count < sum(map(len, self.known.values())):
+            return -1
+        return sum(q.max_offset for q in self.values() if q.max_offset > q.min_offset)
+
     def load(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue that is not in memory yet: a new one, or one with the entries of its
         files. Raises MessageIllegal for a bad name."""

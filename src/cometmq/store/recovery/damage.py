@@ -36,6 +36,7 @@ from cometmq.store.config import DamagePolicy
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY
 from cometmq.store.log.logfile import LogFile
 from cometmq.store.log.scan import Resumption, resumption
+from cometmq.store.recoveryreport import Damage
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
@@ -50,19 +51,6 @@ logger = logging.getLogger(__name__)
 FILLER_BYTES = 4 << 20
 _SECTOR_BYTES = 512
 FILLER_TOPIC = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """One place of the log that is no log.
-
-    ``next_offset`` is where it goes on, -1 when it does not.
-    """
-
-    path: str
-    offset: int
-    next_offset: int
-    problem: str
 
 
 @dataclass(frozen=True, slots=True)

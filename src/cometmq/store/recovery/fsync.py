@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cometmq.store.checkpoint import Positions
     from cometmq.store.log.segments import Segments
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.recovery.checkpoint import Positions
 
 _COPY_BYTES = 1 << 20
 
@@ -30,7 +30,7 @@ def secure_log(
     proven = min(first, proven_end(segments, positions))
     if crashed:
         _write_again(segments, first if positions is None else proven_end(segments, positions), end)
-    store.seals.keep(segments, end)
+    segments.keep_seals(store.seals, end)
     if crashed or cut:
         segments.drop_after(end)
         file = segments.find(end)

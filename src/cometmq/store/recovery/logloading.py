@@ -12,9 +12,9 @@ from cometmq.store.log.commitlog import NO_ROOM
 from cometmq.store.recovery.damage import mend_file, ways_out
 
 if TYPE_CHECKING:
+    from cometmq.store.checkpoint import Positions
     from cometmq.store.log.segments import FileFault
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.recovery.checkpoint import Positions
     from cometmq.store.recovery.quarantine import SetAside
     from cometmq.store.recovery.queuevalidation import Queues
     from cometmq.store.recovery.startingpoint import StartingPoint
@@ -52,7 +52,7 @@ class LogLoading:
                 f"{size}: start with that",
             )  # fmt: skip
         segments.load(self._mend_file, size_is_sure=size > 0)
-        store.seals.attach(segments.files)
+        segments.attach(store.seals)
         if not segments.files:
             self._create_first(self._first_base())
 

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace as changed
 
 from cometmq.core.errors import StoreFull, StoreLocked
-from cometmq.store.files import make_durable_directory
-from cometmq.store.index.index import Index
-from cometmq.store.log.commitlog import NO_ROOM, CommitLog
-from cometmq.store.log.scan import log_store_ms
-from cometmq.store.log.segments import Segments
-from cometmq.store.messagestore import MessageStore
-from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
-from cometmq.store.queue.queuefiles import QueueFiles
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Positions,
     abort_path,
     forget_positions,
@@ -27,6 +19,14 @@ from cometmq.store.recovery.checkpoint import (
     read_positions,
     write_positions,
 )
+from cometmq.store.files import PosixFiles, make_durable_directory
+from cometmq.store.index.index import Index
+from cometmq.store.log.commitlog import NO_ROOM, CommitLog
+from cometmq.store.log.scan import log_store_ms
+from cometmq.store.log.segments import Segments
+from cometmq.store.messagestore import MessageStore
+from cometmq.store.queue.journal import JOURNAL_DIRECTORY, read_journal
+from cometmq.store.queue.queuefiles import QueueFiles
 from cometmq.store.recovery.damage import Mender, Proof
 from cometmq.store.recovery.fsync import proven_end, secure_log
 from cometmq.store.recovery.indexcheck import check_index
@@ -36,11 +36,11 @@ from cometmq.store.recovery.quarantine import SetAside
 from cometmq.store.recovery.queuevalidation import Queues
 from cometmq.store.recovery.rebuild import CatchUp, Progress
 from cometmq.store.recovery.startingpoint import (
-    RecoveryReport,
     StartingPoint,
     by_checkpoint,
     starting_point,
 )
+from cometmq.store.recoveryreport import RecoveryReport
 
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
@@ -64,14 +64,17 @@ class Rebuild:
 def open_store(
     config: StoreConfig,
     clock: Clock,
-    files: Files,
+    files: Files | None = None,
     rebuild: Rebuild | None = None,
     progress: Progress = lambda position, end: None,
 ) -> MessageStore:
-    """Open or make the store that ``config`` names. Raises what ``MessageStore.open`` says.
+    """Open the store directory that ``config`` names, or create it; recover what a crash left.
 
-    ``progress`` is told now and then which physical offset was reached, and which will be.
+    ``progress`` is called now and then with the physical offset that was reached, and the last one.
+    Raises StoreLocked (in use), StoreFull (no room for the first file), StoreCorrupt (files
+    contradict each other, or have other sizes than the settings say).
     """
+    files = files or PosixFiles()
     root = config.store_path_root_dir
     make_durable_directory(files, root)
     make_durable_directory(files, config.commit_log_directory)

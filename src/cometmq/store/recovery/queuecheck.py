@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from cometmq.store.log.segments import Segments
     from cometmq.store.queue.consumequeue import ConsumeQueue
     from cometmq.store.queue.queuefiles import QueueFiles
-    from cometmq.store.queue.table import QueueTable
 
 _HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
@@ -272,10 +271,3 @@ def reach(pool: QueueFiles, directory: str) -> int:
         QUEUE_ENTRY.unpack(raw) if len(raw) == QUEUE_ENTRY_BYTES else (0, 0, 0)
     )
     return 0 if size == HOLE_SIZE else max(physical_offset + size, 0)
-
-
-def entry_total(queues: QueueTable) -> int:
-    """The sum of the ends of all queues that have entries; -1 when one of them is not loaded."""
-    if len(queues) < sum(map(len, queues.known.values())):
-        return -1
-    return sum(q.max_offset for q in queues.values() if q.max_offset > q.min_offset)

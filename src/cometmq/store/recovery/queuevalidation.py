@@ -16,7 +16,6 @@ from cometmq.store.recovery.queuecheck import (
     CHECKED_QUEUES,
     QueueCheck,
     QueueFault,
-    entry_total,
     filled_end,
     punch,
     reach,
@@ -211,7 +210,7 @@ class Queues:
         expired since, and what is too much is not told. It is 0 unless all queues are loaded.
         """
         store = self._store
-        total = entry_total(store.queues)
+        total = store.queues.entry_total()
         if min(noted, total) < 0:
             return 0
         if exact:

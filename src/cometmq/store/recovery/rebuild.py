@@ -18,8 +18,9 @@ from cometmq.message.flags import takes_queue_slot
 from cometmq.message.record import FIXED_BYTES
 from cometmq.speedups import WriteBatch
 from cometmq.store.log.scan import Scan
+from cometmq.store.queue.rows import Dispatched
 from cometmq.store.recovery.damage import lost_tail
-from cometmq.store.write.dispatch import Dispatched, row_of
+from cometmq.store.write.dispatch import row_of
 
 if TYPE_CHECKING:
     from cometmq.message.record import Record

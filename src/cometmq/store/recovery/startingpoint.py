@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cometmq.store.log.scan import first_record
-from cometmq.store.recovery.damage import Damage, Proof
+from cometmq.store.recovery.damage import Proof
 
 if TYPE_CHECKING:
+    from cometmq.store.checkpoint import Checkpoint, Positions
     from cometmq.store.log.segments import Segments
-    from cometmq.store.recovery.checkpoint import Checkpoint, Positions
 
 #: A Java broker notes times of messages; those shortly before may have come after the flush.
 _LOG_MARGIN_MS = 3_000
@@ -43,29 +43,6 @@ class StartingPoint:
     dispatch_from: int
     likely_end: int
     by_queues: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """What a start found.
-
-    ``damages`` are places of the log that were skipped, ``cut`` where proven bytes were given up
-    (-1 when none were), ``remade`` queues that got entries again, ``kept`` what was set aside.
-    ``shrunk`` says that queues may be shorter than what consumers have read.
-    """
-
-    crashed: bool
-    reason: str
-    start: int
-    end: int
-    records: int
-    torn: bool
-    duration_ms: int
-    shrunk: bool = False
-    damages: tuple[Damage, ...] = ()
-    cut: int = -1
-    remade: tuple[tuple[str, int], ...] = ()
-    kept: tuple[str, ...] = ()
 
 
 def starting_point(

@@ -20,10 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cometmq.core.errors import StoreLocked
-from cometmq.store.log.checksums import Seals
-from cometmq.store.log.scan import Scan
-from cometmq.store.log.segments import Segments
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Positions,
     abort_path,
     lock_path,
@@ -31,6 +28,9 @@ from cometmq.store.recovery.checkpoint import (
     read_positions,
     write_positions,
 )
+from cometmq.store.log.checksums import Seals
+from cometmq.store.log.scan import Scan
+from cometmq.store.log.segments import Segments
 from cometmq.store.recovery.quarantine import SetAside
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Cutting:
         records = sum(1 for _ in tail)
         end = tail.position
         self._note(border)
-        Seals(self._files, self._root).keep(segments, border)
+        segments.keep_seals(Seals(self._files, self._root), border)
         self._aside.keep_log_from(segments, border, reason)
         segments.drop_after(border)
         file = segments.find(border)

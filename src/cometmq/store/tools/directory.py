@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreError
-from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
@@ -21,6 +20,7 @@ from cometmq.store.recovery.checkpoint import (
     read_checkpoint,
     read_positions,
 )
+from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_offset
 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig

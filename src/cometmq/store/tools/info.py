@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cometmq.core.errors import StoreCorrupt
+from cometmq.store.checkpoint import Positions
 from cometmq.store.files import ReadOnlyFiles
 from cometmq.store.layout import HOLE_SIZE, QUEUE_ENTRY_BYTES
 from cometmq.store.log.checksums import Seal, Seals
-from cometmq.store.recovery.checkpoint import Positions
 from cometmq.store.recovery.mounts import find_mount
 from cometmq.store.tools.directory import (
     FileFact,

@@ -10,9 +10,9 @@ import os.path
 from typing import TYPE_CHECKING
 
 from cometmq.message.record import FIXED_BYTES
+from cometmq.store.checkpoint import CHECKPOINT_BYTES
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import Seals
-from cometmq.store.recovery.checkpoint import CHECKPOINT_BYTES
 from cometmq.store.tools.directory import size_of
 from cometmq.store.tools.entrycheck import Lonely, Why, joined
 from cometmq.store.tools.logfile import read_record

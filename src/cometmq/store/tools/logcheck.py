@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cometmq.core.errors import StoreCorrupt
-from cometmq.store.log.checksumming import is_stale
 from cometmq.store.log.checksums import BLOCK_BYTES, Seal, Seals
+from cometmq.store.maintenance.checksumming import is_stale
 from cometmq.store.tools.entrycheck import EntryCheck, Lonely
 from cometmq.store.tools.findings import Finding, Findings
 from cometmq.store.tools.keycheck import KeyCheck

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from cometmq.core.errors import StoreError, StoreLocked
-from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
-from cometmq.store.layout import file_name
-from cometmq.store.log.checksums import DIRECTORY as SEALS
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Positions,
     lock_path,
     write_checkpoint,
     write_positions,
 )
+from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
+from cometmq.store.layout import file_name
+from cometmq.store.log.checksums import DIRECTORY as SEALS
 from cometmq.store.tools.copying import Copies, tree
 from cometmq.store.tools.directory import FileFact, StoreDirectory, StoreInUse, look_into
 

@@ -1,10 +1,6 @@
 """From a record in the log to everything that follows: queue entries, index entries, listeners.
 
-There is one way for live appends and for recovery. A row is what both know of a record:
-
-    (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
-
--1 means that the record takes no place in its queue (prepared and rollback records).
+There is one way for live appends and for recovery: rows (store/queue/rows.py).
 
 Dispatch goes in the order of the log. A turn that waits for the device, or that has more records
 than a turn of the loop dispatches, waits in the :class:`Backlog`, and what is committed later waits
@@ -32,12 +28,10 @@ if TYPE_CHECKING:
     from cometmq.store.index.index import Index
     from cometmq.store.queue.journal import EntryJournal
     from cometmq.store.queue.queuefiles import QueueFiles
+    from cometmq.store.queue.rows import Dispatched, Segment
 
 logger = logging.getLogger(__name__)
 
-Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
-#: Records that were appended one behind the other: rows of single messages, or a write batch.
-Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
 #: Is called with the queues that have more messages; a queue may come twice.
 Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 

@@ -21,6 +21,7 @@ from cometmq.store.config import StoreConfig
 from cometmq.store.files import Files
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.read.reader import ReadStatus
+from cometmq.store.recovery.opening import open_store
 from tests.broker.world import SMALL_STORE, STORE_HOST
 
 
@@ -109,9 +110,7 @@ async def timed_world(
     """Run on the store in ``directory``; with ``crash`` nothing is noted at the end."""
     clock = clock or VirtualClock()
     config = BrokerConfig()
-    store = MessageStore.open(
-        replace(store_config, store_path_root_dir=str(directory)), clock, files
-    )
+    store = open_store(replace(store_config, store_path_root_dir=str(directory)), clock, files)
     store.store_host = STORE_HOST
     appender = Appender(store, clock=clock, store_host=STORE_HOST, watchdog=Watchdog(clock))
     timers = Timers(store=store, appender=appender, clock=clock)

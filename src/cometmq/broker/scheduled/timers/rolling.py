@@ -1,11 +1,11 @@
 """Old log files go, waiting messages stay: what waits in them is stored again, where the log ends
 (upstream rolls what waits for long, whether its file is old or not).
 
-Before the store drops files (store/log/expiry.py) it says up to where the log is to go, and learns
-up to where nothing waits: at first, not that far. What lies below and is due later is then stored
-again, TIMER_ROLL_TIMES counts how often; what is due within a minute is waited for. The next round
-of the store drops the files. Half of a range waiting would make room for too little: while the disk
-is full such files stay, because what waits is never lost.
+Before the store drops files (store/maintenance/expiry.py) it says up to where the log is to go, and
+learns up to where nothing waits: at first, not that far. What lies below and is due later is then
+stored again, TIMER_ROLL_TIMES counts how often; what is due within a minute is waited for. The next
+round of the store drops the files. Half of a range waiting would make room for too little: while
+the disk is full such files stay, because what waits is never lost.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreFull
 from cometmq.net.tasks import Tasks
+from cometmq.store.checkpoint import read_checkpoint, read_positions
 from cometmq.store.config import FlushDiskType
 from cometmq.store.files import Buffer, PosixFiles
 from cometmq.store.messagestore import MessageStore
-from cometmq.store.recovery.checkpoint import read_checkpoint, read_positions
 from cometmq.testing.faults.disk import Disk
 from cometmq.testing.faults.files import Fault, MemoryFiles
 from cometmq.testing.faults.threads import SteppedThreads

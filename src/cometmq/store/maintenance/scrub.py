@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cometmq.store.files import read_file, write_file_atomically
-from cometmq.store.log.checksumming import SumsFailed, run_child
 from cometmq.store.log.checksums import BLOCK_BYTES
+from cometmq.store.maintenance.checksumming import SumsFailed, run_child
 
 if TYPE_CHECKING:
     from cometmq.store.log.logfile import LogFile

@@ -13,9 +13,9 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.store.config import StoreConfig
 from cometmq.store.files import PosixFiles
-from cometmq.store.log.checksumming import Sealer, SumsFailed, is_stale, sums_by_child
 from cometmq.store.log.checksums import BLOCK_BYTES, FileSums, Seal, sums_of
 from cometmq.store.log.logfile import LogFile
+from cometmq.store.maintenance.checksumming import Sealer, SumsFailed, is_stale, sums_by_child
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.tools.sums import read_sums
 from tests.store.sealed import FILE_BYTES, NOTHING, flip, reopened, sealed_store

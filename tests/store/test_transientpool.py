@@ -14,10 +14,10 @@ import pytest
 from cometmq.core.clock import VirtualClock
 from cometmq.core.errors import StoreError, StoreFull, StoreOffline
 from cometmq.message import batch
+from cometmq.store import transientpool
 from cometmq.store.files import Buffer
-from cometmq.store.log import transientpool
-from cometmq.store.log.transientpool import TransientPool
 from cometmq.store.messagestore import MessageStore
+from cometmq.store.transientpool import TransientPool
 from tests.broker.serving import IO_ERROR, NO_SPACE, FailingFiles
 from tests.store.stores import (
     assert_consistent,

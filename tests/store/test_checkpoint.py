@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.store.files import PosixFiles
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
@@ -17,6 +16,7 @@ from cometmq.store.recovery.checkpoint import (
     write_checkpoint,
     write_positions,
 )
+from cometmq.store.files import PosixFiles
 
 FILES = PosixFiles()
 

@@ -26,7 +26,7 @@ from cometmq.store.write.dispatch import take_back
 
 if TYPE_CHECKING:
     from cometmq.store.messagestore import MessageStore
-    from cometmq.store.write.dispatch import Segment
+    from cometmq.store.queue.rows import Segment
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cometmq.store.files import DiskSpace
-from cometmq.store.log.retention import LogAge, plan
+from cometmq.store.maintenance.retention import LogAge, plan
 from tests.store.stores import SMALL
 
 NOW_MS = 1_700_000_000_000

@@ -13,11 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from cometmq.core.errors import StoreFull, StoreOffline
-from cometmq.store.log.checksumming import Reader, Sealer, sums_by_child
-from cometmq.store.log.commitlog import NO_ROOM
-from cometmq.store.log.expiry import Expiry
-from cometmq.store.log.scrub import Scrub
-from cometmq.store.recovery.checkpoint import (
+from cometmq.store.checkpoint import (
     Checkpoint,
     Positions,
     abort_path,
@@ -25,7 +21,11 @@ from cometmq.store.recovery.checkpoint import (
     write_checkpoint,
     write_positions,
 )
-from cometmq.store.recovery.queuecheck import CHECKED_QUEUES, entry_total
+from cometmq.store.log.commitlog import NO_ROOM
+from cometmq.store.maintenance.checksumming import Reader, Sealer, sums_by_child
+from cometmq.store.maintenance.expiry import Expiry
+from cometmq.store.maintenance.scrub import Scrub
+from cometmq.store.recovery.queuecheck import CHECKED_QUEUES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files
@@ -355,7 +355,7 @@ class Upkeep:
         store = self._store
         if len(store.queues) > CHECKED_QUEUES:
             return -1
-        return entry_total(store.queues)
+        return store.queues.entry_total()
 
     def _write_positions(self, written: int, complete: int = -1, entries: int = -1) -> None:
         store = self._store
@@ -378,7 +378,7 @@ class Upkeep:
             self._checkpoint,
             store.log.durable,
             index,
-            entry_total(store.queues) if clean else entries,
+            store.queues.entry_total() if clean else entries,
             store.log.segments.file_bytes,
             shrunk=self.shrunk,
             complete=complete,

@@ -12,14 +12,14 @@ from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from cometmq.store.log.retention import LogAge, plan
 from cometmq.store.log.segments import remove_file
+from cometmq.store.maintenance.retention import LogAge, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cometmq.store.log.logfile import LogFile
-    from cometmq.store.log.retention import Retention
+    from cometmq.store.maintenance.retention import Retention
     from cometmq.store.messagestore import MessageStore
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
