@@ -25,7 +25,7 @@ from cometmq.store.log.commitlog import NO_ROOM
 from cometmq.store.maintenance.checksumming import Reader, Sealer, sums_by_child
 from cometmq.store.maintenance.expiry import Expiry
 from cometmq.store.maintenance.scrub import Scrub
-from cometmq.store.recovery.queuecheck import CHECKED_QUEUES
+from cometmq.store.queue.table import CHECKED_QUEUES
 
 if TYPE_CHECKING:
     from cometmq.store.files import Files

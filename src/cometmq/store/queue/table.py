@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from cometmq.store.queue.journal import Tail
     from cometmq.store.queue.queuefiles import QueueFiles
 
+#: With more queues than this a start checks each one when it is first used.
+CHECKED_QUEUES = 10_000
+
 
 class QueueTable:
     """Queues in memory, and the numbers of all queues that exist.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
-#: With more queues than this, one is looked at when it is first used.
-CHECKED_QUEUES = 10_000
 
 
 @dataclass(frozen=True, slots=True)

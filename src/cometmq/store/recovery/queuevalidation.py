@@ -11,9 +11,9 @@ from cometmq.core.errors import StoreCorrupt
 from cometmq.message.record import MAX_TOPIC_BYTES
 from cometmq.store.layout import QUEUE_ENTRY_BYTES, file_name
 from cometmq.store.queue.consumequeue import ConsumeQueue
+from cometmq.store.queue.table import CHECKED_QUEUES
 from cometmq.store.recovery.damage import hole_for
 from cometmq.store.recovery.queuecheck import (
-    CHECKED_QUEUES,
     QueueCheck,
     QueueFault,
     filled_end,
