@@ -33,7 +33,7 @@ class QueryHandler:
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.by_offset,

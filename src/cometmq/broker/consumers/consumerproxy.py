@@ -63,7 +63,7 @@ class RelayHandler:
         self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,

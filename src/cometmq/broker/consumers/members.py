@@ -82,7 +82,7 @@ class Members:
         self.on_group_gone: list[Callable[[str], None]] = []
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,

@@ -245,7 +245,7 @@ class OffsetHandler:
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,

@@ -167,7 +167,7 @@ class QueueLockHandler:
             self._file = TableFile(path, self._encode, clock=clock, tasks=tasks, files=files)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     # ----------------------------------------------------------------------------- loading, saving

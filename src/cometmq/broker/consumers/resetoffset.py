@@ -61,7 +61,7 @@ class ResetHandler:
         self._answers = answers
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
 
     async def reset(self, peer: Peer, request: Request[ResetOffset]) -> Reply:

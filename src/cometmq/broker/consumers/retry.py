@@ -72,7 +72,7 @@ class SendBackHandler:
         self._stats = stats
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
