@@ -123,7 +123,7 @@ class OpTrail:
 
     @property
     def known_end(self) -> int:
-        """The first op offset whose half messages are not remembered."""
+        """First op offset whose half offsets are not remembered."""
         return self.start + len(self._halves)
 
     def stored(self, op_offset: int, half_offset: int) -> None:

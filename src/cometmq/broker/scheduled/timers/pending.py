@@ -31,7 +31,7 @@ _ROWS_A_PAUSE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One waiting message: ``size`` is negative for a recall."""
+    """One waiting message; ``size`` is negative for a recall."""
 
     due_ms: int
     queue_offset: int

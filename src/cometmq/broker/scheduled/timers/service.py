@@ -1,10 +1,10 @@
 """The timed messages of one broker: intake, delivery and snapshots while it runs.
 
-    intake     reads records from the timer topic and files them by due time (pending.py)
-    load       brings buckets into the wheel before they begin
-    delivery   delivers tick by tick
-    save       writes snapshots for the next start (saving.py)
-    rolling    moves waiting messages out of old log files
+intake     reads records from the timer topic and files them by due time (pending.py)
+load       brings buckets into the wheel before they begin
+delivery   delivers tick by tick
+save       writes snapshots for the next start (saving.py)
+rolling    moves waiting messages out of old log files
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A bucket is in the wheel so long before it begins.
+#: A bucket is loaded into the wheel this long before it begins.
 LEAD_MS: Final = 60_000
-#: While more than this waits in the wheel, later buckets wait for it.
+#: While more rows than this wait in the wheel, no further bucket is loaded.
 MAX_WHEEL_ROWS: Final = 1_000_000
 LOAD_INTERVAL_MS: Final = 1_000
 #: Interval at which a broker without any timed message yet looks for the first.
