@@ -60,7 +60,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All that was counted up to a moment (monotonic ms)."""
+    """Everything counted up to a moment (monotonic ms)."""
 
     at_ms: int
     puts: int = 0

@@ -22,7 +22,7 @@ class Account(Protocol):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all connections together hold all that the process may hold."""
+        """True if all connections together hold as much as the process may hold."""
         ...
 
 

@@ -26,13 +26,13 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a route table.
+    """Limits of a route table.
 
-    Lengths are in characters. ``brokers`` counts addresses, and names; ``host_brokers`` addresses
-    that one machine registered, ``connection_brokers`` those of one connection. A broker has at
-    most ``topics``, whose queues differ in at most ``layouts`` ways; ``topic_bytes`` is what the
-    topics of all brokers may take together, counted as ENTRY_BYTES and the name for each topic of
-    each broker.
+    Lengths are in characters. ``brokers`` limits addresses, and separately names. ``host_brokers``
+    limits the addresses registered by one machine, ``connection_brokers`` those of one connection.
+    A broker has at most ``topics`` topics with ``layouts`` different queue layouts. ``topic_bytes``
+    limits the topics of all brokers together, counted as ENTRY_BYTES plus the name for each topic
+    of each broker.
     """
 
     name_length: int = 255
