@@ -315,8 +315,8 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
 
 
 def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
-    """Return the notice about a transient pool; it counts where it does upstream
-    (isTransientStorePoolEnable)."""
+    """Return the notice about the transient pool. The setting works under the same conditions as
+    upstream (isTransientStorePoolEnable)."""
     if broker.is_slave or not store.answers_before_write:
         return (
             "setting transientStorePoolEnable does nothing with flushDiskType=SYNC_FLUSH or "

@@ -62,7 +62,7 @@ class SendHooks:
         self._hooks.append(hook)
 
     def before_send(self, peer: Peer, request: Request[Any]) -> None:
-        """Run every ``before``; raise what the first refusing one raises."""
+        """Run every ``before``; raise the error of the first one that refuses."""
         for hook in self._hooks:
             hook.before(peer, request)
 
@@ -93,7 +93,7 @@ class ConsumeHooks:
         self._hooks.append(hook)
 
     def before_pull(self, peer: Peer, request: Request[Any]) -> None:
-        """Run every ``before``; raise what the first refusing one raises."""
+        """Run every ``before``; raise the error of the first one that refuses."""
         for hook in self._hooks:
             hook.before(peer, request)
 

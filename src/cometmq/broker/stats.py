@@ -110,7 +110,7 @@ class BrokerStats:
 
     @property
     def puts(self) -> int:
-        """Messages stored and dispatched."""
+        """Number of messages stored and dispatched."""
         return self._dispatched.messages - self._before[0]
 
     @property
@@ -125,6 +125,7 @@ class BrokerStats:
         counter = self.pulls.get((group, topic))
         if counter is None:
             counter = self.pulls[group, topic] = Counter()
+        # Counter.add without the call, because this runs for every pull.
         if counter.step != self._step:
             counter.begin(self._step)
         counter.count += count

@@ -18,8 +18,8 @@
         ├── RouteNotFound             no name server knows the topic
         └── BrokerRefused             the remote side answered with an error code
 
-Errors carry fields; ``str(error)`` is the sentence for a person. Where an error crosses the wire,
-``code`` and ``remark`` say what the peer is told.
+Errors carry fields; ``str(error)`` is a readable sentence. If an error is sent to a peer, the
+answer has its ``code`` and ``remark``.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
      "at_ms": 1772600767089, "row": {"code": "AD-02", ...}}
 
 ``change`` grows with every change of a row, even across its deletion and return. So a copy that
-stores the highest number of each row can tell a late message from a new one. ``row`` is the whole
-row after the change, null for a deletion. The message has the operation as its tag and the key as
-its key.
+stores the highest number of each row can distinguish a late message from a new one. ``row`` is the
+whole row after the change, null for a deletion. The message has the operation as its tag and the
+key as its key.
 """
 
 from __future__ import annotations

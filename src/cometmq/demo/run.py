@@ -188,7 +188,7 @@ class Demo:
         times.loading_ms = self.clock.monotonic_ms() - begun_ms
 
     async def _await_pipeline(self) -> None:
-        """Wait until the pipeline reads, so that it follows the changes as they are made."""
+        """Wait until the pipeline reads, so that it follows the changes live."""
         if self.pipeline is not None:
             self.board.phase = "waiting for the pipeline"
             if not await self.pipeline.started(PIPELINE_START_MS):

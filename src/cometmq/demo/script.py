@@ -1,8 +1,8 @@
 """The script of changes that the base-data platform makes, generated from a seed.
 
 The script keeps its own copy of the tables, so that every step is consistent with those before: no
-user lives in a deleted region, and a key is inserted only while it is absent. The same seed gives
-the same steps.
+user lives in a deleted region, and a key is inserted only while it is absent. The same seed
+produces the same steps.
 """
 
 from __future__ import annotations

@@ -165,13 +165,13 @@ class ProgressAdmin:
     # ------------------------------------------------------------------------------------ internals
 
     def _topics_of(self, group: str, topic: str | None) -> list[str]:
-        """Return the topics that a group reads: only ``topic`` if it is not None, otherwise all of
-        them."""
+        """Return the topics of a group: ``topic`` alone unless it is None, otherwise all that it
+        has read. Topics that :meth:`_left` excludes are left out."""
         wanted = [topic] if topic else self._offsets.topics_of(group)
         return sorted(each for each in wanted if not self._left(group, each))
 
     def _left(self, group: str, topic: str) -> bool:
-        """Decide whether the group is online and does not subscribe to the topic."""
+        """Decide whether the group is online with subscriptions, but none to the topic."""
         online = self._members.group(group)
         return (
             online is not None and bool(online.subscriptions) and topic not in online.subscriptions

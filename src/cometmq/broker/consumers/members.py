@@ -124,7 +124,7 @@ class Members:
         return None
 
     def _charge(self, peer: Peer) -> None:
-        """Charge the connection's memory account for what is kept of it."""
+        """Charge the connection's memory account for the names and subscriptions kept."""
         chars = sum(self._kept.get(peer, {}).values())
         charged = self._charges.pop(peer, None)
         if charged is not None:
@@ -328,8 +328,8 @@ class Members:
             )  # fmt: skip
 
     def _forget(self, peer: Peer, group: str) -> None:
-        """Drop what is kept of a connection that left a group, once it is no member of it in any
-        role."""
+        """Stop counting a group for a connection that left it, unless it is still a member in
+        another role."""
         kept = self._kept.get(peer)
         if kept is not None and not self.table.is_member(peer, group):
             kept.pop(group, None)

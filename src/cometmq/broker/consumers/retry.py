@@ -1,8 +1,9 @@
 """Send-back of messages that a consumer could not process (upstream: AbstractSendMessageProcessor
 .consumerSendMsgBack).
 
-The message is stored again in ``%RETRY%group``, each time with the next longer delay level. After
-the maximum number of retries it is stored in ``%DLQ%group``, for an operator to look at.
+The message is stored again in ``%RETRY%group``, each time with the next longer delay level unless
+the request names one. After the maximum number of retries it is stored in ``%DLQ%group``, for an
+operator to look at.
 """
 
 from __future__ import annotations

@@ -128,6 +128,7 @@ class RepeatGuard:
         """Remember a message that was appended in this turn of the event loop."""
         now_ms = self._store.last_ms
         end = self._store.dispatched_offset
+        # The older generation is dropped once the log serves all of its records.
         if self._young and self._old_end <= end:
             self._old, self._young = self._young, {}
             self._old_end = next(reversed(self._old)) + 1

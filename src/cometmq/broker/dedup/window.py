@@ -54,6 +54,7 @@ class IdTable:
         at = digest & mask
         while cells[at]:
             at = (at + 1) & mask
+        # The upper 24 bits of the hash and the place share a cell, so that it is one machine word.
         cells[at] = (digest >> _PLACE_BITS) << _PLACE_BITS | place - self.base
         self.count += 1
 

@@ -142,7 +142,7 @@ class MasterTables:
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
         if table.cometmq_deleted is not UNSET:
-            # A topic missing from both lists was never known to a master that was promoted.
+            # A topic in neither list was unknown to a master that was promoted; its queues stay.
             ends = table.cometmq_deleted
         else:
             # The broker's own topics are left out: not every master lists them.

@@ -151,8 +151,8 @@ class PromotionAdmin:
         return {RequestCode.PROMOTE_BROKER: self.promote}
 
     async def promote(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Judge, and restart as the master, unless a finding refuses or only a check was
-        requested."""
+        """Judge the promotion, and restart as the master, unless a finding refuses or only a
+        check was requested."""
         wanted = parse_json(request.body, Promote)
         part, begin_anew = self._part(), self._promote()
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):

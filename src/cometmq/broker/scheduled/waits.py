@@ -2,8 +2,8 @@
 No I/O.
 
 Store times in a log never decrease. After the wall clock was set back, all records get the last
-store time until the clock has caught up. Their due times, computed from it, would be hours late.
-Meanwhile the monotonic clock decides.
+store time until the clock has caught up. Their due times are computed from that: delivery would be
+hours late by them, and immediate without them. Meanwhile the monotonic clock decides.
 """
 
 from __future__ import annotations

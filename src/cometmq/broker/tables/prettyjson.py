@@ -110,6 +110,7 @@ def _text_of(blocks: list[tuple[_Block, int, bytes | list[tuple[str, object]]]])
             text = found
         else:
             text = b",".join([_entry(key, value) for key, value in found])
+            # Between two pieces the loop runs other code, which may have changed the block.
             if block.changes == changes:
                 block.text = text
         yield opening + text

@@ -172,6 +172,7 @@ class TableFile:
             await self._write()
 
     async def _write(self) -> None:
+        # Taken before the text is encoded: a change made during the write needs another one.
         waiters, self._waiters = self._waiters, []
         self._dirty = False
         try:

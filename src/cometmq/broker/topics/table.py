@@ -356,7 +356,7 @@ class _Bounded(Mapping[str, TopicConfig]):
 
 
 async def _nobody_to_tell() -> None:
-    """Return at once: a broker without name servers has nothing to announce."""
+    """Return at once: without name servers there is nothing to announce."""
 
 
 def _adapt(fields: dict[str, Any]) -> None:

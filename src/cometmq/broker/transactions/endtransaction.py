@@ -290,7 +290,7 @@ class Transactions:
             for half_offset, _, _, _, _ in waiting:
                 self.index.remove(half_offset)
             if waiting:
-                runs.sort()  # batched and single ends alternate in the op queue
+                runs.sort()  # batched and single ends may alternate in the op queue
             for op_offset, half_offsets in runs:
                 self.trail.stored_run(op_offset, half_offsets)
         for half_offset, _, _, peer, request in waiting:

@@ -67,6 +67,7 @@ class HalfIndex(OpenTransactions):
         while timers and timers[0][0] <= now_ms and len(found) < limit:
             due_ms, half_offset = heappop(timers)
             half = self.halves.get(half_offset)
+            # put_off leaves the older timers of a transaction in the heap; only the latest counts.
             if half is not None and half.due_ms == due_ms:
                 found.append((half_offset, half))
         return found
@@ -102,6 +103,7 @@ class HalfIndex(OpenTransactions):
             half = halves.get(half_offset)
             if half is not None:
                 heappush(timers, (half.due_ms, half_offset))
+        # Timers of ended transactions stay in the heap; rebuild it before they outnumber the open.
         if len(timers) > 2 * len(halves) + _SPARE_TIMERS:
             self._timers = [(half.due_ms, at) for at, half in halves.items()]
             heapify(self._timers)

@@ -237,6 +237,7 @@ class TransactionState:
         consumer offsets are closed."""
         if self._store.find_queue(HALF_TOPIC, 0) is None:
             return
+        # Twice: the second call commits the offsets that the first one marked.
         await self.move_offsets()
         await self.move_offsets()
         if self._state() != self._saved:

@@ -12,7 +12,7 @@ Without a sync nothing is ordered. Of all changes since the last sync, a power c
                  as written until the kernel drops them, and the next sync skips them
 
 The device may also write sectors back at any time (:meth:`Disk.write_back`).
-``docs/decisions/0017-power-cut-model.md`` gives the reasons for this model.
+``docs/decisions/0017-power-cut-model.md`` explains this model.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class File:
                 self.forgotten.discard(sector)
 
     def lose_power(self, chance: Random, survival: float) -> None:
-        """Replace the content by what the device holds after a power cut."""
+        """Replace the content with the bytes on the device, after a power cut."""
         for sector in sorted(self.dirty):
             if chance.random() < survival:
                 self._to_device(sector)

@@ -56,9 +56,9 @@ class Fault:
 class MemoryFiles:
     """Implements ``cometmq.store.files.Files`` on a disk in memory.
 
-    ``threads`` runs the jobs that the store gives to threads. ``steps`` counts changing operations.
-    ``sync_ms`` is the time that a sync takes on the clock. ``on_names_synced`` is called with the
-    path of each folder that was synced.
+    ``threads`` runs the jobs that the store submits to threads. ``steps`` counts changing
+    operations. ``sync_ms`` is the time that a sync takes on the clock. ``on_names_synced`` is
+    called with the path of each folder that was synced.
     """
 
     def __init__(

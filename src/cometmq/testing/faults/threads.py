@@ -2,7 +2,7 @@
 
 A job is a call submitted to an executor. It either runs whole, at one moment, or in a real thread
 that stops at file operations and continues later, while the event loop and other jobs run in
-between. Only one thread runs at a time, so a seed always gives the same order.
+between. Only one thread runs at a time, so a seed always produces the same order.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SteppedThreads:
                     self.run_on(executor, executor.jobs[0])
 
     def pause(self) -> None:
-        """Possibly stop a split job here, before a file operation changes something."""
+        """Stop a split job at random, before a file operation changes something."""
         job = self._running
         if job is None or job.thread is not threading.current_thread():
             return

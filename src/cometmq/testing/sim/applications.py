@@ -90,7 +90,7 @@ class Application:
 
 
 class Producer(Application):
-    """Sends messages in several tasks, until ``next_message`` returns None.
+    """Sends messages, one after the other, until ``next_message`` returns None.
 
     A message may come with an order key, which keeps messages in order.
     """

@@ -49,7 +49,7 @@ class BrokerFaults:
         self._cluster = cluster
         self._topics = [topic for group in groups for topic in group.topics]
         self._repairs = repairs
-        #: True while a master is to be lost soon.
+        #: True while the loss of a master is planned.
         self.plans_loss = False
         cluster.on_broker_end = self.revive_soon
         cluster.operator.on_return = self._strike_again

@@ -3,7 +3,7 @@
 The run is calm when the effects of the last fault and of the last change of members are over (see
 cluster.py). At all times:
 
-    place         an acknowledged message stays at its place for ever, for every reader; a later
+    place         an acknowledged message stays at its place, for every reader; a later
                   message of the same sender has a higher offset in its queue
     order         an ordered queue delivers a message only once all before it are done. Unless the
                   run was calm since the last delivery, it may go back to earlier messages: then a
@@ -96,10 +96,10 @@ class Watch:
             self.violation = Violated(name, problem)
             self.stop()
 
-    # --- what senders are told -------------------------------------------------------------------
+    # --- acknowledgements ------------------------------------------------------------------------
 
     def stored_at(self, sent: Sent, place: Place) -> None:
-        """Check the place that the sender of a plain message was told."""
+        """Check the place that was acknowledged to the sender of a plain message."""
         self._holds(place, sent)
         topic, queue_id, offset = place
         key = sent.sender, topic, queue_id
@@ -155,7 +155,7 @@ class Watch:
             self._last.pop(queue, None)
             self._done[queue] = max(self._done.get(queue, 0), offset + 1)
 
-    # --- what members see ------------------------------------------------------------------------
+    # --- deliveries to members -------------------------------------------------------------------
 
     def sent_of(self, body: bytes) -> Sent:
         """Return the message that a body belongs to."""

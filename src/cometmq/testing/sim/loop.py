@@ -40,7 +40,7 @@ class Livelock(Exception):
 
 
 class Idle(Exception):
-    """No timer is left, so nothing can happen any more."""
+    """No timer is left, so nothing more can happen."""
 
 
 class Process:
@@ -94,9 +94,9 @@ class Connector(Protocol):
 
 
 class _Call(asyncio.Handle):
-    """A handle without what only a debugged loop needs.
+    """A handle without the fields that only a debugged loop needs.
 
-    Handles are created without a constructor call, because a run creates tens of thousands.
+    Handles are created without a constructor call, because a run creates ten thousand of them.
     """
 
     __slots__ = ()

@@ -196,7 +196,7 @@ class BrokerMachine:
         self.files.end_at(self.files.steps + steps, moment)
 
     def kill(self) -> None:
-        """End the process; the kernel keeps what it wrote, except for what a failed sync gave
+        """End the process; the kernel keeps its writes, except for those that a failed sync gave
         up."""
         if self._process is not None and self._process.alive:
             self._look(loses=self._is_struck)
@@ -211,13 +211,14 @@ class BrokerMachine:
     # --- the machine -----------------------------------------------------------------------------
 
     def cut_power(self) -> None:
-        """Cut the power; at the next start the machine has what its device kept."""
+        """Cut the power; the next start finds the bytes that the device kept."""
         self._look(loses=True)
         self._go_dark()
         self.disk.lose_power(self._chance)
 
     def go_dark(self) -> None:
-        """Disconnect the machine for ever; its disk keeps everything that was written."""
+        """Take the machine off the network and end its process; its disk keeps everything that
+        was written."""
         self._look(loses=self._is_struck)
         self._go_dark()
         self.disk.kill(self._chance)

@@ -34,8 +34,8 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How a network treats its bytes: each piece takes one of ``delays_us``; a write is split with
-    the chance ``split``."""
+    """Properties of a network: each piece has one of ``delays_us``; ``split`` is the probability
+    that a write is split."""
 
     delays_us: tuple[int, ...] = (100, 150, 200, 300)
     split: float = 0.0
@@ -154,7 +154,7 @@ class End(asyncio.Transport):
         assert self._protocol is not None
         return self._protocol
 
-    # --- what the network does with it -----------------------------------------------------------
+    # --- calls of the network --------------------------------------------------------------------
 
     def attach(self, protocol: asyncio.Protocol) -> None:
         """Open it for a protocol, in a callback of its process."""
@@ -346,7 +346,7 @@ class Network:
         delays_us = self.weather.delays_us
         return delays_us[int(self._chance.random() * len(delays_us))]
 
-    # --- what befalls it -------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def _is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -382,7 +382,7 @@ class Network:
         return len(chosen)
 
     def _ended(self, process: Process) -> None:
-        """Close what a process leaves open, as its kernel does."""
+        """Close the sockets that a process leaves open, as its kernel does."""
         for listener in [each for each in self.listeners.values() if each.process is process]:
             listener.close()
         for end in [end for end in self._ends if end.process is process]:

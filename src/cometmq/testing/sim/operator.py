@@ -135,7 +135,7 @@ class Operator:
         )
 
     def _look_at_losses(self, chosen: BrokerMachine, lost: BrokerMachine) -> None:
-        """Report what the new master lacks.
+        """Report the records that the new master lacks.
 
         It must have all messages that a SYNC_MASTER acknowledged, unless a slave may have lost
         some.

@@ -73,7 +73,7 @@ class Rolling:
         self.rolled = 0
 
     def release(self, end: int, forced: bool) -> int:
-        """Return the log offset up to which the store may delete, at most ``end``.
+        """Return the log offset up to which the store may delete. It wants to delete up to ``end``.
 
         ``forced`` says that the disk is full. If ``end`` is not free yet, the next :meth:`roll`
         frees it.

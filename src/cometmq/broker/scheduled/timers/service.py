@@ -91,7 +91,8 @@ class Timers:
         await self.saver.save()
 
     def release(self, end: int, forced: bool) -> int:
-        """Return the log offset up to which the store may delete its log, at most ``end``."""
+        """Return the log offset up to which the store may delete. It wants to delete up to
+        ``end``."""
         return min(self.rolling.release(end, forced), self._intake.log_offset())
 
     def facts(self) -> Mapping[str, str]:
