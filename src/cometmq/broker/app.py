@@ -156,7 +156,7 @@ class Broker:
         push_async(self._tasks.close)
         # Before the first append, because deletions are remembered by log offsets.
         for early in (self.topics, self.queue_locks):
-            with suppress(StoreError):  # a full disk, for example: logged, and retried
+            with suppress(StoreError):  # a full disk, say: logged; the next change retries
                 await early.saved()
         if not self.config.is_slave:
             await self.checkback.recover()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 #: Administrators wait 5 s for the joined answer.
 STATUS_TIMEOUT_MS: Final = 4_000
-#: Administrators wait 15 s.
+#: Administrators wait 15 s for this answer.
 RELAY_TIMEOUT_MS: Final = 10_000
 #: Limit of messages sent to consumers and of answers waiting for other consumers' answers, summed
 #: over all administrators.

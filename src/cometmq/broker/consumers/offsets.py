@@ -88,8 +88,8 @@ class ConsumerOffsets:
 
         A crash may have lost messages that a group had read, and new messages get their offsets.
         Call this once after the store is open; it does nothing if recovery found nothing missing.
-        Offsets that groups commit for a while afterwards are reduced likewise. A slave keeps them
-        as they are, because its queues may only lag.
+        Offsets that groups commit for a while afterwards are reduced likewise. A slave stores such
+        commits unchanged, because its queues may only lag.
         """
         if store.report is not None and not store.report.shrunk:
             return

@@ -89,7 +89,8 @@ class RepeatGuard:
         return not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic))
 
     def first(self, topic: str, unique: str) -> Stored | Cold | None:
-        """Return the place where a message with this id is stored; None if it is new.
+        """Return the place where a message with this id is stored; None if the message is to be
+        stored.
 
         Return Cold if a record must be read first.
         """

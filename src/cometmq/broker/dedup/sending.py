@@ -66,9 +66,9 @@ class GuardedSends:
     ) -> bool:
         """Decide whether a single send is handled here and must not be stored by the caller.
 
-        It is if the message is a repeat, which is answered as the first one was, or if that is
-        unknown until a record was read. ``message`` is the topic in which the message would be
-        stored, and its unique key.
+        True for a repeat, which is answered as the first message was, and for a send that waits
+        until a record was read to decide that. ``message`` is the topic in which the message would
+        be stored, and its unique key.
         """
         topic, unique = message
         if not unique or topic != request.header.topic or not self.guards(topic):

@@ -2,9 +2,9 @@
 AbstractTransactionalMessageCheckListener.java).
 
 A half message is first left alone for transactionTimeOut, or for the immunity time in its
-properties. Then the broker asks one connected producer of its group, and again every
-transactionCheckInterval. After transactionCheckMax checks, or when the log is about to delete the
-half message, it moves to TRANS_CHECK_MAX_TIME_TOPIC for an operator to look at.
+properties. Then the broker asks one connected producer of its group for the outcome, and repeats
+that every transactionCheckInterval. After transactionCheckMax checks, or when the log is about to
+delete the half message, it moves to TRANS_CHECK_MAX_TIME_TOPIC for an operator to look at.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Adversary:
         self._repairs.rests = True
 
     def start_producer(self) -> None:
-        """Start a new producer, such as replaces one that ended."""
+        """Start a new producer, at the beginning or in place of one that ended."""
         workload = self._workload
         self._cluster.add_producer().start(workload.next_message, workload.pauses_ms())
 

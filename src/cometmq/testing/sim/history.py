@@ -155,7 +155,7 @@ class History:
         self.acknowledged += 1
 
     def begin(self, attempt: Attempt) -> None:
-        """Record the begin of an attempt."""
+        """Record the beginning of an attempt."""
         self.operations += 1
         self.attempts.setdefault((attempt.group, attempt.sent.name), []).append(attempt)
 

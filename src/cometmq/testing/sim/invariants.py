@@ -162,7 +162,7 @@ class Watch:
         return self.history.sent[body.decode()]
 
     def begun(self, attempt: Attempt) -> None:
-        """Check and record the begin of an attempt."""
+        """Check and record the beginning of an attempt."""
         self.trace.note(f"begin {attempt}")
         sent, group = attempt.sent, self.history.groups[attempt.group]
         is_retry = attempt.place[0] == group.retry_topic
@@ -211,7 +211,7 @@ class Watch:
             before.ended_ms
             for before in self.history.of(attempt.group, attempt.sent)
             if before.outcome is Outcome.FAILED
-            # The broker may have lost its count; then the member counts the attempts.
+            # The broker may have lost the message; then the member counts the attempts itself.
             if times in (before.stored_times, before.reconsume_times)
         ]
         if not failures:

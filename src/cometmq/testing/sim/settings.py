@@ -48,7 +48,7 @@ class Settings:
     store: StoreConfig
     weather: Weather
     queues: int
-    #: See machines.py.
+    #: Multiple of ms at which the brokers' sleeps end; see machines.py.
     grain_ms: int
     namesrvs: int = 1
     slaves: tuple[StoreConfig, ...] = ()
