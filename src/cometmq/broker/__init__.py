@@ -1,1 +1,1 @@
-"""The broker: takes messages in, hands them out, and keeps the tables that both need."""
+"""The broker: stores messages, delivers them, and keeps the tables for both."""

@@ -1,8 +1,8 @@
-"""A broker put together: store, tables, handlers, sockets and what runs in the background.
+"""Composition of a broker: store, tables, handlers, sockets and background work.
 
 Start: reserve the ports, open the store (which recovers it), read the tables, serve, register.
-Stop, in reverse: take no more connections, unregister, end background work, answer what is
-pending, write the tables, close the store. No port answers before the store is whole.
+Stop, in reverse: accept no more connections, unregister, end background work, answer pending
+requests, write the tables, close the store. No port answers before recovery is complete.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
-        #: Whoever runs this broker begins it anew for these, if it can.
+        #: Requests for a restart; the supervisor replaces both before the start.
         self.rejoin: Callable[[LogsDiffer], None] = lambda problem: None
         self.promote: Callable[[BrokerRole], None] | None = None
         self._stack = AsyncExitStack()
 
     async def start(self) -> int:
-        """Recover, serve and register; gives the port.
+        """Recover, serve and register; return the port.
 
-        Raises StoreError when the store cannot be opened, OSError for an address that cannot be
-        bound; whatever had been opened is closed again then.
+        Raise StoreError if the store cannot be opened, OSError for an address that cannot be bound.
+        Everything opened before is closed again then.
         """
         try:
             await self._start()
@@ -119,12 +119,12 @@ class Broker:
         return self.port
 
     async def stop(self) -> None:
-        """Stop in order; everything acknowledged is in the store's files when this returns."""
+        """Stop the broker; everything acknowledged is in the store's files on return."""
         await self._stack.aclose()
         log.info("broker stopped name=%s port=%d", self.config.broker_name, self.port)
 
     async def _start(self) -> None:
-        # What is pushed here is closed in reverse, also when a later step fails.
+        # Callbacks on the stack run in reverse order, also if a later step fails.
         push, push_async = self._stack.callback, self._stack.push_async_callback
         listeners = self.addresses.reserve()
         for listener in listeners:
@@ -135,11 +135,11 @@ class Broker:
         push(self.store.close)
         if self.config.is_slave:
             forget_notes(self.store.files, self._store_config.store_path_root_dir)
-            # Consumers may be further than this copy: as a master it has to set them back.
+            # Consumers may be ahead of this copy; as a master the broker must set them back.
             self.store.upkeep.shrunk = True
         self._build()
         push_async(self.remoting.close)
-        # Closed in reverse: the checks first, for they move offsets.
+        # Closed in reverse: transaction checks first, because they move consumer offsets.
         for table in (
             self.groups,
             self.topics,
@@ -154,9 +154,9 @@ class Broker:
             push_async(self.timers.close)
         push(self.appender.close)
         push_async(self._tasks.close)
-        # Before the first append, for deletions are remembered by offsets of the log.
+        # Before the first append, because deletions are remembered by log offsets.
         for early in (self.topics, self.queue_locks):
-            with suppress(StoreError):  # a full disk, say: logged; the next change tries again
+            with suppress(StoreError):  # a full disk, say: logged; the next change retries
                 await early.saved()
         if not self.config.is_slave:
             await self.checkback.recover()
@@ -176,11 +176,11 @@ class Broker:
 
     @property
     def registered(self) -> list[str]:
-        """The name servers that have this broker now."""
+        """Addresses of the name servers that hold a registration of this broker."""
         return self.registration.registered_with
 
     def _reserve_ha(self) -> socket.socket | None:
-        """Where slaves connect; a slave has none itself."""
+        """Return the listening socket for slaves; None on a slave."""
         config = self.config
         if config.is_slave:
             return None
@@ -240,7 +240,7 @@ class Broker:
         )
 
     def _build_outgoing(self) -> None:
-        """What this broker asks of others: name servers, and as a slave its master."""
+        """Build the outgoing side: registration with name servers, and a slave's copying."""
         config, clock, tasks = self.config, self.clock, self._tasks
         self.remoting = Remoting(clock=clock, tasks=tasks)
         self.part: MasterPart | SlavePart
@@ -321,7 +321,7 @@ class Broker:
     def _make_lookout(self) -> Lookout | None:
         if not self.config.lookout_micros:
             return None
-        # The thread that syncs needs the interpreter to say that it is done.
+        # The sync thread needs the interpreter lock to report that it is done.
         return Lookout(self.config.lookout_micros, self.clock, waits=self.store.durable.parked)
 
     def _load_tables(self, directory: str) -> None:
@@ -343,7 +343,8 @@ class Broker:
         return as_slave(found, self.part.where) if self.config.is_slave else found
 
     def _takers(self) -> dict[int, TakeFrames[Peer]]:
-        """What is taken of connections many at a time, by request code."""
+        """Return the functions that take many requests from a connection at once, by request
+        code."""
         return {} if self.config.is_slave else self.pull.takers() | self.send.takers()
 
     def _hot_parts(self) -> tuple[HandlerPart, ...]:
@@ -444,6 +445,6 @@ class Broker:
         )
 
     async def moved(self) -> None:
-        """Have name servers know this broker by the address of now."""
+        """Register the current address with name servers."""
         self.rivals.own.add(self.addresses.current)
         await self.registration.move(self._place())

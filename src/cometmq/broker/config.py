@@ -1,9 +1,9 @@
-"""What a broker can be told: its own settings beside the store's (upstream: BrokerConfig.java,
+"""Settings of a broker, beside those of its store (upstream: BrokerConfig.java,
 NettyServerConfig.java).
 
-A RocketMQ property file is taken as it is. Keys that only tune threads, pools and garbage of the
-Java broker are accepted and named in a notice; values that ask for a feature which this broker does
-not have are refused, because a broker that ignored them would do something else than was asked.
+A RocketMQ property file is accepted unchanged. Keys that only tune threads, pools and garbage
+collection of the Java broker are ignored with a notice. A value that requests a feature which this
+broker does not have is an error, because ignoring it would change the broker's behaviour silently.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from cometmq.core.settings import build, normalise, reject_unknown
 from cometmq.store.config import StoreConfig
 
 LOOPBACK: Final = "127.0.0.1"
-#: A Java slave takes what fits its buffer of 4 MiB.
+#: A Java slave accepts transfers up to its buffer of 4 MiB.
 TRANSFER_BATCH_MAX_BYTES: Final = 2 << 20
-#: Looking longer than this only burns the processor: a wake-up takes a twentieth of it.
+#: Longer polling only burns processor time: a wake-up takes a twentieth of this.
 MAX_LOOKOUT_MICROS: Final = 1_000
 
 
 class BrokerRole(Enum):
-    """What a broker is to the others of its name."""
+    """Role of a broker among those with its name."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -35,8 +35,11 @@ class BrokerRole(Enum):
 
 
 class HaRejoin(Enum):
-    """What a slave does whose log is not its master's: copy nothing, or cut its own where the two
-    part, set aside what was behind that, and copy on."""
+    """Action of a slave whose log differs from its master's.
+
+    REFUSE copies nothing. TRUNCATE cuts the slave's log where the two differ, sets the cut part
+    aside, and copies on.
+    """
 
     REFUSE = "REFUSE"
     TRUNCATE = "TRUNCATE"
@@ -44,29 +47,29 @@ class HaRejoin(Enum):
 
 @dataclass(slots=True)
 class BrokerConfig:
-    """Settings of one broker; text becomes this through core/settings.py.
+    """Settings of one broker, built from text by core/settings.py.
 
-    ``bind_address`` is where it listens, ``broker_ip1`` what it tells others to connect to.
+    ``bind_address`` is the address to listen on, ``broker_ip1`` the one that clients connect to.
     ``remote_admin_enable`` lets other machines change topics, groups and settings.
-    ``lookout_micros`` is how long the loop looks for the next request before it sleeps, while
-    requests follow each other closely; 0 lets it sleep at once. ``young_queue_from_start`` is
-    upstream's rule that a new group begins at 0 where a queue's first message is still at hand,
-    whatever the group asked for; a client may say that it wants none of it.
-    ``drop_repeated_ids_topics`` are the topics (separated by commas, ``*`` for all that users have)
-    in which a message whose unique key was stored within the window is not stored again;
-    ``drop_repeated_ids_max`` bounds how many keys are remembered (broker/repeats).
+    ``lookout_micros`` is the time in microseconds that the event loop polls for the next request
+    before it sleeps, while requests follow each other closely; 0 disables polling.
+    ``young_queue_from_start`` is upstream's rule that a new group begins at 0 if a queue's first
+    message is still in memory, whatever policy the group has; a client may disable it for itself.
+    ``drop_repeated_ids_topics`` are topics (separated by commas, ``*`` for all user topics) in
+    which a message is not stored again if its unique key was stored within the window;
+    ``drop_repeated_ids_max`` limits the number of keys remembered (broker/dedup).
 
-    ``ha_listen_port`` 0 is the port behind ``listen_port``. A slave connects to
-    ``ha_master_address``, or without one to the master that name servers know for its name.
-    Until ``start_accept_send_request_time_stamp`` (ms since the epoch) it takes no sends.
-    ``taken_address`` is a second one to listen on, by which it registers: a former master's.
-    ``ha_rejoin`` says what it does when their logs differ.
-    ``in_sync_replicas`` counts the logs that hold a message before a SYNC_MASTER acknowledges it,
-    its own among them; it waits for one slave at least. ``ha_whole_history`` gives a slave that has
-    nothing all of the log, not its last file alone.
+    ``ha_listen_port`` 0 means ``listen_port`` + 1. A slave connects to ``ha_master_address``, or if
+    that is empty, to the master that name servers list under its name. Until
+    ``start_accept_send_request_time_stamp`` (ms since the epoch) the broker refuses sends.
+    ``taken_address`` is a former master's address, on which it listens too and under which it
+    registers. ``ha_rejoin`` decides what a slave does if the logs differ. ``in_sync_replicas`` is
+    the number of logs, its own included, that must hold a message before a SYNC_MASTER acknowledges
+    it; it waits for one slave at least. ``ha_whole_history`` sends an empty slave the whole log
+    instead of its last file alone.
 
-    One object serves all parts of a broker. An administrator may change the fields in LIVE while
-    it runs; whoever needs one of those reads it anew each time. The others never change.
+    All parts of a broker share one object. An administrator may change the fields in LIVE at run
+    time, so each use must read them again. The others never change.
     """
 
     bind_address: str = LOOPBACK
@@ -168,17 +171,17 @@ class BrokerConfig:
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses in ``namesrv_addr``."""
+        """Addresses in ``namesrv_addr``."""
         return [each.strip() for each in self.namesrv_addr.split(";") if each.strip()]
 
     @property
     def is_slave(self) -> bool:
-        """Whether it copies a master's log and takes no sends."""
+        """True for a broker that copies a master's log and refuses sends."""
         return self.broker_role is BrokerRole.SLAVE
 
     @property
     def copies(self) -> int:
-        """In how many logs a message has to be before it is acknowledged."""
+        """Number of logs that must hold a message before it is acknowledged."""
         if self.broker_role is not BrokerRole.SYNC_MASTER:
             return 1
         return max(self.in_sync_replicas, 2)
@@ -216,7 +219,7 @@ LIVE: Final = frozenset(
     }
 )
 
-#: Keys of the Java broker that say how its threads, pools and files work, not what it does.
+#: Keys that tune threads, pools and files of the Java broker, but not its behaviour.
 _IGNORED: Final = """
     rocketmqHome registerBrokerTimeoutMills highSpeedMode transferMsgByHeap isolateLogEnable
     sendMessageThreadPoolNums putMessageFutureThreadPoolNums pullMessageThreadPoolNums
@@ -259,7 +262,7 @@ _IGNORED: Final = """
     timerCongestNumEachSlot timerMetricSmallThreshold timerProgressLogIntervalMs
 """
 
-#: Keys that may be set only to values which ask for nothing that is missing.
+#: Keys that are accepted only with values that need no missing feature.
 _ONLY: Final[Mapping[str, tuple[str, ...]]] = {
     "aclEnable": ("false",),
     "enableDLegerCommitLog": ("false",),
@@ -279,10 +282,11 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str]]:
-    """The settings of broker and store from RocketMQ's property names, and notices for the log.
+    """Build the settings of broker and store from RocketMQ's property names, with notices for the
+    log.
 
-    Without ``brokerIP1`` the advertised address follows from the one that is listened on. Raises
-    SettingsError for an unknown key, a bad value, or a feature that is not there.
+    Without ``brokerIP1`` the advertised address is derived from ``bind_address``. Raise
+    SettingsError for an unknown key, a bad value, or a feature that is missing.
     """
     broker, used = build(BrokerConfig, values)
     store, used_by_store = build(StoreConfig, values)
@@ -311,7 +315,8 @@ def load(values: Mapping[str, str]) -> tuple[BrokerConfig, StoreConfig, list[str
 
 
 def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
-    """What a transient pool means here, as upstream has it (isTransientStorePoolEnable)."""
+    """Return the notice about the transient pool. The setting works under the same conditions as
+    upstream (isTransientStorePoolEnable)."""
     if broker.is_slave or not store.answers_before_write:
         return (
             "setting transientStorePoolEnable does nothing with flushDiskType=SYNC_FLUSH or "
@@ -325,10 +330,10 @@ def _pool_notice(broker: BrokerConfig, store: StoreConfig) -> str:
 
 
 def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) -> list[str]:
-    """Change settings of a running broker, all of ``values`` or none; gives the fields changed.
+    """Change settings of a running broker, all of ``values`` or none; return the changed fields.
 
-    Values that are in force already are fine, wherever they belong. Raises SettingsError for an
-    unknown key, a bad value, or one that takes effect at a start only.
+    Values that are in force already are accepted for every key. Raise SettingsError for an unknown
+    key, a bad value, or a setting that takes effect only at a start.
     """
     changed: list[str] = []
     for key, value in values.items():
@@ -353,13 +358,14 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
 
 
 def reachable_address(bind_address: str) -> str:
-    """What others connect to when a server listens on ``bind_address``."""
+    """Return the address that others connect to if a server listens on ``bind_address``."""
     if bind_address not in ("0.0.0.0", "::"):
         return bind_address
     family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            # Connecting a datagram socket sends nothing; it picks the address of the default way.
+            # Connecting a datagram socket sends nothing; it selects the address of the default
+            # route.
             probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
@@ -367,7 +373,7 @@ def reachable_address(bind_address: str) -> str:
 
 
 def resolve(host: str) -> str:
-    """``host`` as an IP address. Raises SettingsError when it has none."""
+    """Return ``host`` as an IP address. Raise SettingsError if it has none."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -380,7 +386,7 @@ def resolve(host: str) -> str:
 
 
 def advertising_problem(config: BrokerConfig) -> str | None:
-    """Why others could not reach this broker at the address it tells them; None when they can."""
+    """Return why others cannot reach this broker at the address it advertises; None if they can."""
     listens_beyond = not _is_loopback(config.bind_address)
     advertises_beyond = not _is_loopback(config.broker_ip1)
     if config.broker_ip1 in ("0.0.0.0", "::"):

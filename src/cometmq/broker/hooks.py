@@ -1,8 +1,8 @@
-"""Hooks round sending and consuming, for permissions, traces and statistics
-(upstream: SendMessageHook.java, ConsumeMessageHook.java).
+"""Hooks around sends and pulls, for permissions, traces and statistics (upstream:
+SendMessageHook.java, ConsumeMessageHook.java).
 
 A ``before`` may raise a CometError, which refuses the request. An ``after`` runs once for every
-request whose ``before`` ran, also when the call between them raised; what it raises is logged.
+request whose ``before`` ran, also if the call between them raised. An exception in it is logged.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ log = logging.getLogger(__name__)
 
 
 class SendHook(Protocol):
-    """Called round every send, batch and send-back."""
+    """Hook around every send, batch and send-back."""
 
     def before(self, peer: Peer, request: Request[Any]) -> None:
-        """May raise a CometError to refuse."""
+        """Check a request; raise a CometError to refuse it."""
         ...
 
     def after(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
-        """The send ended with ``code`` and stored ``count`` messages."""
+        """Note that the send ended with ``code`` and stored ``count`` messages."""
         ...
 
 
 class ConsumeHook(Protocol):
-    """Called round every pull that is answered."""
+    """Hook around every pull that is answered."""
 
     def before(self, peer: Peer, request: Request[Any]) -> None:
-        """May raise a CometError to refuse."""
+        """Check a request; raise a CometError to refuse it."""
         ...
 
     def after(
         self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
     ) -> None:
-        """The pull ended with ``code`` and gave ``count`` messages of ``size_bytes`` together."""
+        """Note that the pull ended with ``code`` and returned ``count`` messages of
+        ``size_bytes`` in total."""
         ...
 
 
 class SendHooks:
     """The send hooks of a broker, in the order they were added; false while there are none.
 
-    ``added`` is their list, for the hot path: asking it costs less than asking this object.
+    ``added`` is the list itself: on the hot path, testing it is cheaper than testing this object.
     """
 
     def __init__(self) -> None:
@@ -57,16 +58,16 @@ class SendHooks:
         return bool(self._hooks)
 
     def add(self, hook: SendHook) -> None:
-        """Call ``hook`` from now on."""
+        """Add ``hook``; it is called from now on."""
         self._hooks.append(hook)
 
     def before_send(self, peer: Peer, request: Request[Any]) -> None:
-        """Run every ``before``; raises what the first refusing one raises."""
+        """Run every ``before``; raise the error of the first one that refuses."""
         for hook in self._hooks:
             hook.before(peer, request)
 
     def after_send(self, peer: Peer, request: Request[Any], code: int, count: int) -> None:
-        """Run every ``after``."""
+        """Run every ``after``; log their exceptions."""
         for hook in self._hooks:
             try:
                 hook.after(peer, request, code, count)
@@ -77,7 +78,7 @@ class SendHooks:
 class ConsumeHooks:
     """The consume hooks of a broker, in the order they were added; false while there are none.
 
-    ``added`` is their list, for the hot path: asking it costs less than asking this object.
+    ``added`` is the list itself: on the hot path, testing it is cheaper than testing this object.
     """
 
     def __init__(self) -> None:
@@ -88,18 +89,18 @@ class ConsumeHooks:
         return bool(self._hooks)
 
     def add(self, hook: ConsumeHook) -> None:
-        """Call ``hook`` from now on."""
+        """Add ``hook``; it is called from now on."""
         self._hooks.append(hook)
 
     def before_pull(self, peer: Peer, request: Request[Any]) -> None:
-        """Run every ``before``; raises what the first refusing one raises."""
+        """Run every ``before``; raise the error of the first one that refuses."""
         for hook in self._hooks:
             hook.before(peer, request)
 
     def after_pull(
         self, peer: Peer, request: Request[Any], code: int, count: int, size_bytes: int
     ) -> None:
-        """Run every ``after``."""
+        """Run every ``after``; log their exceptions."""
         for hook in self._hooks:
             try:
                 hook.after(peer, request, code, count, size_bytes)

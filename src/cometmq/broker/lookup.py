@@ -1,5 +1,5 @@
-"""Questions that several handlers ask the store: where a queue begins and ends, what lies at an
-offset. Nothing here creates a queue that was only asked about."""
+"""Lookups in the store that several handlers share: bounds of a queue, records at an offset. No
+lookup creates a queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
-    """The first queue offset that can be read, and the one that the next message gets."""
+    """Return the first queue offset that can be read, and the one that the next message gets."""
     queue = store.find_queue(topic, queue_id)
     return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
@@ -26,7 +26,7 @@ def bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
 def find_entry(
     store: MessageStore, topic: str, queue_id: int, offset: int
 ) -> tuple[int, int, int] | None:
-    """Physical offset, size and tag code of a queue entry; None when it holds no record."""
+    """Return physical offset, size and tag code of a queue entry; None if it holds no record."""
     queue = store.find_queue(topic, queue_id)
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
@@ -38,7 +38,10 @@ def find_entry(
 
 
 async def find_record(store: MessageStore, physical_offset: int) -> Record | None:
-    """The record at a physical offset, which anybody may have made up; None when none is there."""
+    """Return the record at a physical offset, or None.
+
+    The offset may be arbitrary, because it comes from a client.
+    """
     view = await store.fetch_at(physical_offset)
     if view is None:
         return None
@@ -52,8 +55,7 @@ async def find_record(store: MessageStore, physical_offset: int) -> Record | Non
 async def record_of_queue(
     store: MessageStore, topic: str, queue_id: int, offset: int
 ) -> Record | None:
-    """The record of a queue offset; None when there is none any more. A wrong entry is made right
-    first."""
+    """Return the record at a queue offset, or None. A wrong queue entry is repaired first."""
     for is_last in (False, True):
         entry = find_entry(store, topic, queue_id, offset)
         if entry is None:
@@ -67,20 +69,23 @@ async def record_of_queue(
         try:
             await store.repairs.repair(store.queue(topic, queue_id), offset)
         except StoreCorrupt:
-            break  # logged there
+            break  # the repair logged it
     return None
 
 
 async def find_bytes(store: MessageStore, physical_offset: int) -> bytes | None:
-    """The stored bytes of the record at a physical offset, which anybody may have made up."""
+    """Return the bytes of the record at a physical offset, which may be arbitrary; None if there
+    is none."""
     record = await find_record(store, physical_offset)
     view = None if record is None else await store.fetch_at(physical_offset)
     return None if view is None else bytes(view)
 
 
 def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
-    """When a queue's first message was stored; 0 when it has none, or one so old that it is surely
-    not in memory."""
+    """Return the store time of a queue's first message.
+
+    Return 0 if the queue is empty, or if that message is so old that it is not in memory.
+    """
     low, _ = bounds(store, topic, queue_id)
     entry = find_entry(store, topic, queue_id, low)
     view = None if entry is None else store.message_at(entry[0])
@@ -88,8 +93,8 @@ def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
 
 
 def is_young(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Whether a queue still has its first message, and that lies where reading it is cheap; true
-    of a queue that never had one (upstream: ConsumerManageProcessor.queryConsumerOffset)."""
+    """Decide whether a queue still has its first message, where reading it is cheap (upstream:
+    ConsumerManageProcessor.queryConsumerOffset). True for a queue that never had one."""
     low, _ = bounds(store, topic, queue_id)
     if low > 0:
         return False

@@ -1,4 +1,4 @@
-"""The ports of a broker: its own, the "VIP" port two below it, and a master's for slaves."""
+"""Ports of a broker: its own, the "VIP" port two below it, and a master's port for slaves."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The second port that older clients are told to use for sends ("VIP channel").
+#: Distance to the second port, to which older clients are directed for sends ("VIP channel").
 VIP_DISTANCE: Final = 2
 _PORT_TRIES: Final = 50
 
 
 def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[socket.socket]:
-    """Sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
+    """Return sockets for ``port`` and the VIP port two below it; 0 picks a free pair.
 
-    Raises OSError when one of them cannot be bound.
+    Raise OSError if one of them cannot be bound.
     """
     for _ in range(_PORT_TRIES if port == 0 else 1):
         main = reserve(host, port)
@@ -37,9 +37,9 @@ def reserve_ports(host: str, port: int, reserve: Reserve = reserve) -> list[sock
 
 
 def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> socket.socket:
-    """A socket for slaves: at ``port``, or with 0 at the one behind ``listen_port`` if it is free.
+    """Return a socket for slaves, at ``port``; 0 means ``listen_port`` + 1 or any free port.
 
-    Raises OSError when a port that was asked for cannot be bound.
+    Raise OSError if ``port`` is not 0 and cannot be bound.
     """
     if port:
         return reserve(host, port)
@@ -52,5 +52,5 @@ def reserve_ha(reserve: Reserve, host: str, port: int, listen_port: int) -> sock
 
 
 def join(host: str, port: int) -> str:
-    """``host`` and ``port`` as one address."""
+    """Return ``host`` and ``port`` as one address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Finding messages: by key, by offset, by time (upstream: QueryMessageProcessor.java,
+"""Queries for messages by key, offset and time (upstream: QueryMessageProcessor.java,
 AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class QueryHandler:
-    """Serves QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and the questions for offsets and times."""
+    """Serves QUERY_MESSAGE, VIEW_MESSAGE_BY_ID and the queries for offsets and times."""
 
     def __init__(self, *, config: BrokerConfig, store: MessageStore) -> None:
         self._config = config
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_MESSAGE: self.by_key,
             RequestCode.VIEW_MESSAGE_BY_ID: self.by_offset,
@@ -44,7 +44,10 @@ class QueryHandler:
         }
 
     async def by_key(self, _peer: Peer, request: Request[QueryMessage]) -> Reply:
-        """Messages by one of their keys; the asker compares the keys, the index knows hashes."""
+        """Return messages by one of their keys.
+
+        The index stores hashes only, so the client compares the keys.
+        """
         header = request.header
         wanted = header.max_num
         if truth(header.unique_key_query):
@@ -62,7 +65,7 @@ class QueryHandler:
         return Reply(header=answer, body=b"".join(found.records))
 
     async def by_offset(self, _peer: Peer, request: Request[ViewMessage]) -> Reply:
-        """The one message at a physical offset."""
+        """Return the message at a physical offset."""
         offset = request.header.offset
         record = await find_bytes(self._store, offset)
         if record is None:
@@ -72,7 +75,7 @@ class QueryHandler:
         return Reply(body=record)
 
     async def offset_by_time(self, _peer: Peer, request: Request[SearchOffset]) -> Reply:
-        """The queue offset of a moment."""
+        """Return the queue offset for a timestamp."""
         header = request.header
         offset = await self._store.offset_by_time(
             header.topic,
@@ -83,17 +86,17 @@ class QueryHandler:
         return Reply(header=QueueOffsetResponse(offset))
 
     def max_offset(self, _peer: Peer, request: Request[TopicQueue]) -> Reply:
-        """The queue offset that the next message gets."""
+        """Return the queue offset that the next message gets."""
         _, high = bounds(self._store, request.header.topic, request.header.queue_id)
         return Reply(header=QueueOffsetResponse(high))
 
     def min_offset(self, _peer: Peer, request: Request[TopicQueue]) -> Reply:
-        """The first queue offset that can be read."""
+        """Return the first queue offset that can be read."""
         low, _ = bounds(self._store, request.header.topic, request.header.queue_id)
         return Reply(header=QueueOffsetResponse(low))
 
     async def earliest_time(self, _peer: Peer, request: Request[TopicQueue]) -> Reply:
-        """When the first message of a queue was stored; -1 when there is none."""
+        """Return the store time of a queue's first message; -1 if the queue is empty."""
         header = request.header
         moment = await self._store.earliest_time(header.topic, header.queue_id)
         return Reply(header=EarliestStoreTimeResponse(moment))

@@ -1,9 +1,10 @@
-"""How much goes through the broker: totals, rates over 10, 60 and 600 s, pulls by group and topic
+"""Statistics of the broker: totals, rates over 10, 60 and 600 s, pulls by group and topic
 (upstream: StoreStatsService.java, BrokerStatsManager.java).
 
-Counting costs nothing that waits: what is stored the store's dispatcher counts, a pull is counted
-once. A sample of the totals is taken each second, and rates are differences between two samples.
-How many messages a topic got is not counted here: the maximum offsets of its queues say so.
+Counting adds almost nothing to a request: the store's dispatcher counts stored messages, and each
+pull is counted once. A sample of the totals is taken each second, and rates are differences between
+two samples. Messages of a topic are not counted here, because the maximum offsets of its queues
+show their number.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 SAMPLE_INTERVAL_MS: Final = 1_000
 WINDOWS_S: Final = (10, 60, 600)
-#: A group's rate is that of its last minute, in steps of this.
+#: A group's rate is that of its last minute, in steps of this length.
 _STEP_MS: Final = 10_000
 _STEPS: Final = 6
 
 
 class Counter:
-    """Messages and bytes, with the message counts at the last few steps of time."""
+    """Messages and bytes, with the message count at the beginning of the last few steps of time."""
 
     __slots__ = ("_marks", "count", "size_bytes", "step")
 
@@ -36,19 +37,19 @@ class Counter:
         self._marks: tuple[tuple[int, int], ...] = ()
 
     def add(self, count: int, size_bytes: int, step: int) -> None:
-        """Count ``count`` messages in step number ``step`` of time."""
+        """Count ``count`` messages in the step of time number ``step``."""
         if self.step != step:
             self.begin(step)
         self.count += count
         self.size_bytes += size_bytes
 
     def begin(self, step: int) -> None:
-        """What is counted from here on belongs to a step number of time."""
+        """Begin the step of time number ``step``."""
         self.step = step
         self._marks = (*self._marks[-_STEPS:], (step, self.count))
 
     def per_second(self, now_ms: int) -> float:
-        """Messages a second over the last minute."""
+        """Return the messages a second over the last minute."""
         oldest = now_ms // _STEP_MS - _STEPS
         for step, before in self._marks:
             if step >= oldest:
@@ -59,7 +60,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All that was counted up to a moment (monotonic ms)."""
+    """Everything counted up to a moment (monotonic ms)."""
 
     at_ms: int
     puts: int = 0
@@ -71,7 +72,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class DayTotals:
-    """Messages put and got since the start, as they stood at two midnights."""
+    """Messages stored and delivered since the start, at the last two midnights."""
 
     puts_yesterday: int = 0
     puts_today: int = 0
@@ -80,14 +81,14 @@ class DayTotals:
 
 
 class Dispatched(Protocol):
-    """What counts the messages that became visible, and their bytes."""
+    """Counter of the messages that were dispatched to their queues, and of their bytes."""
 
     messages: int
     size_bytes: int
 
 
 class BrokerStats:
-    """All counters of one broker, since it was made."""
+    """All counters of one broker since its start."""
 
     def __init__(self, clock: Clock, dispatched: Dispatched) -> None:
         self._clock = clock
@@ -109,45 +110,46 @@ class BrokerStats:
 
     @property
     def puts(self) -> int:
-        """Messages that became visible."""
+        """Number of messages stored and dispatched."""
         return self._dispatched.messages - self._before[0]
 
     @property
     def put_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes of these messages."""
         return self._dispatched.size_bytes - self._before[1]
 
     def on_pull(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """A pull found messages."""
+        """Count a pull that found messages."""
         self.found += 1
         self.transferred += count
         counter = self.pulls.get((group, topic))
         if counter is None:
             counter = self.pulls[group, topic] = Counter()
+        # Counter.add without the call, because this runs for every pull.
         if counter.step != self._step:
             counter.begin(self._step)
         counter.count += count
         counter.size_bytes += size_bytes
 
     def on_pull_missed(self) -> None:
-        """A pull found nothing."""
+        """Count a pull that found none."""
         self.missed += 1
 
     def on_send_back(self, group: str, topic: str) -> None:
-        """A consumer sent a message back."""
+        """Count a message that a consumer sent back."""
         counter = self.send_backs.get((group, topic))
         if counter is None:
             counter = self.send_backs[group, topic] = Counter()
         counter.add(1, 0, self._step)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted."""
+        """Drop the counters of a deleted topic."""
         for table in (self.pulls, self.send_backs):
             for key in [key for key in table if key[1] == topic]:
                 del table[key]
 
     def forget_group(self, group: str) -> None:
-        """The group was deleted."""
+        """Drop the counters of a deleted group."""
         for table in (self.pulls, self.send_backs):
             for key in [key for key in table if key[0] == group]:
                 del table[key]
@@ -155,7 +157,7 @@ class BrokerStats:
     # -------------------------------------------------------------------------------------- reading
 
     def totals(self) -> Totals:
-        """What was counted up to now."""
+        """Return everything counted up to now."""
         return Totals(
             self._clock.monotonic_ms(),
             self.puts,
@@ -166,26 +168,26 @@ class BrokerStats:
         )
 
     def rates(self, *names: str) -> str:
-        """The sum of some totals a second, over 10, 60 and 600 s: "1.5 0.2 0.1".
+        """Return the sum of some totals a second, over 10, 60 and 600 s: "1.5 0.2 0.1".
 
-        A window that is longer than the broker is up covers what there is.
+        A window that is longer than the broker has run covers the time since its start.
         """
         now = self.totals()
         return " ".join(self._rate(now, names, window_s) for window_s in WINDOWS_S)
 
     def consume_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group got of a topic over the last minute."""
+        """Return the messages a second that a group pulled from a topic over the last minute."""
         counter = self.pulls.get((group, topic))
         return 0.0 if counter is None else counter.per_second(self._clock.monotonic_ms())
 
     async def sample_forever(self) -> None:
-        """Take a sample each second."""
+        """Take a sample each second, until cancelled."""
         while True:
             await self._clock.sleep_ms(SAMPLE_INTERVAL_MS)
             self.sample()
 
     def sample(self) -> None:
-        """Take one sample, and the day's totals when a new day began."""
+        """Take one sample, and the day's totals if a new day began."""
         self._step = self._clock.monotonic_ms() // _STEP_MS
         self._samples.append(self.totals())
         today = datetime.fromtimestamp(self._clock.wall_ms() / 1000).date()

@@ -1,10 +1,10 @@
-"""The lives of one broker: in its process it ends and begins anew, on the same ports.
+"""Restarts of a broker within its process, on the same ports.
 
-    a slave whose log is not its master's    ->  it follows again, its own end cut off
-    a slave that an operator promotes        ->  it is the master
+    the log of a slave differs from its master's    ->  its log is cut, and it follows again
+    an operator promotes a slave                    ->  it becomes the master
 
-Everything else follows from the ordinary stop and the ordinary start: recovery takes queues, index,
-offsets, timers and transactions to where the log ends.
+Apart from that, these are an ordinary stop and an ordinary start: recovery adjusts queues, index,
+offsets, timers and transactions to the end of the log.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class Lives:
-    """Runs a broker, and runs it anew when it asks for that; :meth:`start` and :meth:`stop` it once
-    each. ``broker`` is the one that lives.
+    """Runs a broker, and restarts it when it asks for that; :meth:`start` and :meth:`stop` it once
+    each. ``broker`` is the current one.
 
-    ``on_failed`` is called when it could not begin anew: nothing is served then, ``failure`` says
-    why, and the process should end.
+    ``on_failed`` is called if a restart failed. Then nothing is served, ``failure`` holds the
+    error, and the process should end.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Lives:
         return broker
 
     async def start(self) -> int:
-        """As :meth:`Broker.start`."""
+        """Start the broker, as :meth:`Broker.start` does."""
         return await self.broker.start()
 
     async def stop(self) -> None:
-        """As :meth:`Broker.stop`; a change that is under way ends first."""
+        """Stop the broker, as :meth:`Broker.stop` does, after a restart that is under way."""
         self._stopping = True
         if self._turning is not None:
             await asyncio.wait([self._turning])
@@ -85,7 +85,7 @@ class Lives:
         await self._tasks.close()
 
     def raise_failure(self) -> None:
-        """Raise what kept the broker from beginning anew, if anything did."""
+        """Raise the error that made a restart fail, if any."""
         if self.failure is not None:
             raise self.failure
 
@@ -125,7 +125,7 @@ class Lives:
         try:
             cut_log(self._store_config, self._clock, self._files, problem.offset, str(problem))
         except (StoreError, OSError) as error:
-            # The same would happen again and again; the problem stays to be seen.
+            # Do not try again: it would fail each time. The broker keeps reporting the problem.
             self._may_cut = False
             log.error("log_not_cut offset=%d reason=%r", problem.offset, str(error))
         return config

@@ -1,7 +1,7 @@
-"""Bytes that somebody answers for until they are given back. Pure.
+"""Accounts for bytes in memory. No I/O.
 
-A request is charged to the connection that it came from, and gives its bytes back when nobody holds
-it any more: whoever makes a request wait need not know of it.
+A request is charged to the connection that it came from. Its bytes are given back when the last
+reference to the charge is dropped, so code that lets a request wait need not handle it.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Protocol
 
 
 class Account(Protocol):
-    """Who answers for bytes that are held."""
+    """Account to which bytes in memory are charged."""
 
     def charge(self, size_bytes: int) -> Charge:
         """Count bytes until the charge is given back."""
         ...
 
     def give_back(self, size_bytes: int) -> None:
-        """Bytes of a charge are held no more. Any thread may call it."""
+        """Give back bytes of a charge. Any thread may call it."""
         ...
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all connections together hold all that the process may hold."""
+        """True if all connections together hold as much as the process may hold."""
         ...
 
 
 class Charge:
-    """Bytes on an account. They are given back once: when asked to, or when this object dies."""
+    """Bytes on an account. They are given back once: on request, or when this object is deleted."""
 
     __slots__ = ("account", "size_bytes")
 
@@ -36,7 +36,7 @@ class Charge:
         self.size_bytes = size_bytes
 
     def give_back(self, size_bytes: int | None = None) -> None:
-        """Give back some of the bytes, or all that are left."""
+        """Give back some of the bytes; all that are left if ``size_bytes`` is None."""
         given = self.size_bytes if size_bytes is None else min(size_bytes, self.size_bytes)
         self.size_bytes -= given
         if given:

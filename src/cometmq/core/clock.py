@@ -1,7 +1,7 @@
-"""Time, as an argument: the only module that reads a clock or sleeps.
+"""Time as an argument: the only module that reads a clock or sleeps.
 
-Wall time stamps messages and decides when a delayed one is due; monotonic time measures timeouts,
-leases and expiry, so that a jump of the wall clock neither expires nor revives anything.
+Wall time stamps messages and decides when a delayed one is due. Monotonic time measures timeouts,
+leases and expiry, so that a jump of the wall clock affects none of these.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Gives both kinds of time and a sleep that follows the monotonic one."""
+    """Both kinds of time, and a sleep that follows the monotonic one."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         ...
 
     def wall_ns(self) -> int:
-        """The same moment in nanoseconds."""
+        """Return the nanoseconds since the epoch."""
         ...
 
     def monotonic_ms(self) -> int:
-        """Milliseconds since some fixed moment; never goes back."""
+        """Return the milliseconds since some fixed moment; never decreases."""
         ...
 
     def monotonic_ns(self) -> int:
-        """The same moment in nanoseconds, for measuring."""
+        """Return the nanoseconds since the same fixed moment, for measurements."""
         ...
 
     async def sleep_ms(self, duration_ms: float) -> None:
-        """Wait ``duration_ms`` of monotonic time."""
+        """Sleep for ``duration_ms`` of monotonic time."""
         ...
 
 
@@ -46,7 +46,7 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    #: No call between: a server asks for each request.
+    #: Bound directly, without a call between, because a server reads it for each request.
     monotonic_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)
 
@@ -55,7 +55,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that tests move by hand; sleepers wake when it passes their moment."""
+    """A clock that tests move by hand; sleepers wake when it passes their time."""
 
     __slots__ = ("_monotonic_ms", "_sleepers", "_wall_ms")
 
@@ -85,7 +85,7 @@ class VirtualClock:
         await waiter
 
     def advance(self, duration_ms: int) -> None:
-        """Let ``duration_ms`` pass on both clocks and wake whoever slept until then."""
+        """Advance both clocks by ``duration_ms``, and wake the sleepers whose time has come."""
         self._wall_ms += duration_ms
         self._monotonic_ms += duration_ms
         due = [waiter for moment, waiter in self._sleepers if moment <= self._monotonic_ms]

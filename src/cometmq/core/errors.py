@@ -1,4 +1,4 @@
-"""Every error that CometMQ raises on purpose, as one tree.
+"""Errors that CometMQ raises on purpose, as one tree.
 
     CometError
     ├── SettingsError                 a setting is unknown or has a bad value
@@ -18,8 +18,8 @@
         ├── RouteNotFound             no name server knows the topic
         └── BrokerRefused             the remote side answered with an error code
 
-Errors carry fields; ``str(error)`` is the sentence for a person. Where an error crosses the wire,
-``code`` and ``remark`` say what the peer is told.
+Errors carry fields; ``str(error)`` is a readable sentence. If an error is sent to a peer, the
+answer has its ``code`` and ``remark``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ E = TypeVar("E", bound="StoreError")
 
 
 class CometError(Exception):
-    """Root of the tree. ``code`` is the response code a peer gets when this crosses the wire."""
+    """Root of the tree. ``code`` is the response code for a peer when this crosses the wire."""
 
     code: int = 1  # ResponseCode.SYSTEM_ERROR; a plain int, because core imports nothing above it
 
     @property
     def remark(self) -> str:
-        """The sentence a peer is told. What UTF-8 cannot say, as in odd names of files, is spelled
-        out."""
+        """The sentence for a peer. Text that UTF-8 cannot encode, as in odd file names, is
+        escaped."""
         return str(self).encode("utf-8", "backslashreplace").decode()
 
 
@@ -55,7 +55,7 @@ class ProtocolError(CometError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to send something the protocol does not allow."""
+    """This side was about to send something that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -63,7 +63,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class BadRequest(RemoteProtocolError):
-    """One request is illegal: it gets ``code`` and ``remark``, its connection stays open."""
+    """One request is illegal: it gets ``code`` and ``remark``, and its connection stays open."""
 
     def __init__(self, code: int, remark: str) -> None:
         self.code = code
@@ -75,20 +75,20 @@ class StoreError(CometError):
 
 
 def anew(error: E) -> E:
-    """An error that is kept, for whoever has to raise it once more.
+    """Return a copy of a stored error, to be raised once more.
 
-    The kept one itself would gather a traceback with the frames of all who raise it, and their
-    requests with these.
+    The stored error itself would collect tracebacks with the frames of all raises, which keep their
+    requests alive.
     """
     return type(error)(*error.args)
 
 
 class StoreCorrupt(StoreError):
-    """Bytes on disk contradict each other, or are not there.
+    """Bytes on disk contradict each other, or are missing.
 
-    ``path`` is the file, ``offset`` the physical offset (or -1 when the file as a whole is meant),
-    ``next_offset`` where good bytes go on (-1 when that is nowhere, or not known). ``ways_out`` are
-    the things that an operator can do about it.
+    ``path`` is the file. ``offset`` is the physical offset, -1 for the file as a whole.
+    ``next_offset`` is the offset at which good bytes continue, -1 if there are none or it is
+    unknown. ``ways_out`` are the actions that an operator can take.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class RouteNotFound(ClientError):
 
 
 class BrokerRefused(ClientError):
-    """The remote side answered with an error ``code`` and said why in ``broker_remark``."""
+    """The remote side answered with an error ``code`` and the reason in ``broker_remark``."""
 
     def __init__(self, address: str, request_code: int, code: int, broker_remark: str) -> None:
         self.address = address

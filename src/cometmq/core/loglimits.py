@@ -1,14 +1,14 @@
-"""Bounds on what is logged: lines a second, bytes a second, characters of a line, tracebacks.
+"""Limits on the log: lines a second, bytes a second, characters of a line, tracebacks.
 
-Whoever sends garbage decides how often a server has something to log, and what stands in it. So
-each kind of event (its logger and its message before the values are put in) has an allowance of
-lines, each peer has a smaller one of each kind, and each level has one of bytes. What passes an
-allowance is counted, and a line says how many were left out:
+A peer that sends garbage decides how often a server logs, and what. So each kind of event (its
+logger and its message before formatting) has an allowance of lines, each peer has a smaller one for
+each kind, and each level has one of bytes. Events beyond an allowance are counted, and a line
+reports how many were left out:
 
     2026-03-04T05:06:07.089 INFO cometmq.net.peer left_out=5312 of="connection closed peer=%s"
 
-A peer is the host that a message names as ``peer=%s`` or ``address=%s``: its port changes with
-each connection.
+A peer is the host that a message names as ``peer=%s`` or ``address=%s``, without the port, because
+that changes with each connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LINE_CHARACTERS = 2_000
 TRACEBACK_CHARACTERS = 8_000
 TRACEBACK_PAUSE_MS = 60_000
 SUMMARY_PAUSE_MS = 10_000
-#: Kinds and pairs of kind and peer that are remembered; the oldest are forgotten first.
+#: Limit of remembered kinds, and of pairs of kind and peer; the oldest are dropped first.
 TABLE_SIZE = 1_000
 SUMMARIES_AT_ONCE = 20
 SUMMARY_CHARACTERS = 200
@@ -41,7 +41,7 @@ _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class Allowance:
-    """So many at once, and so many a second after that."""
+    """Token bucket: an initial amount, refilled by an amount a second."""
 
     __slots__ = ("_at_once", "_left", "_per_second", "_since_ms")
 
@@ -52,7 +52,7 @@ class Allowance:
         self._since_ms = now_ms
 
     def take(self, amount: float, now_ms: int) -> bool:
-        """Whether ``amount`` is still allowed at ``now_ms``; it is taken then."""
+        """Take ``amount`` if it is allowed at ``now_ms``; return whether it was."""
         passed_ms = max(0, now_ms - self._since_ms)
         self._since_ms = now_ms
         self._left = min(self._at_once, self._left + passed_ms * self._per_second / 1000)
@@ -63,21 +63,21 @@ class Allowance:
 
 
 class Kind(msgspec.Struct):
-    """What is known of one kind of event."""
+    """State of one kind of event."""
 
     logger: str
     level: int
     template: str
     allowance: Allowance
     left_out: int = 0
-    #: When the next traceback may be written.
+    #: Monotonic time from which the next traceback may be written.
     traceback_from_ms: int | None = None
 
 
 class LogLimiter:
-    """Decides for each event whether it is written, and says from time to time what was not.
+    """Decides for each event whether it is written, and reports the omitted ones at intervals.
 
-    It keeps no lock: its handler calls it under its own.
+    It has no lock: its handler calls it under its own.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -88,9 +88,10 @@ class LogLimiter:
         self._summary_from_ms = clock.monotonic_ms() + SUMMARY_PAUSE_MS
 
     def admit(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """The records to write now: summaries that are due, and ``record`` if it is allowed.
+        """Return the records to write now: summaries that are due, and ``record`` if it is allowed.
 
-        A record whose traceback is left out is returned as a copy, because others see it too.
+        If its traceback is left out, a copy of the record is returned, because other handlers see
+        the original too.
         """
         now_ms = self._clock.monotonic_ms()
         admitted = self._summaries(now_ms) if now_ms >= self._summary_from_ms else []
@@ -109,7 +110,7 @@ class LogLimiter:
         return admitted
 
     def rest(self) -> list[logging.LogRecord]:
-        """Summaries of all that was left out and not yet told, for the end of a process."""
+        """Return summaries of all omitted events not reported yet, for the end of a process."""
         return self._summaries(self._clock.monotonic_ms())
 
     def _lines_allowed(self, kind: Kind, record: logging.LogRecord, now_ms: int) -> bool:
@@ -161,9 +162,9 @@ class LogLimiter:
 
 
 def one_line(text: str) -> str:
-    """``text`` on one line: no character that a terminal obeys, at most ``LINE_CHARACTERS``.
+    """Return ``text`` on one line: without control characters, at most ``LINE_CHARACTERS`` long.
 
-    Such characters are spelled as in Python, an escape as ``\\x1b``.
+    Control characters are written as in Python, an escape as ``\\x1b``.
     """
     shown = text[:LINE_CHARACTERS]
     if not shown.isprintable():
@@ -174,7 +175,8 @@ def one_line(text: str) -> str:
 
 
 def indented_traceback(text: str) -> str:
-    """A traceback with each line indented, so that none looks like an event; its middle cut."""
+    """Return a traceback with each line indented, so that none looks like an event; cut in the
+    middle if it is long."""
     if len(text) > TRACEBACK_CHARACTERS:
         head, tail = text[: TRACEBACK_CHARACTERS // 4], text[-TRACEBACK_CHARACTERS * 3 // 4 :]
         cut = len(text) - TRACEBACK_CHARACTERS
@@ -188,7 +190,7 @@ def _spelled(character: str) -> str:
 
 
 def _host(template: str, args: object) -> str | None:
-    """The host of the peer that an event names; None when it names none."""
+    """Return the host of the peer that an event names; None if it names none."""
     if not isinstance(args, tuple) or ("peer=%" not in template and "address=%" not in template):
         return None
     place = 0
@@ -203,10 +205,10 @@ def _host(template: str, args: object) -> str | None:
 
 
 def _size(record: logging.LogRecord) -> int:
-    """Bytes that ``record`` takes in a log, at most; time, level and names are about 100."""
+    """Return the most bytes that ``record`` takes in a log; time, level and names are about 100."""
     try:
         message = record.getMessage()
-    except Exception:  # a wrong number of values: the handler says so
+    except Exception:  # wrong number of arguments: the handler reports it
         message = str(record.msg)
     size = 100 + min(len(one_line(message).encode(errors="replace")), 4 * LINE_CHARACTERS)
     if record.exc_info and record.exc_info[0] is not None:

@@ -1,7 +1,7 @@
-"""How much memory this process may use: the machine's, or less where a control group says so.
+"""Memory limit of this process: the machine's memory, or less if a control group limits it.
 
-A container sees all of the machine's memory and is killed when it uses more than its own share, so
-a bound that is worked out from the machine is none there.
+A container sees the memory of the whole machine, and is killed if it uses more than its own share.
+A limit computed from the machine's memory would not protect it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import os
 from typing import Final
 
 _MOUNT: Final = "sys/fs/cgroup"
-#: Version 1 has no word for "no limit", only a number that no machine has.
+#: Version 1 has no value for "no limit", only a number larger than any machine's memory.
 _NO_LIMIT_BYTES: Final = 1 << 60
 
 
 def limit_bytes(root: str = "/") -> int:
-    """The smallest of physical memory and the limits of this process's control groups.
+    """Return the smallest of physical memory and the limits of this process's control groups.
 
-    ``root`` is where ``proc`` and ``sys`` lie; tests give a folder of their own. Groups of version
-    1 and 2 are read, with all groups above them. What cannot be read sets no limit.
+    ``root`` is the folder that contains ``proc`` and ``sys``; tests pass one of their own. Groups
+    of versions 1 and 2 are read, with all groups above them. An unreadable file sets no limit.
     """
     smallest = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
@@ -36,8 +36,11 @@ def limit_bytes(root: str = "/") -> int:
 
 
 def _limits(mount: str, path: str, name: str) -> list[int]:
-    """The limits of a group and of those above it. In a container the path may be the one outside,
-    which is not there: then the mount itself is the container's group."""
+    """Return the limits of a group and of those above it.
+
+    In a container the path may be the one on the host, which does not exist inside: then the mount
+    itself is the container's group.
+    """
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     found: list[int] = []
     for count in range(len(parts), -1, -1):

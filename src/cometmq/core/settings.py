@@ -1,9 +1,9 @@
-"""Text settings to frozen dataclasses.
+"""Conversion of text settings to frozen dataclasses.
 
 Settings arrive as ``key=value`` text: a RocketMQ property file, ``--set`` on the command line, or
-an update-config request. A key is known by the dataclass field of the same letters, so
+an update-config request. A key belongs to the dataclass field with the same letters, so
 ``mappedFileSizeCommitLog``, ``mapped_file_size_commit_log`` and upstream's odd ``brokerIP1`` all
-find their field. A key that nobody knows is an error that names the nearest one.
+find their field. An unknown key is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if typing.TYPE_CHECKING:
 
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
-#: More than any number of a setting needs; Python reads long ones in quadratic time.
+#: Enough digits for every setting; Python parses long numbers in quadratic time.
 _NUMBER_MAX_CHARACTERS = 40
 _NUMBER_BOUND = 2**63
-#: What errors show of a value, and how long a key may be to be compared with all known ones.
+#: Characters of a key or value that an error shows, and of a key that is compared with known ones.
 _SHOWN_CHARACTERS = 80
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -34,14 +34,14 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def normalise(key: str) -> str:
-    """The letters of a key, without case and underscores: what two spellings share."""
+    """Return a key without case, underscores and hyphens, so that all its spellings are equal."""
     return key.replace("_", "").replace("-", "").lower()
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java property file as a dict: ``key=value`` or ``key: value`` lines, # and ! comments.
+    """Parse a Java property file: ``key=value`` or ``key: value`` lines, # and ! comments.
 
-    Raises SettingsError for a line that is neither.
+    Raise SettingsError for a line that is neither.
     """
     values: dict[str, str] = {}
     for number, raw in enumerate(text.splitlines(), 1):
@@ -58,17 +58,17 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """The reverse of :func:`parse_properties`, one line a key, sorted."""
+    """Return the reverse of :func:`parse_properties`: one line a key, sorted."""
     return "".join(f"{key}={values[key]}\n" for key in sorted(values))
 
 
 def build(
     cls: type[Settings], values: Mapping[str, str], base: Settings | None = None
 ) -> tuple[Settings, set[str]]:
-    """Make a ``cls`` from the keys it knows.
+    """Build a ``cls`` from the keys that it has fields for.
 
-    Gives the instance (fields not named keep their default, or their value in ``base``) and the
-    keys of ``values`` that it used. Raises SettingsError for a value that cannot be read.
+    Return the instance and the keys of ``values`` that it used. Fields not named keep their
+    default, or their value in ``base``. Raise SettingsError for a value that cannot be parsed.
     """
     hints = typing.get_type_hints(cls)
     fields = {normalise(field.name): field.name for field in dataclasses.fields(cls)}
@@ -99,7 +99,7 @@ def reject_unknown(
 
 
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
-    """Every field under RocketMQ's spelling (camel case), as text."""
+    """Return every field as text, under RocketMQ's spelling (camel case)."""
     return {
         _wire_name(field.name): _render(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
@@ -122,7 +122,7 @@ def _render(value: object) -> str:
 def _convert(key: str, text: str, hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         if not text:
-            return None  # as to_properties shows a setting that is not set
+            return None  # to_properties shows an unset setting as ""
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     if hint is bool:
         return _convert_bool(key, text)
@@ -153,12 +153,12 @@ def _convert_number(key: str, text: str, kind: type[int | float]) -> int | float
         number = kind(text)
     except ValueError:
         raise SettingsError(key, f"{_shown(text)} is not a number") from None
-    # Infinity and what is no number at all fail the comparison as well.
+    # Infinity and NaN fail the comparison too.
     if not -_NUMBER_BOUND <= number < _NUMBER_BOUND:
         raise SettingsError(key, f"{_shown(text)} does not fit 64 bits")
     return number
 
 
 def _shown(text: str) -> str:
-    """The text as an error shows it: its beginning, when it is long."""
+    """Return the text for an error; only its beginning if it is long."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

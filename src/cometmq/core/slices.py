@@ -1,4 +1,4 @@
-"""Long work on the event loop, a bounded piece a turn."""
+"""Long work on the event loop, in pieces of bounded time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
-#: Long work gives the loop back this often.
+#: Longest time between two yields to the event loop.
 SLICE_NS: Final = 1_000_000
 
 
 class Slices:
-    """Parts long work: call :meth:`pause` between pieces, and no turn of the loop gets long."""
+    """Divides long work: call :meth:`pause` between pieces to keep each turn of the loop short."""
 
     __slots__ = ("_clock", "_started_ns")
 
@@ -22,14 +22,14 @@ class Slices:
         self._started_ns = clock.monotonic_ns()
 
     async def pause(self) -> None:
-        """Give the loop back when this turn has lasted long enough."""
+        """Yield to the event loop if this turn has lasted long enough."""
         if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
             await self._clock.sleep_ms(0)
             self._started_ns = self._clock.monotonic_ns()
 
 
 async def join_in_slices(pieces: Iterable[bytes], clock: Clock) -> bytes:
-    """All pieces in one; each is made in one turn, and long work takes several turns."""
+    """Join all pieces; each is built in one turn of the loop, and long work takes several turns."""
     slices = Slices(clock)
     made: list[bytes] = []
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""Waiting until a position is reached: one idea for flush, replication and long polling.
+"""Waiting for a position: one mechanism for flush, replication and long polling.
 
-A token is parked at an offset with a deadline. ``advance`` moves the position and gives back every
-token whose offset it reached, ``expire`` gives back those whose time is up. Nothing here acts on a
-token: whoever advances releases them, and a dead peer among them cannot stop the others.
+A token is parked at an offset with a deadline. ``advance`` moves the position and returns every
+token whose offset it reached; ``expire`` returns those whose deadline passed. The watermark never
+acts on a token: the caller does, so a dead peer cannot affect the others.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ Token = TypeVar("Token")
 
 
 class Watermark(Generic[Token]):
-    """Tokens parked until ``position`` reaches their offset or their deadline passes. ``parked``
-    has them by key."""
+    """Tokens parked until ``position`` reaches their offset or their deadline passes.
+
+    ``parked`` has them by key.
+    """
 
     __slots__ = ("_by_deadline", "_by_offset", "_next_key", "parked", "position")
 
@@ -30,9 +32,9 @@ class Watermark(Generic[Token]):
         return len(self.parked)
 
     def park(self, offset: int, deadline_ms: int, token: Token) -> int:
-        """Hold ``token`` until ``offset`` is reached; the answer is a key for :meth:`cancel`.
+        """Park ``token`` until ``offset`` is reached; return a key for :meth:`cancel`.
 
-        An offset that has been reached already is released by the next :meth:`advance`.
+        If the offset has been reached already, the next :meth:`advance` returns the token.
         """
         key = self._next_key
         self._next_key = key + 1
@@ -42,20 +44,23 @@ class Watermark(Generic[Token]):
         return key
 
     def cancel(self, key: int) -> Token | None:
-        """Take a parked token back (its connection closed); None when it is gone already."""
+        """Remove and return a parked token, for example of a closed connection; None if it is
+        gone."""
         return self.parked.pop(key, None)
 
     def advance(self, position: int) -> list[Token]:
-        """Move to ``position`` (never back) and give back what waited for it, by offset."""
+        """Move to ``position``, never back; return the tokens that waited for it, in order of
+        offset."""
         self.position = max(position, self.position)
         return self._take(self._by_offset, self.position)
 
     def expire(self, now_ms: int) -> list[Token]:
-        """Give back the tokens whose deadline is at or before ``now_ms``, earliest first."""
+        """Remove and return the tokens whose deadline is at or before ``now_ms``, earliest
+        first."""
         return self._take(self._by_deadline, now_ms)
 
     def drain(self) -> list[Token]:
-        """Give back every token, for a stop or a failure of what they wait for."""
+        """Remove and return every token, for a stop or a failure."""
         tokens = list(self.parked.values())
         self.parked.clear()
         self._by_offset.clear()
@@ -63,7 +68,7 @@ class Watermark(Generic[Token]):
         return tokens
 
     def next_deadline_ms(self) -> int | None:
-        """When :meth:`expire` has something to do next; None when nothing is parked."""
+        """Return the earliest deadline of the parked tokens; None if there is none."""
         while self._by_deadline and self._by_deadline[0][1] not in self.parked:
             heappop(self._by_deadline)
         return self._by_deadline[0][0] if self._by_deadline else None
@@ -75,8 +80,8 @@ class Watermark(Generic[Token]):
             token = parked.pop(heappop(heap)[1], None)
             if token is not None:
                 released.append(token)
-        # Released tokens leave their other heap's entry behind; without this a busy SYNC_FLUSH
-        # broker would keep five seconds of dead deadlines.
+        # A released token's entry stays in its other heap. Without this, a busy SYNC_FLUSH broker
+        # would keep five seconds of dead deadlines.
         bound = 2 * len(self.parked) + 1024
         if len(self._by_deadline) > bound:
             self._by_deadline = [pair for pair in self._by_deadline if pair[1] in self.parked]

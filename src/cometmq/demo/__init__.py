@@ -1,1 +1,1 @@
-"""The main job on real data: one platform changes its tables, others keep theirs equal."""
+"""The main job on real data: one platform changes its tables, and others keep equal copies."""

@@ -2,7 +2,7 @@
 
 A change and its message are one SQLite transaction:
 
-    edit -> BEGIN; change the row; the next number of changes; add to the outbox; COMMIT
+    edit -> BEGIN; change the row; take the next change number; add to the outbox; COMMIT
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class BaseData:
         self._connection.close()
 
     def apply(self, edits: Iterable[Edit], at_ms: int) -> int:
-        """Make the edits and their messages in one transaction; gives the number of changes."""
+        """Apply the edits and add their messages in one transaction; return the number of
+        changes."""
         run = self._connection.execute
         last = self._last_change
         run("BEGIN IMMEDIATE")
@@ -75,6 +76,7 @@ class BaseData:
         self.outbox.add(self._connection, message, order_key=change.key)
 
     def last_changes(self) -> dict[tuple[str, str], int]:
-        """The number of the last change of every row that ever was, by table and key."""
+        """Return the number of the last change of every row, deleted ones included, by table and
+        key."""
         rows = self._connection.execute("SELECT tbl, key, change FROM changes")
         return {(table, key): change for table, key, change in rows}

@@ -1,4 +1,4 @@
-"""What the demo has done so far, as numbers: written by its parts, read by whoever draws."""
+"""Progress of the demo as numbers: written by its parts, read by the screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Party:
-    """A platform: how its messages fared, and how late they were when applied."""
+    """A platform: outcomes of its messages, and the lags with which changes were applied."""
 
     name: str
     running: bool = False
@@ -17,17 +17,18 @@ class Party:
 
     @property
     def taken(self) -> int:
-        """Messages that were applied or found to be old."""
+        """Number of messages that were applied, or found to be repeated or stale."""
         return self.outcomes["new"] + self.outcomes["repeated"] + self.outcomes["stale"]
 
     def lag_ms(self, percent: int) -> int:
-        """The lag that ``percent`` of the applied changes stayed under; 0 before the first."""
+        """Return the lag in ms that ``percent`` of the applied changes did not exceed; 0 before
+        the first."""
         return percentile(self.lags_ms, percent)
 
 
 @dataclass(slots=True)
 class Board:
-    """The numbers of a run. ``expected`` is how many changes the script is going to make."""
+    """The numbers of a run. ``expected`` is the number of changes that the script will make."""
 
     expected: int
     parties: dict[str, Party]
@@ -39,12 +40,13 @@ class Board:
     events: list[str] = field(default_factory=list)
 
     def say(self, event: str) -> None:
-        """Note something worth a line of its own."""
+        """Add an event that deserves a line of its own."""
         self.events.append(event)
 
 
 def percentile(values: list[int], percent: int) -> int:
-    """The smallest value that at least ``percent`` of the values are at or under."""
+    """Return the smallest value that at least ``percent`` of the values do not exceed; 0 for
+    none."""
     if not values:
         return 0
     ordered = sorted(values)

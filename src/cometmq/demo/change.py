@@ -1,12 +1,12 @@
-"""One change of one row, as it travels: the body of a message of the demo's topic.
+"""One change of one row, as it is sent: the body of a message of the demo's topic.
 
     {"table": "regions", "op": "update", "key": "AD-02", "change": 4711,
      "at_ms": 1772600767089, "row": {"code": "AD-02", ...}}
 
-``change`` grows with every change of a row, also over its deletion and return, so a copy that keeps
-the highest number it has seen of a row can tell a late message from a new one. ``row`` is the whole
-row after the change, null for a deletion. The message carries the operation as its tag and the key
-as its key.
+``change`` grows with every change of a row, even across its deletion and return. So a copy that
+stores the highest number of each row can distinguish a late message from a new one. ``row`` is the
+whole row after the change, null for a deletion. The message has the operation as its tag and the
+key as its key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Operation = Literal["insert", "update", "delete"]
 
 
 class BadChange(ValueError):
-    """A message body is no change of a known table."""
+    """A message body is not a change of a known table."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
     row: Row | None
 
     def encode(self) -> bytes:
-        """The message body."""
+        """Return the message body."""
         return msgspec.json.encode(self)
 
 
@@ -43,7 +43,7 @@ _decoder = msgspec.json.Decoder(Change)
 
 
 def decode(body: bytes) -> Change:
-    """Read a message body. Raises BadChange when it is none, or contradicts itself."""
+    """Parse a message body. Raise BadChange if it is malformed or contradicts itself."""
     try:
         change = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """Row-by-row comparison of a copy with the base tables.
 
-Both sides are read whole and merged by key: a row that only one side has is a difference, and so is
-every row whose columns are not all equal in value and type.
+Both sides are read whole and matched by key. A row that only one side has is a difference, and so
+is a row whose columns are not all equal in value and type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DIFFERENCES_KEPT = 20
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same on both sides; None where a side has no such row."""
+    """A row that differs between the two sides; None for a side without that row."""
 
     table: str
     key: str
@@ -38,8 +38,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How a copy named ``name`` compares: rows a table, the number of differences (the first of
-    them in ``differences``), and a digest over all its rows."""
+    """Result of comparing the copy ``name``: its rows by table, the number of differences (with
+    the first of them in ``differences``), and a digest of all its rows."""
 
     name: str
     rows: Mapping[str, int]
@@ -49,7 +49,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """True when every row of every table is the same."""
+        """True if every row of every table is the same."""
         return self.different == 0
 
 
@@ -69,7 +69,7 @@ def compare(
 
 
 def digest(tables: Mapping[str, Iterable[Row]]) -> str:
-    """A short fingerprint of all rows, the same for the same rows in any order."""
+    """Return a short fingerprint of all rows, which does not depend on their order."""
     hasher = hashlib.sha256()
     for table in TABLES.values():
         for row in sorted(tables[table.name], key=lambda row: str(row[table.key])):

@@ -1,7 +1,7 @@
 """A platform's copy of the base tables, applied idempotently.
 
 Beside the tables, ``applied`` holds the number of the newest change of every row, deleted rows
-too: it is what tells a late retry from news, and keeps a deleted row from coming back.
+included. It distinguishes a late retry from a new change, and keeps a deleted row from returning.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _PUT_APPLIED = "INSERT OR REPLACE INTO applied (tbl, key, change) VALUES (?, ?, 
 
 
 class Applied(Enum):
-    """What became of a change."""
+    """Outcome of a change."""
 
     NEW = auto()
-    REPEATED = auto()  # this very change was applied before
+    REPEATED = auto()  # this change was applied before
     STALE = auto()  # a newer change of the row was applied before
 
 
@@ -47,7 +47,7 @@ class Copy:
         self._connection.close()
 
     def apply(self, change: Change) -> Applied:
-        """Apply a change unless the row has moved on; one transaction."""
+        """Apply a change in one transaction, unless the row has this change or a newer one."""
         run = self._connection.execute
         table = TABLES[change.table]
         run("BEGIN IMMEDIATE")
@@ -71,6 +71,6 @@ class Copy:
         return Applied.NEW
 
     def last_changes(self) -> dict[tuple[str, str], int]:
-        """The number of the newest applied change of every row, by table and key."""
+        """Return the number of the newest applied change of every row, by table and key."""
         rows = self._connection.execute("SELECT tbl, key, change FROM applied")
         return {(table, key): change for table, key, change in rows}

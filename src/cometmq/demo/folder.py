@@ -1,6 +1,6 @@
-"""Where a run keeps its files; every run starts with an empty folder.
+"""The folder in which a run keeps its files; every run starts with an empty one.
 
-A marker file says that the folder is the demo's own, so that nothing else is ever removed.
+A marker file shows that the folder is the demo's own, so that no other files are ever removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MARKER: Final = ".cometmq-demo"
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The places under ``root``."""
+    """Paths under ``root``."""
 
     root: Path
 
@@ -28,7 +28,7 @@ class Folder:
 
     @property
     def broker_log(self) -> Path:
-        """What the broker logged."""
+        """The broker's log file."""
         return self.root / "broker.log"
 
     @property
@@ -38,18 +38,18 @@ class Folder:
 
     @property
     def spark(self) -> Path:
-        """The pipeline's table, checkpoint, report and log."""
+        """Table, checkpoint, report and log of the Spark pipeline."""
         return self.root / "spark"
 
     def copy(self, name: str) -> Path:
-        """A platform's database."""
+        """Return the path of a platform's database."""
         return self.root / f"{name}.sqlite"
 
 
 def empty_folder(root: Path) -> Folder:
-    """Make ``root``, or empty it when an earlier run left it.
+    """Create ``root``, or empty it if an earlier run left it.
 
-    Raises SettingsError when it holds anything else.
+    Raise SettingsError if it holds any other files.
     """
     if root.exists() and not root.is_dir():
         raise SettingsError("directory", f"{root} is no folder: give another one")

@@ -2,7 +2,7 @@
 
 It prints one JSON object a line: ``{"state": "reading", "batches": 3, "applied": 5295}`` while it
 follows the topic, ``{"state": "done", ...}`` with the report at the end. The line ``finish`` on
-standard input lets it read to the end of the topic, report and stop; the end of standard input
+standard input makes it read to the end of the topic, report and stop. The end of standard input
 makes it stop at once.
 """
 
@@ -27,7 +27,7 @@ POLL_S = 0.5
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Follow the topic until told to finish; gives the exit code."""
+    """Follow the topic until the order to finish; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m cometmq.demo.follower")
     parser.add_argument("namesrv")
     parser.add_argument("topic")
@@ -49,9 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def follow(query: StreamingQuery, options: sync.SyncOptions, orders: TextIO) -> bool:
-    """Report progress until an order comes; True when it says to finish.
+    """Report progress until an order arrives; return True if it is "finish".
 
-    Raises StreamingQueryException when the query failed.
+    Raise StreamingQueryException if the query failed.
     """
     said = -1
     with selectors.DefaultSelector() as selector:
@@ -69,7 +69,7 @@ def follow(query: StreamingQuery, options: sync.SyncOptions, orders: TextIO) -> 
 
 
 def say(**values: object) -> None:
-    """Print one object on a line of its own."""
+    """Print one JSON object on a line of its own."""
     print(msgspec.json.encode(values).decode(), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Spark's copy, seen from the demo: a child process to start and finish, and its table's files.
+"""Spark's copy, as the demo handles it: a child process, and the files of its table.
 
 The table is read here from its Parquet files, not through Spark, so that the comparison does not
-lean on what it judges.
+depend on Spark.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Findings(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """A line of the child."""
+    """A line of the child's output."""
 
     state: str
     batches: int = 0
@@ -55,7 +55,7 @@ class _Line(msgspec.Struct):
 
 
 class SparkPipeline:
-    """The pipeline that keeps everything under ``directory``."""
+    """The pipeline; all its files are under ``directory``."""
 
     name = "spark"
 
@@ -68,12 +68,12 @@ class SparkPipeline:
         self._applied = asyncio.Event()
 
     def command(self, namesrv: str, topic: str) -> list[str]:
-        """The words that start the child."""
+        """Return the command line of the child."""
         words = ["-m", "cometmq.demo.follower", namesrv, topic, str(self.directory)]
         return [sys.executable, *words]
 
     async def start(self, namesrv: str, topic: str, board: Board) -> None:
-        """Start the child; it is ready some seconds later and reads from the topic's beginning."""
+        """Start the child. It is ready some seconds later, and reads from the topic's beginning."""
         self.directory.mkdir(parents=True, exist_ok=True)
         board.spark_state = "starting"
         with self.log_path.open("ab") as log:
@@ -82,15 +82,15 @@ class SparkPipeline:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                cwd=self.directory,  # where Spark drops folders of its own
+                cwd=self.directory,  # Spark creates folders in it
                 limit=_LINE_MAX_BYTES,
                 start_new_session=True,
             )
         self._reading = self._tasks.spawn(self._read(board), name="spark pipeline")
 
     async def started(self, timeout_ms: int) -> bool:
-        """Wait until the child has applied its first changes, or has ended; False when neither
-        happened in time."""
+        """Wait until the child has applied its first changes, or has ended; return False after a
+        timeout."""
         assert self._reading is not None
         first = self._tasks.spawn(self._applied.wait(), name="first batch")
         done, _ = await asyncio.wait(
@@ -100,9 +100,9 @@ class SparkPipeline:
         return bool(done)
 
     async def finish(self) -> tuple[dict[str, list[Row]], Report]:
-        """Let the child read to the end of the topic; gives its tables and its report.
+        """Let the child read to the end of the topic; return its tables and its report.
 
-        Raises PipelineFailed when it ended without one.
+        Raise PipelineFailed if it ended without a report, or did not finish in time.
         """
         assert self._process is not None
         assert self._process.stdin is not None
@@ -122,7 +122,7 @@ class SparkPipeline:
         return await asyncio.to_thread(read_tables, self.directory), report
 
     async def close(self) -> None:
-        """End the child with everything that it started."""
+        """End the child and all processes that it started."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -135,12 +135,12 @@ class SparkPipeline:
         await self._tasks.close()
 
     async def _read(self, board: Board) -> _Line | None:
-        """Follow what the child says; gives its last line, None when it ends without one."""
+        """Follow the child's output; return its last line, or None if it ended without a report."""
         assert self._process is not None
         assert self._process.stdout is not None
         async for raw in self._process.stdout:
             if not raw.startswith(b"{"):
-                continue  # Java may greet on standard output
+                continue  # Java may print other lines
             line = msgspec.json.decode(raw, type=_Line)
             board.spark_state = f"{line.applied:,} changes in {line.batches} batches"
             if line.applied:
@@ -155,7 +155,7 @@ class SparkPipeline:
 
 
 def read_tables(directory: Path) -> dict[str, list[Row]]:
-    """The live rows of the pipeline's table, by table name, from its files."""
+    """Return the live rows of the pipeline's table, by table name, from its files."""
     from pyarrow import parquet
 
     snapshots = SnapshotTable(directory / "table")

@@ -1,8 +1,8 @@
 """A platform that subscribes to the changes and keeps its own copy of the tables.
 
-It is a member of its own consumer group; what it acknowledged it does not get again after a
-restart, and what it fails on comes back after a while. Its database is the judge of what is news
-(copy.py), so neither repeats nor late retries do harm.
+It is a member of its own consumer group. Acknowledged messages do not come again after a restart;
+failed ones do after a delay. Its database decides which changes are new (copy.py), so neither
+repeats nor late retries do harm.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Delay level of the first retries: 1 s, then 5 s.
+#: Delay levels of the first retries: 1 s, then 5 s.
 RETRY_LEVELS: Final = (1, 2)
 
 _OUTCOMES: Final = {Applied.NEW: "new", Applied.REPEATED: "repeated", Applied.STALE: "stale"}
 
-#: Says whether the platform fails on a change that was given back so many times before.
+#: Decides whether the platform fails on a change, given the number of earlier attempts.
 Fails = Callable[[Change, int], bool]
 
 
@@ -53,7 +53,7 @@ class Platform:
     ) -> None:
         self.name = name
         self.path = path
-        #: Number of the newest change of each row that this platform knows, by table and key.
+        #: Number of the newest change of each row that this platform has applied, by table and key.
         self.known: dict[tuple[str, str], int] = {}
         self._namesrv = namesrv
         self._topic = topic
@@ -68,11 +68,11 @@ class Platform:
 
     @property
     def group(self) -> str:
-        """The consumer group."""
+        """Name of the consumer group."""
         return f"{self.name}-platform"
 
     async def start(self) -> None:
-        """Open the copy and join the group. Raises ClientError when no broker can be reached."""
+        """Open the copy and join the group. Raise ClientError if no broker can be reached."""
         self._worker = Worker(self.name)
         self._copy = await self._worker.call(Copy, self.path)
         self.known = await self._worker.call(self._copy.last_changes)
@@ -87,7 +87,8 @@ class Platform:
         self._party.running = True
 
     async def stop(self) -> None:
-        """Leave the group and close the copy; what was not acknowledged comes again."""
+        """Leave the group and close the copy; messages not acknowledged are delivered again
+        later."""
         if self._client is None or self._worker is None or self._copy is None:
             return
         self._party.running = False
@@ -119,9 +120,9 @@ class Platform:
 
 
 def fails_at_first(share: float) -> Fails:
-    """Fails once on about ``share`` of the changes, the same ones in every run.
+    """Return a function that fails about ``share`` of the changes once, the same ones in every run.
 
-    The next change of such a row may well succeed before the failed one comes again.
+    The next change of such a row may succeed before the failed one comes again.
     """
     bound = int(share * 1000)
 

@@ -1,4 +1,4 @@
-"""What a run of the demo came to."""
+"""Result of a run of the demo."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartyResult:
-    """A copy's comparison with the base, its outcomes by name, and its lags; None where the
-    party does not measure one."""
+    """A copy's comparison with the base, the counts of its outcomes, and its lags; None for
+    values that this party does not measure."""
 
     comparison: Comparison
     applied: int | None = None
@@ -39,9 +39,9 @@ class Report:
 class Result:
     """The whole run.
 
-    ``loaded`` changes of the first load were published in ``load_seconds``, the rest at the
-    script's pace. ``files`` are places by what lies there. ``problems`` are what went wrong
-    besides differing rows; a good run has none.
+    ``loaded`` changes of the first load were published in ``load_seconds``, the others at the
+    script's rate. ``files`` are paths by the name of their content. ``problems`` are failures other
+    than differing rows; a good run has none.
     """
 
     seconds: float
@@ -59,6 +59,6 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Every copy is equal to the base, and nothing else went wrong."""
+        """True if every copy is equal to the base, and there were no problems."""
         compared = bool(self.parties) and all(party.comparison.equal for party in self.parties)
         return compared and not self.problems

@@ -1,8 +1,8 @@
 """The run, in order: load, change, disturb, catch up, compare.
 
-What is disturbed on the way: in the first load the relay dies once between sending and noting it,
-the social platform stops at half the changes and comes back later, the order platform fails on some
-rows at first. None of it may leave a trace in the copies.
+The disturbances: in the first load the relay dies once between sending messages and noting that.
+The social platform stops at half of the changes and starts again later. The order platform fails on
+some rows at first. None of these may show in the copies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CATCH_UP_MS: Final = 60_000
 PIPELINE_START_MS: Final = 45_000
 FAILING_SHARE: Final = 0.02
 
-#: Moments of the script, as shares of its changes.
+#: Times of the disturbances, as shares of the script's changes.
 SOCIAL_STOPS_AT: Final = 0.5
 SOCIAL_STARTS_AT: Final = 0.7
 
@@ -68,22 +68,25 @@ class Pipeline(Protocol):
         ...
 
     async def started(self, timeout_ms: int) -> bool:
-        """Wait until it has applied its first changes; False when that takes too long."""
+        """Wait until it has applied its first changes; return False after a timeout."""
         ...
 
     async def finish(self) -> tuple[Tables, Report]:
-        """Read to the end of the topic, stop, and give the tables and the report."""
+        """Read to the end of the topic and stop; return the tables and the report."""
         ...
 
     async def close(self) -> None:
-        """End whatever still runs."""
+        """End everything that still runs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``changes`` come after the first load, at most ``changes_per_s``; ``regions`` replaces the
-    world's."""
+    """Options of a run.
+
+    ``changes`` follow the first load, at most ``changes_per_s`` of them a second. ``regions``
+    replaces the regions of the world.
+    """
 
     directory: Path
     changes: int = 6_000
@@ -95,7 +98,7 @@ class Options:
 
 @dataclass(slots=True)
 class Times:
-    """When the run began (monotonic), how long the first load took and how much it was."""
+    """Start of the run (monotonic), duration of the first load, and its number of changes."""
 
     started_ms: int = 0
     loading_ms: int = 0
@@ -104,7 +107,7 @@ class Times:
 
 @dataclass(slots=True)
 class Demo:
-    """One run; made by :func:`prepare`."""
+    """One run, created by :func:`prepare`."""
 
     options: Options
     folder: Folder
@@ -117,7 +120,7 @@ class Demo:
     spark: tuple[Tables, Report] | None = None
 
     async def run(self) -> Result:
-        """Run everything. Raises CometError when a part cannot start or breaks."""
+        """Run everything. Raise CometError if a part cannot start or fails."""
         self.times.started_ms = self.clock.monotonic_ms()
         async with AsyncExitStack() as stack:
             node = NodeProcess(
@@ -166,7 +169,7 @@ class Demo:
         }
 
     async def _load(self, source: Source) -> None:
-        """Commit the first load as fast as it goes and wait until it is published."""
+        """Commit the first load without pauses, and wait until it is published."""
         times = self.times
         self.board.phase = "loading"
         begun_ms = self.clock.monotonic_ms()
@@ -185,14 +188,14 @@ class Demo:
         times.loading_ms = self.clock.monotonic_ms() - begun_ms
 
     async def _await_pipeline(self) -> None:
-        """Let the pipeline get going, so that it follows the changes as they come."""
+        """Wait until the pipeline reads, so that it follows the changes live."""
         if self.pipeline is not None:
             self.board.phase = "waiting for the pipeline"
             if not await self.pipeline.started(PIPELINE_START_MS):
                 self.board.say("the pipeline takes its time; the changes go on without it")
 
     async def _change(self, source: Source, social: Platform) -> None:
-        """Run the script at its rate, with the disturbances at their moments."""
+        """Run the script at its rate, with the disturbances at their times."""
         self.board.phase = "changing"
         begun_ms = self.clock.monotonic_ms()
         goal = self.options.changes
@@ -217,8 +220,10 @@ class Demo:
             self.board.say(f"the social platform stops after {self.board.committed:,} changes")
 
     async def _catch_up(self, source: Source, platforms: Iterable[Platform]) -> None:
-        """Wait until every platform knows the last change of every row, and nothing is to be
-        retried; what is missing at the deadline shows in the comparison."""
+        """Wait until every platform has the last change of every row, and no retry is left.
+
+        A platform that does not get there before the deadline is a problem of the result.
+        """
         self.board.phase = "catching up"
         last = await source.last_changes()
         deadline_ms = self.clock.monotonic_ms() + CATCH_UP_MS
@@ -272,10 +277,9 @@ class Demo:
 
 
 def prepare(options: Options, clock: Clock, pipeline: Pipeline | None = None) -> Demo:
-    """Empty the folder, write the script, set the board up. A ``pipeline`` may be set later too.
+    """Empty the folder, and create the script and the board. ``pipeline`` may also be set later.
 
-    Raises SettingsError for a folder that holds anything else, ModuleNotFoundError without
-    pycountry.
+    Raise SettingsError for a folder that holds other files, ModuleNotFoundError without pycountry.
     """
     folder = empty_folder(options.directory)
     regions = options.regions

@@ -1,6 +1,6 @@
-"""The one screen at the end, and the live lines before it.
+"""The screen with the result, and the live display during the run.
 
-On a terminal a live table follows the run; elsewhere (continuous integration, a file) a line is
+On a terminal, a live table follows the run. Elsewhere (continuous integration, a file) a line is
 printed for every event and every few seconds.
 """
 
@@ -63,7 +63,7 @@ async def _follow_lines(board: Board, console: Console, clock: Clock) -> None:
 
 
 def line(board: Board) -> str:
-    """The board in one line."""
+    """Return the board in one line."""
     parts = [f"{board.phase}: {board.committed} of {board.expected} changes"]
     parts.append(f"{board.published} published")
     parts += [
@@ -76,7 +76,7 @@ def line(board: Board) -> str:
 
 
 def progress(board: Board) -> RenderableType:
-    """The board as a small table with bars."""
+    """Return the board as a small table with bars."""
     table = Table.grid(padding=(0, 2))
     goal = max(1, board.expected)
     rows = [("committed", board.committed, ""), ("published", board.published, "")]
@@ -92,7 +92,7 @@ def progress(board: Board) -> RenderableType:
 
 
 def render(result: Result) -> RenderableType:
-    """The result as one screen."""
+    """Return the result as one screen."""
     rate = result.loaded / result.load_seconds if result.load_seconds > 0 else 0
     head = Text.assemble(
         ("CometMQ, the main job: ", "bold"),

@@ -1,8 +1,8 @@
-"""The script of changes: what the base-data platform's users do, from a seed.
+"""The script of changes that the base-data platform makes, generated from a seed.
 
-The script keeps its own picture of the tables, so that every step fits what went before: nobody
-lives in a region that is gone, and a key is inserted only while it is absent. The same seed gives
-the same steps.
+The script keeps its own copy of the tables, so that every step is consistent with those before: no
+user lives in a deleted region, and a key is inserted only while it is absent. The same seed
+produces the same steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEVEL_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one row before it has a number; ``row`` is null for a deletion."""
+    """One change of one row before it has a number; ``row`` is None for a deletion."""
 
     table: str
     op: Operation
@@ -57,14 +57,15 @@ class Script:
         self._made = 0
 
     def initial(self) -> Iterator[list[Edit]]:
-        """The first load: every region and the first users, one a step. Take it before steps."""
+        """Yield the first load: every region and the first users, one a step. Call this before
+        steps."""
         for row in self._world:
             yield [self._put_region("insert", row)]
         for _ in range(self._first_users):
             yield self._insert_user()
 
     def steps(self, changes: int) -> Iterator[list[Edit]]:
-        """Steps that add up to at least ``changes`` edits."""
+        """Yield steps with at least ``changes`` edits in total."""
         kinds = (
             *((self._update_user, 45), (self._insert_user, 12), (self._delete_user, 9)),
             *((self._update_region, 22), (self._dissolve_region, 6), (self._found_region, 6)),
@@ -116,7 +117,7 @@ class Script:
         return [self._put_region("update", row | {"population": self._population()})]
 
     def _dissolve_region(self) -> list[Edit]:
-        """Remove a subdivision; whoever lived there is moved to the country first."""
+        """Delete a subdivision, after its residents are moved to the country."""
         code = self._take(self._region_codes)
         row = self._regions[code]
         country = str(row["country"])
@@ -129,7 +130,7 @@ class Script:
         return [*moves, Edit("regions", "delete", code, None)]
 
     def _found_region(self) -> list[Edit]:
-        """A region comes back under its old code, or a new one is founded."""
+        """Insert a deleted region again under its code, or a new one."""
         if self._gone and self._random.random() < 0.7:
             code = self._random.choice(sorted(self._gone))
             row = self._gone.pop(code) | {"population": self._population()}
@@ -162,7 +163,7 @@ class Script:
         return self._random.randrange(100, POPULATION_MAX)
 
     def _take(self, keys: list[str]) -> str:
-        """Remove a random key in constant time: the last one takes its place."""
+        """Remove and return a random key in constant time: the last key takes its place."""
         at = self._random.randrange(len(keys))
         keys[at], keys[-1] = keys[-1], keys[at]
         return keys.pop()

@@ -1,4 +1,4 @@
-"""The base-data platform at work: commits edits on one side, a relay publishes on the other."""
+"""The base-data platform at work: it commits edits, and a relay publishes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE_CHANGES = 256
 
 
 class RelayDied(BaseException):
-    """The relay is killed after it has sent a page and before that is noted."""
+    """The relay is killed after it sent a page and before it noted that."""
 
 
 class Source:
@@ -52,7 +52,7 @@ class Source:
         self._worker.close()
 
     async def commit(self, edits: Iterable[Edit]) -> int:
-        """Make the edits in one transaction; gives the number of changes."""
+        """Apply the edits in one transaction; return the number of changes."""
         assert self._base is not None
         done = await self._worker.call(self._base.apply, edits, self._clock.wall_ms())
         self._board.committed += done
@@ -61,18 +61,20 @@ class Source:
         return done
 
     def crash_relay(self) -> None:
-        """Let the relay die after its next page is sent and before that is noted."""
+        """Let the relay die after it sent its next page and before it noted that."""
         self._crash = True
 
     def finish(self) -> None:
-        """No more edits come: :meth:`publish` ends when the outbox is empty."""
+        """Declare that no more edits follow: :meth:`publish` ends once the outbox is empty."""
         self._finished = True
         if self._relay is not None:
             self._relay.stop()
 
     async def publish(self) -> None:
-        """Publish what is committed, until :meth:`finish`. Raises ClientError when a message is
-        not taken then; it and all after it stay in the outbox."""
+        """Publish committed changes until :meth:`finish`.
+
+        Raise ClientError if a message is refused then; it and all later ones stay in the outbox.
+        """
         outbox = _Counted(self.path, self)
         while True:
             self._relay = Relay(self._client, outbox, RelaySettings(page_rows=PAGE_CHANGES))
@@ -88,7 +90,7 @@ class Source:
                 )
 
     def count(self, published: Collection[int]) -> None:
-        """A page of rows is sent. Raises RelayDied when it is not to be noted."""
+        """Count a page of rows that were sent. Raise RelayDied if it must not be noted."""
         again = self._unnoted.intersection(published)
         self._board.published_again += len(again)
         self._board.published += len(published) - len(again)
@@ -99,13 +101,13 @@ class Source:
             raise RelayDied
 
     async def last_changes(self) -> dict[tuple[str, str], int]:
-        """The number of the last change of every row, by table and key."""
+        """Return the number of the last change of every row, by table and key."""
         assert self._base is not None
         return await self._worker.call(self._base.last_changes)
 
 
 class _Counted(SqliteOutbox):
-    """The platform's outbox, whose pages are counted between being sent and being noted."""
+    """The platform's outbox, which counts each page after it was sent and before that is noted."""
 
     def __init__(self, path: Path, source: Source) -> None:
         super().__init__(path)

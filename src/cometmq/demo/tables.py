@@ -1,7 +1,7 @@
-"""The two tables that every party of the demo keeps, and how SQLite holds them.
+"""The two tables that every party of the demo keeps, and their form in SQLite.
 
-regions   a country or one of its subdivisions (ISO 3166-1 and 3166-2), key ``code``
-users     a person who lives in a region, key ``id``
+regions   countries and their subdivisions (ISO 3166-1 and 3166-2), key ``code`` users     persons
+who live in a region, key ``id``
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ Row = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's name and columns with their SQLite types; the first column is the key."""
+    """A table's name, and its columns with their SQLite types; the first column is the key."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
 
     @property
     def key(self) -> str:
-        """The name of the key column."""
+        """Name of the key column."""
         return self.columns[0][0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The column names in order."""
+        """Column names in order."""
         return tuple(name for name, _ in self.columns)
 
     def create_sql(self) -> str:
-        """The statement that makes the table."""
+        """Return the statement that creates the table."""
         types = [f"{name} {kind}" for name, kind in self.columns]
         types[0] += " PRIMARY KEY"
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(types)}) WITHOUT ROWID"
 
     def upsert_sql(self) -> str:
-        """The statement that puts a row given by named parameters."""
+        """Return the statement that inserts or replaces a row, given by named parameters."""
         marks = ", ".join(f":{name}" for name in self.names)
         return f"INSERT OR REPLACE INTO {self.name} ({', '.join(self.names)}) VALUES ({marks})"
 
     def delete_sql(self) -> str:
-        """The statement that removes the row of one key."""
+        """Return the statement that deletes the row of one key."""
         return f"DELETE FROM {self.name} WHERE {self.key} = ?"
 
 
@@ -74,7 +74,7 @@ TABLES = {table.name: table for table in (REGIONS, USERS)}
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open (and make) a database; whoever uses it from several threads takes turns.
+    """Open a database, and create it if needed; threads that share the connection must take turns.
 
     The write-ahead log is synced at checkpoints only: a killed process loses nothing, a power cut
     may lose the last transactions.
@@ -88,7 +88,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def read_rows(connection: sqlite3.Connection, table: Table) -> Iterator[Row]:
-    """Every row of a table, in the order of its keys."""
+    """Yield every row of a table, in the order of its keys."""
     names = table.names
     cursor = connection.execute(f"SELECT {', '.join(names)} FROM {table.name} ORDER BY {table.key}")
     for values in cursor:
@@ -96,7 +96,7 @@ def read_rows(connection: sqlite3.Connection, table: Table) -> Iterator[Row]:
 
 
 def read_table(path: Path, table: Table) -> list[Row]:
-    """Every row of a table in the database at ``path``, in the order of its keys."""
+    """Return every row of a table in the database at ``path``, in the order of its keys."""
     connection = connect(path)
     try:
         return list(read_rows(connection, table))

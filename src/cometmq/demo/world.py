@@ -1,7 +1,7 @@
 """The world's administrative regions, from the ISO 3166 tables of pycountry.
 
-pycountry lists countries and subdivisions, but not how many people live there; the demo makes
-populations up from its seed.
+pycountry lists countries and subdivisions without populations; the demo invents these from its
+seed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ POPULATION_MAX = 3_000_000
 
 
 def regions(random: Random) -> list[Row]:
-    """Countries first, then their subdivisions: about 5 300 rows of the table ``regions``.
+    """Return countries, then their subdivisions: about 5 300 rows of the table ``regions``.
 
-    Raises ModuleNotFoundError when pycountry is not installed (extra ``demo``).
+    Raise ModuleNotFoundError if pycountry is not installed (extra ``demo``).
     """
     import pycountry
 
@@ -37,7 +37,7 @@ def regions(random: Random) -> list[Row]:
 def region(
     code: str, country: str, name: str, kind: str, parent: str | None, random: Random
 ) -> Row:
-    """One row; a subdivision without a parent belongs to its country."""
+    """Return one row; a subdivision without a parent belongs to its country."""
     if parent is None and code != country:
         parent = country
     return {

@@ -1,1 +1,1 @@
-"""The name server: which broker serves which topic, who is alive, and a small key-value table."""
+"""The name server: routes of topics, live brokers, and a small key-value table."""

@@ -1,4 +1,4 @@
-"""A name server put together: tables, handlers, sockets and the expiry scan."""
+"""Composition of a name server: tables, handlers, sockets and the expiry scan."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class NameServer:
         )
 
     async def start(self) -> int:
-        """Read the key-value file and listen; gives the bound port.
+        """Read the key-value file and listen; return the bound port.
 
-        Raises StoreCorrupt for an unreadable key-value file, OSError for an address that cannot be
+        Raise StoreCorrupt for an unreadable key-value file, OSError for an address that cannot be
         bound.
         """
         self.kv.load()
@@ -62,7 +62,7 @@ class NameServer:
         return port
 
     async def stop(self) -> None:
-        """Close all connections and end what runs in the background."""
+        """Close all connections and end the background work."""
         await self.server.close()
         await self._tasks.close()
 

@@ -1,7 +1,8 @@
-"""What one name server takes at most: names, brokers, topics and bytes. Pure.
+"""Limits of one name server: names, brokers, topics and bytes. No I/O.
 
-Anybody may register, so all that a registration leaves behind is bounded. What is over a bound is
-refused with a remark that names it; nothing has changed then, and who is known already stays.
+Any machine may register, so everything that a registration leaves in memory is bounded. A
+registration over a limit is refused with a remark that names the limit. It changes nothing then,
+and known brokers stay.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from cometmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     from cometmq.protocol.headers import RegisterBroker
 
-#: What a topic of a broker takes beside its name, and one way in which queues are.
+#: Memory of a topic of a broker besides its name, and memory of one queue layout.
 ENTRY_BYTES: Final = 64
 LAYOUT_BYTES: Final = 400
 _INT32: Final = 1 << 31
@@ -25,13 +26,13 @@ _SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of a route table.
+    """Limits of a route table.
 
-    Lengths are in characters. ``brokers`` counts addresses, and names; ``host_brokers`` addresses
-    that one machine registered, ``connection_brokers`` those of one connection. A broker has at
-    most ``topics``, whose queues differ in at most ``layouts`` ways; ``topic_bytes`` is what the
-    topics of all brokers may take together, counted as ENTRY_BYTES and the name for each topic of
-    each broker.
+    Lengths are in characters. ``brokers`` limits addresses, and separately names. ``host_brokers``
+    limits the addresses registered by one machine, ``connection_brokers`` those of one connection.
+    A broker has at most ``topics`` topics with ``layouts`` different queue layouts. ``topic_bytes``
+    limits the topics of all brokers together, counted as ENTRY_BYTES plus the name for each topic
+    of each broker.
     """
 
     name_length: int = 255
@@ -49,8 +50,8 @@ class Limits:
 
 
 def check_texts(broker: RegisterBroker, filter_servers: list[str], limits: Limits) -> None:
-    """Raises BadRequest (SYSTEM_ERROR) when a text of a registration is too long, or filter servers
-    are too many."""
+    """Raise BadRequest (SYSTEM_ERROR) if a text of a registration is too long, or if it has too
+    many filter servers."""
     most = limits.name_length
     texts = {
         "brokerName": broker.broker_name,
@@ -70,7 +71,7 @@ def check_texts(broker: RegisterBroker, filter_servers: list[str], limits: Limit
 
 
 def check_topic_names(names: Iterable[str], limits: Limits) -> None:
-    """Raises BadRequest (SYSTEM_ERROR) when the name of a topic is too long."""
+    """Raise BadRequest (SYSTEM_ERROR) if the name of a topic is too long."""
     longest = max(names, key=len, default="")
     if len(longest) > limits.topic_length:
         raise refused(
@@ -79,7 +80,7 @@ def check_topic_names(names: Iterable[str], limits: Limits) -> None:
 
 
 def check_numbers(**numbers: int) -> None:
-    """Raises BadRequest (SYSTEM_ERROR) for a number that has no 32 bits."""
+    """Raise BadRequest (SYSTEM_ERROR) for a number that does not fit 32 bits."""
     for field, number in numbers.items():
         if not -_INT32 <= number < _INT32:
             raise BadRequest(
@@ -89,13 +90,13 @@ def check_numbers(**numbers: int) -> None:
 
 
 def check_count(what: str, count: int, most: int) -> None:
-    """Raises BadRequest (SYSTEM_ERROR) when ``count`` is over the bound."""
+    """Raise BadRequest (SYSTEM_ERROR) if ``count`` is over the limit ``most``."""
     if count > most:
         raise refused(f"{count} {what}", most)
 
 
 def refused(what: str, most: int) -> BadRequest:
-    """The refusal of a registration."""
+    """Return the error that refuses a registration."""
     return BadRequest(
         ResponseCode.SYSTEM_ERROR,
         f"registration refused: {what}; this name server takes at most {most}",
@@ -103,5 +104,5 @@ def refused(what: str, most: int) -> BadRequest:
 
 
 def size_of(names: Iterable[str], count: int) -> int:
-    """What ``count`` topics take."""
+    """Return the memory counted for ``count`` topics with these names."""
     return sum(map(len, names)) + ENTRY_BYTES * count

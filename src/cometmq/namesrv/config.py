@@ -1,4 +1,4 @@
-"""What a name server can be told (upstream: NamesrvConfig.java, NettyServerConfig.java)."""
+"""Settings of a name server (upstream: NamesrvConfig.java, NettyServerConfig.java)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NamesrvConfig:
-    """Settings of one name server; text becomes this through core/settings.py.
+    """Settings of one name server, built from text by core/settings.py.
 
-    ``kv_config_path`` is the file of the key-value tables ("~" is the home folder). With
-    ``order_message_enable`` routes carry the order configuration of their topic;
-    ``remote_admin_enable`` lets other machines change permissions, topics and keys. A broker that
-    is silent for ``broker_expiry_ms`` is found gone by the scan every ``expiry_scan_ms``.
+    ``kv_config_path`` is the file of the key-value tables ("~" is the home folder).
+    ``order_message_enable`` adds the order configuration of a topic to its route.
+    ``remote_admin_enable`` lets other machines change permissions, topics and keys. A scan every
+    ``expiry_scan_ms`` removes brokers that were silent for ``broker_expiry_ms``.
     """
 
     bind_address: str = "127.0.0.1"

@@ -1,7 +1,7 @@
-"""The requests of clients and administrators (upstream: DefaultRequestProcessor.java).
+"""Requests of clients and administrators (upstream: DefaultRequestProcessor.java).
 
-Each handler reads its typed header, asks the tables and shapes the answer; what changes the
-key-value file waits for the disk and therefore runs in the task lane.
+Each handler reads its typed header, queries the tables and builds the answer. Changes of the
+key-value file wait for the disk and therefore run in tasks.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Characters of a topic that an answer repeats.
+#: Characters of a topic that an error repeats.
 TOPIC_SHOWN: Final = 512
-#: Names that are sorted, and encoded, at once.
+#: Names sorted or encoded in one piece.
 RUN_NAMES: Final = 1_024
 
 
 class RouteHandlers:
-    """Where topics and brokers are."""
+    """Serves queries for routes, brokers and topic lists."""
 
     def __init__(
         self, routes: RouteTable, kv: KvTables, *, clock: Clock, order_message_enable: bool
@@ -48,7 +48,7 @@ class RouteHandlers:
         self._order_message_enable = order_message_enable
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.clusters,
@@ -58,7 +58,7 @@ class RouteHandlers:
         }
 
     def route(self, peer: Peer, request: Request[h.Topic]) -> Reply:
-        """105: where a topic is."""
+        """Serve 105: return the route of a topic."""
         topic = request.header.topic
         conf = self._kv.get(ORDER_TOPIC_NAMESPACE, topic) if self._order_message_enable else None
         body = self._routes.pick(topic, conf)
@@ -71,15 +71,15 @@ class RouteHandlers:
         return Reply(body=body)
 
     def clusters(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """106: all brokers and clusters."""
+        """Serve 106: return all brokers and clusters."""
         return Reply(body=encode_json(self._routes.clusters()))
 
     async def topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """206: all topics."""
+        """Serve 206: return all topics."""
         return await self._names(None)
 
     async def topics_of_cluster(self, peer: Peer, request: Request[h.Cluster]) -> Reply:
-        """224: the topics of one cluster."""
+        """Serve 224: return the topics of one cluster."""
         return await self._names(request.header.cluster)
 
     async def _names(self, cluster: str | None) -> Reply:
@@ -88,7 +88,7 @@ class RouteHandlers:
         for some in self._routes.topics(cluster):
             names.update(some)
             await slices.pause()
-        # Sorted and encoded in runs: there may be millions, and others wait meanwhile.
+        # Sorted and encoded in runs: there may be millions of names, and other requests wait.
         left, runs = iter(names), []
         while run := sorted(islice(left, RUN_NAMES)):
             runs.append(run)
@@ -100,18 +100,18 @@ class RouteHandlers:
         return Reply(body=b'{"topicList":[' + b",".join(pieces) + b"]}")
 
     def system_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """304: topics that clusters and brokers are named after."""
+        """Serve 304: return the system topics, which are named after clusters and brokers."""
         return Reply(body=encode_json(self._routes.system_topics()))
 
 
 class KvHandlers:
-    """The key-value tables."""
+    """Serves the key-value tables."""
 
     def __init__(self, kv: KvTables) -> None:
         self._kv = kv
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.PUT_KV_CONFIG: self.put,
             RequestCode.GET_KV_CONFIG: self.get,
@@ -120,14 +120,14 @@ class KvHandlers:
         }
 
     async def put(self, peer: Peer, request: Request[h.PutKvConfig]) -> Reply:
-        """100: set a key; answered when it is on disk."""
+        """Serve 100: set a key; answer once it is on disk."""
         header = request.header
         await self._kv.put(header.namespace, header.key, header.value)
         log.info("key set namespace=%s key=%s peer=%s", header.namespace, header.key, peer.address)
         return Reply()
 
     def get(self, peer: Peer, request: Request[h.KvKey]) -> Reply:
-        """101: one value."""
+        """Serve 101: return one value."""
         header = request.header
         value = self._kv.get(header.namespace, header.key)
         if value is None:
@@ -135,7 +135,7 @@ class KvHandlers:
         return Reply(header=h.KvValueResponse(value))
 
     async def delete(self, peer: Peer, request: Request[h.KvKey]) -> Reply:
-        """102: remove a key; answered when it is off the disk."""
+        """Serve 102: remove a key; answer once it is removed on disk."""
         header = request.header
         await self._kv.delete(header.namespace, header.key)
         log.info(
@@ -144,7 +144,7 @@ class KvHandlers:
         return Reply()
 
     def table(self, peer: Peer, request: Request[Any]) -> Reply:
-        """219: all keys of a namespace."""
+        """Serve 219: return all keys of a namespace."""
         table = self._kv.table(request.header.namespace)
         if table is None:
             raise _nothing(f"Namespace: {request.header.namespace}")

@@ -2,9 +2,9 @@
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"topic":"broker-a:4"}}}
 
-The file is replaced as a whole: the old one is kept as ".bak", the new one written beside it as
-".tmp", synced and renamed. A crash leaves the old file or the new one; when the file cannot be read
-(an upstream name server died while writing it), ".bak" is.
+The file is replaced as a whole: the old content is kept as ".bak", and the new one is written to
+".tmp", synced and renamed. So a crash leaves either the old file or the new one. If the file cannot
+be read, because an upstream name server died while writing it, ".bak" is read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from cometmq.store.files import Files, PosixFiles, read_file, write_file_atomica
 
 log = logging.getLogger(__name__)
 
-#: Where the queues of ordered topics are kept (upstream: NamesrvUtil.java).
+#: Namespace of the queues of ordered topics (upstream: NamesrvUtil.java).
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
-#: Characters of a namespace and of a key, and of a value: an order configuration names brokers.
+#: Limits in characters of a namespace or key, and of a value. An order configuration, a list of
+#: brokers, may be long.
 NAME_LENGTH_MAX: Final = 512
 VALUE_LENGTH_MAX: Final = 64 * 1024
 NAMESPACES_MAX: Final = 256
-#: Characters of all keys and values together. Each change writes all of them.
+#: Limit of the characters of all keys and values together, because each change writes all of them.
 TOTAL_LENGTH_MAX: Final = 4 * 1024 * 1024
-#: What an entry counts beside its characters.
+#: Characters counted for an entry besides its key and value.
 _ENTRY_LENGTH: Final = 16
 
 
@@ -44,7 +45,7 @@ class _KvFile(Struct, rename="camel"):
 
 
 class KvTables:
-    """Namespace to key to value, written through to ``path``."""
+    """Values by namespace and key; each change is written to ``path``."""
 
     def __init__(self, path: Path, files: Files | None = None) -> None:
         self._path = path
@@ -56,13 +57,13 @@ class KvTables:
         self._writing = asyncio.Lock()
         self._changes = 0
         self._written = 0
-        #: What the file last held that could be read: only that may become the backup.
+        #: Last readable content of the file; only that may become the backup.
         self._content: bytes | None = None
 
     def load(self) -> None:
-        """Read the file, or its backup; nothing there means empty tables.
+        """Read the file, or its backup; without either the tables are empty.
 
-        Raises StoreCorrupt when neither can be read.
+        Raise StoreCorrupt if neither can be read.
         """
         problem = None
         for path in (self._path, self._backup):
@@ -88,16 +89,16 @@ class KvTables:
             raise problem
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value, None when it is not set."""
+        """Return one value; None if it is not set."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """All keys of a namespace, None when it was never used."""
+        """Return all keys of a namespace; None if it was never used."""
         return self._tables.get(namespace)
 
     def encoded(self, namespace: str) -> bytes:
-        """:meth:`table` as the JSON that brokers and administrators get, b"" for nothing; made once
-        a change."""
+        """Return :meth:`table` as the JSON for brokers and administrators, b"" if it is empty.
+        The text is cached until the next change."""
         found = self._encoded.get(namespace)
         if found is None:
             table = self._tables.get(namespace)
@@ -109,22 +110,23 @@ class KvTables:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value and wait until it is on disk.
 
-        Raises CometError when the file cannot be written; the value holds until a restart then.
-        Raises BadRequest (SYSTEM_ERROR) for what is too long or too much; nothing changes then.
+        Raise CometError if the file cannot be written; then the value holds until a restart. Raise
+        BadRequest (SYSTEM_ERROR) if a limit is exceeded; nothing changes then.
         """
         self._length += self._growth(namespace, key, value)
         self._tables.setdefault(namespace, {})[key] = value
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key and wait until the disk knows; errors as in :meth:`put`."""
+        """Remove a key and wait until that is on disk; errors as in :meth:`put`."""
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._length -= _length_of(key, value)
             await self._save()
 
     def _growth(self, namespace: str, key: str, value: str) -> int:
-        """How much longer a value makes the tables. Raises BadRequest when that is too long."""
+        """Return the characters that a value adds to the tables. Raise BadRequest if a limit is
+        exceeded."""
         for what, text, most in (
             ("namespace", namespace, NAME_LENGTH_MAX),
             ("key", key, NAME_LENGTH_MAX),
@@ -149,7 +151,7 @@ class KvTables:
         self._encoded.clear()
         mine = self._changes
         async with self._writing:
-            # Changes that came while another write was under way leave in one.
+            # One write covers all changes made during the write before it.
             if self._written >= mine:
                 return
             covers = self._changes

@@ -1,8 +1,8 @@
-"""Brokers that come, change and go (upstream: DefaultRequestProcessor.java).
+"""Registration and removal of brokers (upstream: DefaultRequestProcessor.java).
 
 A registration may list many thousand topics, so its body is read in slices, one body at a time.
-What changes brokers is done in the order in which it came: nothing overtakes a registration that is
-still being read. It counts as a whole, at the end; until then routes are what they were.
+Changes of brokers are applied in order of arrival: none overtakes a registration that is still
+being read. A registration takes effect as a whole at the end; until then routes do not change.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bodies that wait to be read: some 100 brokers with 10 000 topics each.
+#: Limit of the bodies that wait to be read: some 100 brokers with 10 000 topics each.
 MAX_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
 class BrokerHandlers:
-    """Serves the codes by which brokers register, and those that change what they registered."""
+    """Serves the codes by which brokers register, and those that change registrations."""
 
     def __init__(self, routes: RouteTable, kv: KvTables, *, clock: Clock) -> None:
         self._routes = routes
@@ -50,7 +50,7 @@ class BrokerHandlers:
         self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
@@ -61,7 +61,8 @@ class BrokerHandlers:
         }
 
     async def register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
-        """103: a broker's address and topics; answered with the order configuration."""
+        """Serve 103: register a broker's address and topics; answer with the order
+        configuration."""
         size_bytes = len(request.body)
         if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
             raise BadRequest(
@@ -80,9 +81,9 @@ class BrokerHandlers:
         broker, routes = request.header, self._routes
         content = await self._read(request)
         while content.topics is None and routes.wants_topics(broker, content.version):
-            content = await self._read(request)  # the broker was forgotten meanwhile
+            content = await self._read(request)  # the broker was removed during the read
         if peer.closed:
-            return Reply()  # which goes nowhere: with its connection the broker is gone
+            return Reply()  # not sent; the broker was removed with its connection
         is_new = routes.data_version(broker.broker_addr) is None
         rival = routes.rival_of(broker, peer)
         if rival:
@@ -127,7 +128,7 @@ class BrokerHandlers:
         )
 
     async def unregister(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
-        """104: a broker stops."""
+        """Serve 104: remove a broker that stops."""
         broker = request.header
         async with self._changing:
             was_known = self._routes.unregister(broker)
@@ -142,7 +143,7 @@ class BrokerHandlers:
         return Reply()
 
     def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
-        """322: whether a broker must register again. When not, this is its heartbeat."""
+        """Serve 322: answer whether a broker must register again. If not, this is its heartbeat."""
         address = request.header.broker_addr
         version = parse_json(request.body, DataVersion, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
         known = self._routes.data_version(address)
@@ -153,7 +154,7 @@ class BrokerHandlers:
         )
 
     async def wipe_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
-        """205: producers stop sending to a broker."""
+        """Serve 205: remove write permission, so that producers stop sending to a broker."""
         name = request.header.broker_name
         async with self._changing:
             count = self._routes.wipe_write_perm(name)
@@ -161,7 +162,7 @@ class BrokerHandlers:
         return Reply(header=h.WipeWritePermResponse(count))
 
     async def add_write_perm(self, peer: Peer, request: Request[h.BrokerName]) -> Reply:
-        """327: producers may send to a broker again."""
+        """Serve 327: restore write permission, so that producers may send to a broker again."""
         name = request.header.broker_name
         async with self._changing:
             count = self._routes.add_write_perm(name)
@@ -169,7 +170,7 @@ class BrokerHandlers:
         return Reply(header=h.AddWritePermResponse(count))
 
     async def delete_topic(self, peer: Peer, request: Request[h.DeleteTopicInNamesrv]) -> Reply:
-        """216: forget a topic, in one cluster when it is named."""
+        """Serve 216: remove a topic, from one cluster if it is named, otherwise from all."""
         header = request.header
         async with self._changing:
             self._routes.delete_topic(header.topic, header.cluster_name)

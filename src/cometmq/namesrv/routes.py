@@ -1,10 +1,10 @@
-"""Which broker is where, and which topics it holds (upstream: RouteInfoManager.java).
+"""Routes: the addresses of brokers, and their topics (upstream: RouteInfoManager.java).
 
-Pure tables: time is an argument, and a connection is only a token that is compared. All tables of
-a broker change in one step, so no answer ever shows a broker in one of them and not in another.
+Pure tables: time is an argument, and a connection is only a token that is compared. All tables of a
+broker change in one step, so no answer ever shows a broker in one of them and not in another.
 
-A route is put together from the text of its brokers and of its queues. Many topics of many brokers
-have the same queues, so each text is there once, and nothing else is kept to answer quickly.
+A route is joined from the texts of its brokers and of its queues. Many topics of many brokers have
+the same queues, so each text is stored once; no other cache is needed for fast answers.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from cometmq.protocol.route import MASTER_ID, PERM_READ, PERM_WRITE, BrokerData,
 if TYPE_CHECKING:
     from cometmq.protocol.headers import BrokerIdentity, RegisterBroker
 
-#: A broker that was silent for so long is gone (upstream: BROKER_CHANNEL_EXPIRED_TIME).
+#: Time of silence after which a broker is removed (upstream: BROKER_CHANNEL_EXPIRED_TIME).
 BROKER_EXPIRY_MS: Final = 120_000
-#: Topics differ in few ways; beyond so many the texts are no longer shared with earlier ones.
+#: Limit of shared layouts. Topics usually have few different ones; beyond this number new texts are
+#: not shared with earlier ones.
 _SHARED_LAYOUTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a registering slave learns about its master; both are None for a master."""
+    """Answer to a registering slave about its master; both fields are None for a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class QueueLayout(Struct, frozen=True, eq=False, gc=False):
-    """How a topic's queues are on some broker, and the text of that in a route behind the broker's
-    name. The garbage collector looks neither at it nor at the tables that hold nothing else."""
+    """Queue counts and permissions of a topic on a broker, and their text in a route, which
+    follows the broker's name. The garbage collector skips it, and tables that hold nothing else."""
 
     perm: int
     read_queue_nums: int
@@ -61,8 +62,10 @@ class QueueLayout(Struct, frozen=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. ``topics`` is None when they were not read, because the ones of
-    this version are known."""
+    """Content of a broker's registration.
+
+    ``topics`` is None if they were not read, because those of this version are known.
+    """
 
     version: DataVersion
     topics: Mapping[str, QueueLayout] | None
@@ -71,8 +74,8 @@ class Registration:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """One address that registered: when it was last heard, over which connection, from which
-    machine, and the broker names that have it."""
+    """One registered address: the time of its last heartbeat, its connection, its machine, and
+    the broker names that use it."""
 
     last_seen_ms: int
     data_version: DataVersion
@@ -84,9 +87,11 @@ class _LiveBroker:
 
 @dataclass(slots=True)
 class _Broker:
-    """One broker name: its cluster, the address of each of its ids, its topics, and the texts that
-    stand for it in a route. ``clusters`` are all that it registered in. ``layouts`` is at least the
-    number of ways in which queues of its topics are; ``topic_bytes`` is what the topics take."""
+    """One broker name: its cluster, the address of each id, its topics, and its texts in routes.
+
+    ``clusters`` are all clusters in which it registered. ``layouts`` is an upper bound of the
+    number of different queue layouts of its topics; ``topic_bytes`` is the memory counted for them.
+    """
 
     name: str
     cluster: str
@@ -103,7 +108,7 @@ class _Broker:
         return BrokerData(self.name, addresses, self.cluster)
 
     def moved(self) -> None:
-        """Its addresses changed."""
+        """Update the texts after a change of addresses."""
         self.text = encode_json(self.data())
         self.queues_text = b'{"brokerName":' + encode_json(self.name) + b","
 
@@ -111,7 +116,8 @@ class _Broker:
 class RouteTable:
     """Brokers, clusters and topics of one name server.
 
-    ``expiry_ms`` is how long a silent broker stays; ``limits`` is what is taken at most.
+    ``expiry_ms`` is the time after which a silent broker is removed; ``limits`` are those of the
+    tables.
     """
 
     def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS, limits: Limits | None = None) -> None:
@@ -129,9 +135,9 @@ class RouteTable:
     # ------------------------------------------------------------------------------ brokers come
 
     def layouts(self, topics: Mapping[str, TopicConfig]) -> dict[str, QueueLayout]:
-        """Topics as a registration holds them; equal queues, and names, are there once.
+        """Return the queue layout of each topic, with equal layouts and names stored once.
 
-        Raises BadRequest for a name that is too long, and for numbers of more than 32 bits.
+        Raise BadRequest for a name that is too long, and for numbers of more than 32 bits.
         """
         check_topic_names(topics, self.limits)
         layout = self._layout
@@ -154,8 +160,10 @@ class RouteTable:
         return found
 
     def wants_topics(self, broker: RegisterBroker, version: DataVersion) -> bool:
-        """Whether the topics of a registration count: only a master's, and only when its data
-        version differs from the last."""
+        """Decide whether the topics of a registration are needed.
+
+        They are only for a master, and only if its data version differs from the last one.
+        """
         if broker.broker_id != MASTER_ID:
             return False
         known = self._brokers.get(broker.broker_name)
@@ -173,11 +181,10 @@ class RouteTable:
         now_ms: int,
         host: str = "",
     ) -> Registered:
-        """A broker says over a connection from ``host`` that it lives, where, and which topics it
-        has.
+        """Register a broker's address and topics, over a connection from the machine ``host``.
 
-        Topics that a registration lacks stay: a broker registers a created topic alone. Raises
-        BadRequest for what is over a bound; nothing has changed then.
+        Topics that a registration does not list stay, because a broker registers a created topic
+        alone. Raise BadRequest if a limit is exceeded; nothing has changed then.
         """
         name, address = broker.broker_name, broker.broker_addr
         wanted = self.wants_topics(broker, content.version)
@@ -210,7 +217,7 @@ class RouteTable:
     def _check_broker(
         self, broker: RegisterBroker, content: Registration, channel: object, host: str
     ) -> None:
-        """Raises BadRequest when a broker is one too many, or says too much of itself."""
+        """Raise BadRequest if there are too many brokers, or if a text of this one is too long."""
         limits, address = self.limits, broker.broker_addr
         check_texts(broker, content.filter_servers, limits)
         over = self._over.get(channel, {})
@@ -236,8 +243,10 @@ class RouteTable:
     def _check_topics(
         self, known: _Broker | None, topics: Mapping[str, QueueLayout]
     ) -> tuple[int, int]:
-        """The ways in which queues of a broker are, and what its topics take, when it has got these
-        too. Raises BadRequest when that is too much."""
+        """Return the broker's number of layouts and its topic bytes after these topics are added.
+
+        Raise BadRequest if a limit is exceeded.
+        """
         limits = self.limits
         held = {} if known is None else known.topics
         layouts, size_bytes = (0, 0) if known is None else (known.layouts, known.topic_bytes)
@@ -258,13 +267,16 @@ class RouteTable:
         return layouts, size_bytes + added
 
     def _resize(self, known: _Broker, topic_bytes: int, layouts: int) -> None:
-        """Account for what a broker's topics take by now."""
+        """Update the memory counted for a broker's topics."""
         grown = (layouts - known.layouts) * LAYOUT_BYTES
         self._topic_bytes += topic_bytes - known.topic_bytes + grown
         known.topic_bytes, known.layouts = topic_bytes, layouts
 
     def _displace(self, known: _Broker, broker_id: int, address: str, channel: object) -> None:
-        """Put an address under its id. Another one of the same broker there is gone."""
+        """Put an address under its id, in place of the broker's former address there.
+
+        The former address is removed if it came over the same connection.
+        """
         former = known.addresses.get(broker_id, address)
         _place(known, broker_id, address)
         live = self._live.get(former)
@@ -274,7 +286,8 @@ class RouteTable:
             self._forget(former)
 
     def heartbeat(self, address: str, version: DataVersion, now_ms: int) -> bool:
-        """A broker asks whether it must register again; when not, this counts as a sign of life."""
+        """Count a broker's query as its heartbeat; return True instead if it must register
+        again."""
         live = self._live.get(address)
         if live is None or live.data_version != version:
             return True
@@ -282,13 +295,15 @@ class RouteTable:
         return False
 
     def data_version(self, address: str) -> DataVersion | None:
-        """The version last registered by ``address``."""
+        """Return the version last registered by ``address``, or None."""
         live = self._live.get(address)
         return None if live is None else live.data_version
 
     def rival_of(self, broker: RegisterBroker, channel: object) -> str:
-        """The address of another live master of the name under which a master registers; "" when
-        there is none, or it is itself at its address of before."""
+        """Return the address of another live master that has the name of a registering master.
+
+        Return "" if there is none, or if it is the same broker under its former address.
+        """
         known = self._brokers.get(broker.broker_name)
         if known is None or broker.broker_id != MASTER_ID:
             return ""
@@ -306,8 +321,8 @@ class RouteTable:
     # -------------------------------------------------------------------------------- brokers go
 
     def unregister(self, broker: BrokerIdentity) -> bool:
-        """A broker says that it stops; False when it is not known as that. An id that another
-        address took over meanwhile stays."""
+        """Remove a broker that stops; return False if this address is not registered under this
+        name and id. If another address took over the id meanwhile, it stays."""
         known = self._brokers.get(broker.broker_name)
         if known is None or known.addresses.get(broker.broker_id) != broker.broker_addr:
             return False
@@ -315,16 +330,20 @@ class RouteTable:
         return True
 
     def channel_closed(self, channel: object) -> list[str]:
-        """A connection ended: the brokers that registered over it last are gone. Their addresses
-        are given back. Takes time for what was registered over it, not for all brokers."""
+        """Remove the brokers that registered last over a closed connection; return their addresses.
+
+        The time depends on the number of these brokers, not on that of all.
+        """
         gone = list(self._over.get(channel, ()))
         for address in gone:
             self._forget(address)
         return gone
 
     def expire(self, now_ms: int) -> list[tuple[str, object]]:
-        """Remove every broker that was silent too long; gives their addresses and connections,
-        which are to be closed."""
+        """Remove every broker that was silent too long.
+
+        Return their addresses and connections; the caller closes these.
+        """
         limit_ms = now_ms - self._expiry_ms
         due = [
             (address, live.channel)
@@ -336,7 +355,7 @@ class RouteTable:
         return due
 
     def _forget(self, address: str) -> None:
-        """Take an address out of every table; with its last address a broker name goes too."""
+        """Remove an address from every table; a broker name is removed with its last address."""
         live = self._drop(address)
         self._filter_servers.pop(address, None)
         for name in () if live is None else live.names:
@@ -349,7 +368,7 @@ class RouteTable:
                 self._forget_name(name)
 
     def _drop(self, address: str) -> _LiveBroker | None:
-        """Take an address from those that are alive, and from its connection's."""
+        """Remove an address from the live ones, and from its connection's."""
         live = self._live.pop(address, None)
         if live is not None:
             over = self._over[live.channel]
@@ -373,7 +392,8 @@ class RouteTable:
     # ------------------------------------------------------------------------------------ topics
 
     def pick(self, topic: str, order_topic_conf: str | None = None) -> bytes | None:
-        """The route of a topic as JSON (a ``TopicRoute``), None when no broker holds it."""
+        """Return the route of a topic as JSON (a ``TopicRoute``); None if no broker has the
+        topic."""
         holding: list[_Broker] = []
         queues: list[bytes] = []
         for broker in self._brokers.values():
@@ -408,14 +428,14 @@ class RouteTable:
         )
 
     def wipe_write_perm(self, name: str) -> int:
-        """Take the write permission from every topic of a broker; gives their number.
+        """Remove write permission from every topic of a broker; return their number.
 
-        It lasts until the broker registers a new data version (upstream does the same).
+        It lasts until the broker registers a new data version, as upstream.
         """
         return self._set_perm(name, keep=~PERM_WRITE, add=0)
 
     def add_write_perm(self, name: str) -> int:
-        """Make every topic of a broker readable and writable; gives their number."""
+        """Make every topic of a broker readable and writable; return their number."""
         return self._set_perm(name, keep=0, add=PERM_READ | PERM_WRITE)
 
     def _set_perm(self, name: str, *, keep: int, add: int) -> int:
@@ -432,7 +452,7 @@ class RouteTable:
         return len(broker.topics)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, in all clusters or in one."""
+        """Remove a topic, in all clusters or in one."""
         for name in self._clusters.get(cluster, ()) if cluster else self._brokers:
             broker = self._brokers[name]
             if broker.topics.pop(topic, None) is not None:
@@ -441,19 +461,21 @@ class RouteTable:
     # ------------------------------------------------------------------------------------- lists
 
     def topics(self, cluster: str | None = None) -> list[Collection[str]]:
-        """The topics of each broker, in all clusters or in one."""
+        """Return the topics of each broker, in all clusters or in one."""
         names = self._brokers if cluster is None else self._clusters.get(cluster, ())
         return [self._brokers[name].topics.keys() for name in names]
 
     def system_topics(self) -> TopicList:
-        """The names that are system topics everywhere: clusters and broker names, and one broker's
-        address, which mqadmin asks for the rest."""
+        """Return the names that are system topics everywhere: clusters and broker names.
+
+        The list also has one broker's address, which mqadmin asks for the others.
+        """
         names = sorted({*self._clusters, *self._brokers})
         addresses = (at for broker in self._brokers.values() for at in broker.addresses.values())
         return TopicList(names, next(addresses, None))
 
     def clusters(self) -> ClusterInfo:
-        """Every broker's addresses, and every cluster's brokers."""
+        """Return every broker's addresses, and every cluster's brokers."""
         brokers = {}
         for name, broker in self._brokers.items():
             brokers[name] = ClusterBroker(name, broker.data().broker_addrs, broker.cluster)
@@ -466,7 +488,7 @@ def _place(broker: _Broker, broker_id: int, address: str) -> None:
     """Put an address under its id."""
     if broker.addresses.get(broker_id) == address:
         return
-    # A slave that became master keeps its address and must not stay under its old id.
+    # A slave that became the master keeps its address, and must not stay under its old id.
     for other in [key for key, value in broker.addresses.items() if value == address]:
         del broker.addresses[other]
     broker.addresses[broker_id] = address

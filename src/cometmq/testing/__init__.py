@@ -1,1 +1,1 @@
-"""What tests of CometMQ, and tests of programs that use it, need: a real broker in a fixture."""
+"""Support for tests of CometMQ, and of programs that use it: a real broker in a fixture."""

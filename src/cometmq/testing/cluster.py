@@ -27,7 +27,7 @@ from cometmq.core.clock import SystemClock
 from cometmq.core.settings import normalise
 from cometmq.net.runtime import loop_factory
 
-#: Files small enough to make hundreds of clusters in a test run.
+#: Files small enough for hundreds of clusters in one test run.
 SMALL_FILES: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": str(4 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(3_000 * 20),
@@ -45,7 +45,7 @@ _Stops = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running cluster: addresses as ``host:port``, and the folder that holds everything."""
+    """A running cluster: addresses as ``host:port``, and the folder of its store."""
 
     namesrv: str
     broker: str
@@ -54,9 +54,9 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(directory: Path, **settings: Setting) -> AsyncIterator[Cluster]:
-    """Run a cluster in this event loop, its store under ``directory``.
+    """Run a cluster in this event loop, with its store under ``directory``.
 
-    Raises SettingsError for a setting that does not exist.
+    Raise SettingsError for an unknown setting.
     """
     store = directory / "store"
     config = node_config(store, cluster_settings(settings))
@@ -66,7 +66,8 @@ async def running_cluster(directory: Path, **settings: Setting) -> AsyncIterator
 
 @contextmanager
 def cluster_in_thread(directory: Path, **settings: Setting) -> Iterator[Cluster]:
-    """Run a cluster in a thread with an event loop of its own. Raises what a start raises."""
+    """Run a cluster in a thread with an event loop of its own. Raise the error of a failed
+    start."""
     started: Future[Cluster] = Future()
     stops: _Stops = Future()
 
@@ -103,7 +104,8 @@ def _end(thread: threading.Thread, stops: _Stops, ended: Future[None]) -> None:
 
 
 class ProcessCluster(NodeProcess):
-    """A cluster in a child process, on small files; it keeps its ports and store over restarts."""
+    """A cluster in a child process, on small files; it keeps its ports and store across
+    restarts."""
 
     def __init__(self, directory: Path, **settings: Setting) -> None:
         super().__init__(
@@ -128,7 +130,7 @@ class ProcessCluster(NodeProcess):
 
 
 def cluster_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Small files, with ``settings`` over them, as the text that property files hold."""
+    """Return ``settings``, with small files unless they say otherwise, as property-file text."""
     named = {normalise(key) for key in settings}
     values = {key: value for key, value in SMALL_FILES.items() if normalise(key) not in named}
     for key, value in settings.items():

@@ -5,8 +5,8 @@
             await client.send("orders", b"...")
 
 An exception in a handler, or in a block of ``message.processing()``, fails the test: the consumer
-goes on after it, so nobody else would say that an assertion there does not hold. A test of retries
-allows it, of all kinds or of some:
+continues after it, so nothing else would report a failed assertion there. A test of retries allows
+such exceptions, all of them or some types:
 
     @pytest.mark.cometmq_handler_errors(raises=ValueError)
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.failures import Failure
     from cometmq.testing.cluster import Cluster
 
-#: The marker of a test whose handlers may raise.
+#: Marker of a test whose handlers may raise.
 ALLOWED: Final = "cometmq_handler_errors"
 FIXTURES: Final = frozenset({"cometmq_cluster", "cometmq_session_cluster"})
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have pytest know the marker."""
+    """Register the marker with pytest."""
     config.addinivalue_line(
         "markers",
         f"{ALLOWED}(raises=Exception): handlers may raise this exception, or one of a tuple",
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test with a cluster for what its handlers raised."""
+    """Fail a test that uses a cluster if its handlers raised."""
     if FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
         return (yield)
     from cometmq.client.consumer.failures import recorded
@@ -51,14 +51,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             result = yield
         except BaseException:
             for failure in failures:
-                failure.told = True  # its own exception says enough
+                failure.told = True  # its own exception is reported instead
             raise
         _raise_first(item, failures)
     return result
 
 
 def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
-    """Raise the first of the failures that the test does not allow and that nobody told yet."""
+    """Raise the first failure that the test does not allow and that was not reported yet."""
     marker = item.get_closest_marker(ALLOWED)
     allowed = () if marker is None else marker.kwargs.get("raises", Exception)
     wrong = [each for each in failures if not (each.told or isinstance(each.error, allowed))]
@@ -76,19 +76,19 @@ def _raise_first(item: pytest.Item, failures: list[Failure]) -> None:
 
 @pytest.fixture
 def cometmq_cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster for one test, empty at its start."""
+    """Yield a cluster for one test, empty at its start."""
     from cometmq.client.consumer.failures import recorded
     from cometmq.testing.cluster import cluster_in_thread
 
     with recorded() as failures, cluster_in_thread(tmp_path / "cometmq") as cluster:
         yield cluster
-        # Of other fixtures, which end before this one.
+        # Failures while other fixtures ended, which end before this one.
         _raise_first(request.node, failures)
 
 
 @pytest.fixture(scope="session")
 def cometmq_session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all tests of a run; they should use topics of their own."""
+    """Yield one cluster for all tests of a run; they should use topics of their own."""
     from cometmq.testing.cluster import cluster_in_thread
 
     with cluster_in_thread(tmp_path_factory.mktemp("cometmq")) as cluster:

@@ -1,9 +1,9 @@
-"""A real PostgreSQL for tests and examples: on a temporary directory and a socket in it, without
-root and without installing anything.
+"""A real PostgreSQL for tests and examples: in a temporary directory, on a socket in it, without
+root and without an installation.
 
-Its programs are those of the machine where it has some, else Debian's packages, which `apt-get
-download` brings into a cache folder and `dpkg -x` unpacks there. The server refuses to run as root;
-then it runs as ``nobody``, and the cache is where nobody can read.
+It uses the machine's programs if there are any. Otherwise `apt-get download` fetches Debian's
+packages into a cache folder, and `dpkg -x` unpacks them there. The server refuses to run as root;
+in that case it runs as ``nobody``, and the cache is a folder that ``nobody`` can read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, Final
 
 from cometmq.core.errors import CometError
 
-#: Packages that the server names and runs without: a compiler for long queries, Perl's, ...
+#: Packages that the server depends on but runs without: a compiler for long queries, Perl, ...
 _NOT_NEEDED: Final = ("libllvm", "libjson", "libcommon")
 _NOBODY: Final = 65_534
 _STARTING_S: Final = 60
 _STOPPING_S: Final = 30
 _FETCHING_S: Final = 600
 
-#: For data that a test makes and throws away.
+#: Settings for data that a test creates and throws away.
 _SETTINGS: Final = {
     "listen_addresses": "",
     "fsync": "off",
@@ -47,13 +47,13 @@ class PostgresMissing(CometError):
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """The folder of ``initdb`` and ``postgres``, and that of libraries fetched for them."""
+    """Folder of ``initdb`` and ``postgres``, and that of the libraries fetched for them."""
 
     folder: Path
     libraries: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """What their processes need."""
+        """Return the environment variables that their processes need."""
         words = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
         if self.libraries is not None:
             words["LD_LIBRARY_PATH"] = str(self.libraries)
@@ -61,7 +61,8 @@ class Programs:
 
 
 def programs() -> Programs:
-    """PostgreSQL's programs; fetches them the first time. Raises PostgresMissing."""
+    """Return PostgreSQL's programs; fetch them the first time. Raise PostgresMissing if that
+    fails."""
     installed = _newest(Path("/usr"))
     if installed is not None:
         return Programs(installed)
@@ -77,10 +78,10 @@ def programs() -> Programs:
 
 @contextmanager
 def running_postgres(directory: Path | None = None) -> Iterator[str]:
-    """A server with an empty database for as long as the block; gives its conninfo.
+    """Run a server with an empty database during the block; yield its conninfo.
 
-    Its data and its log lie in ``directory``, which stays, or in a temporary one, which goes.
-    Raises PostgresMissing where there is none to be had.
+    Data and log are in ``directory``, which stays, or in a temporary one, which is removed. Raise
+    PostgresMissing if there is no PostgreSQL.
     """
     found = programs()
     root = Path(tempfile.mkdtemp(prefix="cometmq-pg-")) if directory is None else directory
@@ -123,7 +124,8 @@ def _start(found: Programs, root: Path, identity: dict[str, Any]) -> subprocess.
 
 
 def _await_ready(process: subprocess.Popen[bytes], root: Path) -> None:
-    """The server writes ``ready`` into its pid file once it takes connections."""
+    """Wait until the server has written ``ready`` into its pid file: then it accepts
+    connections."""
     pid_file = root / "data" / "postmaster.pid"
     for _ in range(_STARTING_S * 50):
         try:
@@ -143,16 +145,16 @@ def _await_ready(process: subprocess.Popen[bytes], root: Path) -> None:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)  # fast: connections are ended
+        process.send_signal(signal.SIGINT)  # fast: ends the connections
         try:
             process.wait(_STOPPING_S)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGQUIT)  # at once, and its children with it
+            process.send_signal(signal.SIGQUIT)  # immediate: ends the server and its children
             process.wait(_STOPPING_S)
 
 
 def _identity(root: Path) -> dict[str, Any]:
-    """Whom the server runs as: this user, or nobody in the place of root."""
+    """Return the user that the server runs as: this one, or nobody instead of root."""
     if os.geteuid() != 0:
         return {}
     os.chown(root, _NOBODY, _NOBODY)
@@ -160,7 +162,7 @@ def _identity(root: Path) -> dict[str, Any]:
 
 
 def _newest(prefix: Path) -> Path | None:
-    """The programs of the newest PostgreSQL under a prefix."""
+    """Return the folder of the newest PostgreSQL's programs under a prefix, or None."""
     found = [path.parent for path in prefix.glob("lib/postgresql/*/bin/initdb")]
     return max(found, key=lambda path: float(path.parent.name), default=None)
 
@@ -181,7 +183,7 @@ def _cache() -> Path:
 
 
 def _fetch(target: Path) -> None:
-    """Lay Debian's PostgreSQL into a folder, which appears whole or not at all."""
+    """Unpack Debian's PostgreSQL into a folder, which appears whole or not at all."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             raise PostgresMissing(f"neither PostgreSQL nor {tool} is on this machine")
@@ -200,14 +202,17 @@ def _fetch(target: Path) -> None:
             fresh.rename(target)
         except OSError:
             if _newest(target / "usr") is None:
-                raise  # else another run was faster
+                raise  # otherwise another run was faster
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _download(folder: Path, state: Path) -> None:
-    """The packages of the server that this machine lacks; with the machine's lists of packages, or
-    where those are missing or old, with lists of our own."""
+    """Download the server's packages that this machine lacks.
+
+    The machine's package lists are used; if they are missing or old, they are fetched into
+    ``state``.
+    """
     try:
         _run(["apt-get", "download", *_lacking([], folder)], folder)
     except PostgresMissing:

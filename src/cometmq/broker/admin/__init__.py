@@ -1,1 +1,1 @@
-"""What operators ask of a broker."""
+"""Requests by which operators inspect and change a broker."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Settings that decide where files lie and who may do what: never changed from outside.
+#: Settings that decide file locations and permissions: no request may change them.
 _PROTECTED: Final = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 _MAX_INT: Final = 2_147_483_647
 _PUT_TIMES: Final = (
@@ -41,7 +41,7 @@ _PUT_TIMES: Final = (
     "[1~2s]", "[2~3s]", "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
 _SIZE_UNITS: Final = "KMGTPE"
-#: What a broker with thread pools would tell; tools read these keys, and nothing queues here.
+#: Fixed values of keys that describe Java's thread pools. Tools read them; no request queues here.
 _WITHOUT_POOLS: Final = {
     "sendThreadPoolQueueSize": "0",
     "sendThreadPoolQueueCapacity": "10000",
@@ -65,8 +65,8 @@ _WITHOUT_POOLS: Final = {
 
 
 class BrokerAdmin:
-    """Serves the codes that show and change settings and show the broker's state. ``facts`` gives
-    more of the state, by keys of its own."""
+    """Serves the codes that show and change settings, and the code that shows the broker's state.
+    ``facts`` returns further entries of that state, by key."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BrokerAdmin:
         self._version = DataVersion(0, clock.wall_ms())
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
             RequestCode.GET_BROKER_CONFIG: self.get_config,
@@ -97,7 +97,7 @@ class BrokerAdmin:
         }
 
     async def update_config(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Change settings until the next start; all of those sent, or none."""
+        """Change settings until the next start: all of the settings sent, or none."""
         try:
             values = parse_properties(request.body.decode("utf-8", "replace"))
             if _PROTECTED & values.keys():
@@ -113,7 +113,7 @@ class BrokerAdmin:
         return Reply()
 
     async def get_config(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """All settings as a property file."""
+        """Return all settings as a property file."""
         values = to_properties(self._store.config) | to_properties(self._config)
         version = msgspec.json.encode(self._version).decode()
         return Reply(
@@ -121,7 +121,7 @@ class BrokerAdmin:
         )
 
     async def runtime_info(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """The broker's state, by the names that tools know."""
+        """Return the broker's state under the keys that tools know."""
         values = {
             **_WITHOUT_POOLS,
             **self._about_counts(),
@@ -185,7 +185,7 @@ class BrokerAdmin:
         return -1 if first is None else first.store_ms
 
     async def _about_disk(self) -> Mapping[str, str]:
-        """Asked in a thread: a network file system may take its time."""
+        """Measure the disks in a thread, because a network file system may be slow."""
         files = self._store.files
         log_directory = self._store.config.commit_log_directory
         root = self._store.config.store_path_root_dir
@@ -201,7 +201,7 @@ class BrokerAdmin:
 
 
 def format_duration(duration_ms: int) -> str:
-    """A duration as Java tools show it: "[ 0 days, 1 hours, 2 minutes, 3 seconds ]"."""
+    """Format a duration as Java tools show it: "[ 0 days, 1 hours, 2 minutes, 3 seconds ]"."""
     minutes, seconds = divmod(max(duration_ms, 0) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -209,7 +209,8 @@ def format_duration(duration_ms: int) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """A size as Java tools show it: "12 B", "1.0 KiB" (upstream: MixAll.humanReadableByteCount)."""
+    """Format a size as Java tools do: "12 B", "1.0 KiB" (upstream:
+    MixAll.humanReadableByteCount)."""
     if size_bytes < 1024:
         return f"{size_bytes} B"
     power = min((size_bytes.bit_length() - 1) // 10, len(_SIZE_UNITS))

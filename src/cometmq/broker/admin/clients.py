@@ -1,5 +1,5 @@
-"""Who produces: the connections of one group, and of all (upstream: ProducerManager.java,
-AdminBrokerProcessor.java). Members serves the same for consumers."""
+"""Connections of producers, by group (upstream: ProducerManager.java, AdminBrokerProcessor.java).
+Members serves the connections of consumers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ClientAdmin:
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
         }
 
     def producers(self, _peer: Peer, request: Request[ProducerGroup]) -> Reply:
-        """The connections of one producer group."""
+        """Return the connections of one producer group."""
         name = request.header.producer_group
         members = self._members.table.producers.get(name)
         if members is None:
@@ -49,9 +49,9 @@ class ClientAdmin:
         return Reply(body=encode_json(ProducerConnections(clients)))
 
     async def all_producers(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """The connections of every producer group."""
+        """Return the connections of every producer group."""
         slices = Slices(self._clock)
-        # Heartbeats are timed by a clock that is not set; administrators read wall time.
+        # Heartbeat times are monotonic; tools expect wall-clock times.
         began_ms = self._clock.wall_ms() - self._clock.monotonic_ms()
         data: dict[str, list[ProducerInfo]] = {}
         for group, members in list(self._members.table.producers.items()):

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupAdmin:
-    """Serves the codes that create, delete and list groups, and give whole offset tables."""
+    """Serves the codes that create, delete and list groups, and that return whole offset tables."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class GroupAdmin:
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
@@ -57,7 +57,7 @@ class GroupAdmin:
         }
 
     async def create(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Create or change a group; answered when it is on the device."""
+        """Create or change a group; answer once the change is on the device."""
         config = parse_json(
             request.body, SubscriptionGroupConfig, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
         )
@@ -73,7 +73,7 @@ class GroupAdmin:
         return Reply()
 
     async def delete(self, peer: Peer, request: Request[GroupName]) -> Reply:
-        """Delete a group, with its progress when that is asked for."""
+        """Delete a group, and its offsets if the request asks for that."""
         header = request.header
         log.info("group deletion asked for group=%s peer=%s", header.group_name, peer.address)
         self._groups.delete(header.group_name)
@@ -84,15 +84,15 @@ class GroupAdmin:
         return Reply()
 
     async def list_all(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Every group with its configuration."""
+        """Return every group with its configuration."""
         groups = self._groups
         pieces = table_pieces(groups.data_version, "subscriptionGroupTable", groups.values())
         return Reply(body=await join_in_slices(pieces, self._clock))
 
     async def all_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Every group's progress, in the text of its file."""
+        """Return the offsets of every group, as the text of their file."""
         return Reply(body=await self._offsets.text())
 
     async def delay_offsets(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """How far each delay level has got, in the text of its file."""
+        """Return the progress of each delay level, as the text of its file."""
         return Reply(body=self._delivery.text())

@@ -1,4 +1,4 @@
-"""The parts of a broker that serve operators: what they ask for, change and set back."""
+"""The request handlers for operators: statistics, settings, topics, groups, promotion, resets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def admin_parts(broker: Broker) -> tuple[HandlerPart, ...]:
-    """What serves the requests of operators and their tools."""
+    """Return the handlers that serve operators and their tools."""
     answers = LongAnswers(broker.clock)
     return (
         QueryHandler(config=broker.config, store=broker.store),

@@ -1,7 +1,7 @@
-"""Answers that have a part for each queue: made one at a time, in slices, at most a frame long.
+"""Answers with one part for each queue: built one at a time, in slices, at most one frame long.
 
-A topic may have 65 536 queues, and a connection may ask about it many times at once. What is made
-of such an answer is held until it is whole, so only one of them is made at a time.
+A topic may have 65 536 queues, and a connection may ask for them many times at once. An answer
+stays in memory until it is complete, so the broker builds only one of them at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from cometmq.core.clock import Clock
 
-#: The parts of an answer; a frame has a header and what stands round the parts, too.
+#: Limit of all parts together; the rest of the frame is for its header and the enclosing JSON.
 ANSWER_MAX_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
 
 
 class LongAnswers:
-    """Makes long answers, one at a time."""
+    """Builds long answers, one at a time."""
 
     def __init__(self, clock: Clock, max_bytes: int = ANSWER_MAX_BYTES) -> None:
         self.clock = clock
@@ -33,13 +33,13 @@ class LongAnswers:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[LongAnswer]:
-        """Wait until no other long answer is made, then give an empty one."""
+        """Wait until no other long answer is being built, then yield an empty one."""
         async with self._lock:
             yield LongAnswer(self.clock, self._max_bytes)
 
 
 class LongAnswer:
-    """The parts of an answer that is being made."""
+    """Parts of the answer under construction."""
 
     __slots__ = ("_bytes_left", "_max_bytes", "_parts", "_slices")
 
@@ -49,9 +49,9 @@ class LongAnswer:
         self._max_bytes = self._bytes_left = max_bytes
 
     async def add(self, part: bytes) -> None:
-        """Take one more part, and give the loop back when this turn has lasted long enough.
+        """Append one part, and yield to the event loop if this turn has lasted long enough.
 
-        Raises BadRequest when the parts are longer than a frame.
+        Raise BadRequest if the parts together are longer than a frame allows.
         """
         self._bytes_left -= len(part) + 1
         if self._bytes_left < 0:
@@ -64,11 +64,11 @@ class LongAnswer:
         await self._slices.pause()
 
     async def pause(self) -> None:
-        """Give the loop back when this turn has lasted long enough."""
+        """Yield to the event loop if this turn has lasted long enough."""
         await self._slices.pause()
 
     def take(self) -> bytes:
-        """Return the parts since the last call, with commas between them."""
+        """Return the parts added since the last call, joined by commas."""
         taken = b",".join(self._parts)
         self._parts.clear()
         return taken

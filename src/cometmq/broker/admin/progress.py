@@ -1,5 +1,5 @@
-"""How far groups have read, in messages and in time; and what is made of it (upstream:
-AdminBrokerProcessor.java)."""
+"""Progress and lag of consumer groups, in messages and in time, and the copying of offsets from
+group to group (upstream: AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from cometmq.protocol.frame import Request
     from cometmq.store.messagestore import MessageStore
 
-#: A correction that leaves a queue as it is.
+#: Correction that leaves the offset of a queue unchanged.
 _NO_CORRECTION = 2**63 - 1
 
 
 class ProgressAdmin:
-    """Serves the codes that describe, compare and copy the progress of groups.
+    """Serves the codes that describe, compare and copy the offsets of groups.
 
-    ``store_address`` is the "ip:port" that this broker tells others.
+    ``store_address`` is the "ip:port" that this broker reports to clients.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ProgressAdmin:
         self._store_address = store_address
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.GET_CONSUME_STATS: self.progress,
             RequestCode.GET_BROKER_CONSUME_STATS: self.all_progress,
@@ -80,7 +80,7 @@ class ProgressAdmin:
         }
 
     async def progress(self, _peer: Peer, request: Request[h.GetConsumeStats]) -> Reply:
-        """How far a group is in each queue, and how far the queue goes."""
+        """Return a group's offset in each queue, beside the end offset of the queue."""
         header = request.header
         topics = self._topics_of(header.consumer_group, header.topic)
         async with self._answers.one() as answer:
@@ -92,7 +92,7 @@ class ProgressAdmin:
             return Reply(body=encode_json(_stats(tps, answer)))
 
     async def all_progress(self, _peer: Peer, request: Request[h.BrokerConsumeStats]) -> Reply:
-        """The same of every group with every topic that it has read."""
+        """Return the progress of every group in every topic that it has read."""
         only_ordered = truth(request.header.is_order)
         described: list[dict[str, list[ConsumeStats]]] = []
         total_diff = 0
@@ -111,7 +111,8 @@ class ProgressAdmin:
             return Reply(body=encode_json(body))
 
     async def time_span(self, _peer: Peer, request: Request[h.ConsumeTimeSpan]) -> Reply:
-        """From when the messages of each queue are, and of when those are that a group is at."""
+        """Return store times for each queue of a topic: those of its oldest and newest message and
+        of the message that the group read last, and the age of the message that it reads next."""
         topic, group = request.header.topic, request.header.group
         config = self._topics.get(topic)
         if config is None:
@@ -122,8 +123,12 @@ class ProgressAdmin:
             return Reply(body=b'{"consumeTimeSpanSet":[' + answer.take() + b"]}")
 
     async def corrections(self, _peer: Peer, request: Request[h.QueryCorrectionOffset]) -> Reply:
-        """For each queue of a topic the least progress of all groups but some; none where the
-        group that it is compared with is behind that already."""
+        """Return, for each queue of a topic, the least offset of all groups except the filtered
+        ones.
+
+        For a queue where the compared group's offset is lower than that already, or where no other
+        group has an offset, the value is 2**63 - 1: "no correction".
+        """
         header = request.header
         left_out = {group.strip() for group in (header.filter_groups or "").split(",")}
         least: dict[int, int] = {}
@@ -143,8 +148,8 @@ class ProgressAdmin:
         return Reply(body=encode_json(CorrectionOffsets(least)))
 
     async def clone(self, _peer: Peer, request: Request[h.CloneGroupOffset]) -> Reply:
-        """Give a group the progress of another, in one topic or in all that the other has read;
-        answered when it is on the device."""
+        """Copy a group's offsets to another group, in one topic or in all topics that the source
+        group has read; answer once they are on the device."""
         header = request.header
         topics = [header.topic] if header.topic else self._offsets.topics_of(header.src_group)
         for topic in topics:
@@ -160,19 +165,21 @@ class ProgressAdmin:
     # ------------------------------------------------------------------------------------ internals
 
     def _topics_of(self, group: str, topic: str | None) -> list[str]:
-        """The topics that a group reads: the one that is asked for, or all."""
+        """Return the topics of a group: ``topic`` alone unless it is None, otherwise all that it
+        has read. Topics that :meth:`_left` excludes are left out."""
         wanted = [topic] if topic else self._offsets.topics_of(group)
         return sorted(each for each in wanted if not self._left(group, each))
 
     def _left(self, group: str, topic: str) -> bool:
-        """Whether a group that is online subscribes to other topics only."""
+        """Decide whether the group is online with subscriptions, but none to the topic."""
         online = self._members.group(group)
         return (
             online is not None and bool(online.subscriptions) and topic not in online.subscriptions
         )
 
     async def _add_progress(self, answer: LongAnswer, group: str, topic: str) -> int:
-        """Add how far a group is in each queue of a topic; returns how far it is behind in all."""
+        """Append a group's offset in each queue of a topic to the answer; return the total lag in
+        messages."""
         config = self._topics.get(topic)
         behind = 0
         for queue_id in range(config.read_queue_nums if config else 0):

@@ -1,5 +1,5 @@
-"""Administration of the store: what is too old goes now (upstream: AdminBrokerProcessor.java,
-DefaultMessageStore.cleanExpiredConsumerQueue)."""
+"""Administration of the store: removal of expired log files and queues on request (upstream:
+AdminBrokerProcessor.java, DefaultMessageStore.cleanExpiredConsumerQueue)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TOPICS_A_SLICE: Final = 16
 
 
 class StoreAdmin:
-    """Serves the codes that clean up: log files that are too old, queues without messages."""
+    """Serves the codes that delete expired log files, and queues without messages."""
 
     def __init__(
         self, *, store: MessageStore, offsets: ConsumerOffsets, appender: Appender, clock: Clock
@@ -37,14 +37,14 @@ class StoreAdmin:
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
         }
 
     async def delete_expired_log(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Drop the log files that are older than fileReservedTime, whatever hour it is."""
+        """Delete the log files that are older than fileReservedTime, at any hour of the day."""
         try:
             await self._store.upkeep.expiry.make_room(at_once=True)
         except OSError as error:
@@ -52,8 +52,10 @@ class StoreAdmin:
         return Reply()
 
     async def clean_expired_queues(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Remove the queues whose messages have all left the log. Their offsets begin at 0 again,
-        so groups that had read them do, too."""
+        """Remove the queues whose messages have all been deleted from the log.
+
+        The offsets of a removed queue begin at 0 again, so each group's offset in it is reset to 0.
+        """
         dropped = 0
         for number, topic in enumerate(list(self._store.queues.known), 1):
             if not is_system_topic(topic):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: More queues than this in one topic are a slip of the keyboard.
+#: Limit of queues in one topic; a higher number is taken for a typing error.
 MAX_QUEUES: Final = 65_536
 _PERMISSIONS: Final = range(16)
 _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
@@ -74,7 +74,7 @@ class TopicAdmin:
         self._clock = answers.clock
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
@@ -86,7 +86,8 @@ class TopicAdmin:
         }
 
     async def create(self, peer: Peer, request: Request[CreateTopic]) -> Reply:
-        """Create or change a topic; answered when it is on the device and can be routed to."""
+        """Create or change a topic; answer once it is on the device and name servers have its
+        route."""
         header = request.header
         check_name(header.topic)
         self._refuse_system(header.topic)
@@ -121,9 +122,9 @@ class TopicAdmin:
         return Reply()
 
     async def delete(self, peer: Peer, request: Request[Topic]) -> Reply:
-        """Delete a topic with its queues and all progress in them.
+        """Delete a topic with its queues and the offsets of all groups in them.
 
-        Progress that stayed would make groups skip the messages of a new topic of this name.
+        Offsets that stayed would make groups skip the messages of a new topic with this name.
         """
         topic = request.header.topic
         check_name(topic)
@@ -137,7 +138,8 @@ class TopicAdmin:
         return Reply()
 
     def _forget(self, topic: str) -> Deletion:
-        """Nothing of the topic is seen any more; one made anew from now on begins from scratch."""
+        """Delete the topic, its offsets and its statistics, so that a new topic with this name
+        starts empty."""
         store = self._store
         deletion = store.deletions.delete(topic)
         self._topics.delete(topic)
@@ -149,8 +151,8 @@ class TopicAdmin:
         return deletion
 
     async def list_all(self, _peer: Peer, request: Request[AllTopics]) -> Reply:
-        """Every topic with its configuration, whatever ``brokerPermission`` leaves of it: a slave
-        has to have the same."""
+        """Return every topic with its configuration, not reduced by ``brokerPermission``, because a
+        slave needs the same table as its master."""
         topics = self._topics
         pieces = table_pieces(
             topics.data_version,
@@ -161,11 +163,12 @@ class TopicAdmin:
         return Reply(body=await join_in_slices(pieces, self._clock))
 
     def describe(self, _peer: Peer, request: Request[Topic]) -> Reply:
-        """The configuration of one topic."""
+        """Return the configuration of one topic."""
         return Reply(body=encode_json(self._existing(request.header.topic)))
 
     async def stats(self, _peer: Peer, request: Request[Topic]) -> Reply:
-        """Where each queue of a topic begins and ends, and when it got its last message."""
+        """Return the first and end offset of each queue of a topic, and the store time of its last
+        message."""
         topic = request.header.topic
         config = self._existing(topic)
         async with self._answers.one() as answer:
@@ -179,13 +182,13 @@ class TopicAdmin:
             return Reply(body=encode_json(TopicStats(msgspec.Raw(b"{" + answer.take() + b"}"))))
 
     async def groups(self, _peer: Peer, request: Request[Topic]) -> Reply:
-        """The groups that subscribe to a topic now, or have read it."""
+        """Return the groups that subscribe to a topic or have offsets in it."""
         topic = request.header.topic
         found = {*self._members.groups_of(topic), *self._offsets.groups_of(topic)}
         return Reply(body=encode_json(GroupList(sorted(found))))
 
     def list_system(self, _peer: Peer, _request: Request[Any]) -> Reply:
-        """Topics that belong to the broker itself."""
+        """Return the topics that belong to the broker itself."""
         return Reply(body=encode_json(TopicList(sorted(self._topics.system_names))))
 
     def _existing(self, topic: str) -> TopicConfig:

@@ -1,9 +1,9 @@
-"""Questions to consumers that administrators ask through the broker (upstream:
+"""Requests of administrators that the broker passes on to consumers (upstream:
 AdminBrokerProcessor.callConsumer, Broker2Client.getConsumeStatus).
 
-    223 -> 221 to all consumers of a group, or to one    where each stands, put into one answer
-    307 -> 307 to one consumer                           what it holds and does; passed on as it is
-    309 -> 309 to one consumer, with a stored message    has it consume that message now
+    223 -> 221 to one or all consumers of a group    offsets of each, joined into one answer
+    307 -> 307 to one consumer                       its running info, passed on unchanged
+    309 -> 309 to one consumer, with a message       the result of consuming it at once
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Administrators wait 5 s for the answer that holds all of these.
+#: Administrators wait 5 s for the joined answer.
 STATUS_TIMEOUT_MS: Final = 4_000
-#: Administrators wait 15 s.
+#: Administrators wait 15 s for this answer.
 RELAY_TIMEOUT_MS: Final = 10_000
-#: Messages that consumers were asked to consume and answers that wait for those of other consumers,
-#: of all administrators together.
+#: Limit of messages sent to consumers and of answers waiting for other consumers' answers, summed
+#: over all administrators.
 MAX_WAITING_BYTES: Final = 16 << 20
-#: Messages that are read at once.
+#: Messages read from the store at the same time.
 MAX_READS: Final = 2
 
 
@@ -63,7 +63,7 @@ class RelayHandler:
         self._waiting_bytes = 0
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
@@ -71,8 +71,8 @@ class RelayHandler:
         }
 
     async def status(self, _peer: Peer, request: Request[GetConsumerStatus]) -> Reply:
-        """Where the consumers of a group stand in a topic, as they know themselves; those that do
-        not answer are left out."""
+        """Return the offsets of a group's consumers in a topic, as each consumer reports them;
+        consumers that do not answer are left out."""
         header = request.header
         group = self._members.group(header.group)
         if group is None:
@@ -99,7 +99,7 @@ class RelayHandler:
         header: GetConsumerStatus,
         found: dict[str, msgspec.Raw],
     ) -> None:
-        """Add where one consumer stands to what was found, if it tells and there is room."""
+        """Ask one consumer, and add its offsets to ``found`` if it answers and there is room."""
         table = await self._status(peer, member, header)
         if table is None or member.client_id in found:
             return
@@ -133,7 +133,7 @@ class RelayHandler:
             return None
 
     async def running_info(self, _peer: Peer, request: Request[GetConsumerRunningInfo]) -> Reply:
-        """What one consumer says of itself."""
+        """Return the running info that one consumer reports."""
         header = request.header
         peer = self._consumer(header.consumer_group, header.client_id)
         return await self._ask(peer, request, header, b"")
@@ -141,7 +141,7 @@ class RelayHandler:
     async def consume_directly(
         self, _peer: Peer, request: Request[ConsumeMessageDirectly]
     ) -> Reply:
-        """Have one consumer consume the message of an offset id now; gives what came of it."""
+        """Have one consumer consume the message of an offset id now; return the result."""
         header = request.header
         peer = self._consumer(header.consumer_group, header.client_id)
         try:

@@ -1,5 +1,5 @@
-"""Consumer groups and what they may do: config/subscriptionGroup.json
-(upstream: SubscriptionGroupManager.java).
+"""Consumer groups and their permissions: config/subscriptionGroup.json (upstream:
+SubscriptionGroupManager.java).
 
     {"dataVersion":{"counter","timestamp"},"subscriptionGroupTable":{name:{brokerId,
      consumeBroadcastEnable,consumeEnable,consumeFromMinEnable,groupName,
@@ -36,7 +36,7 @@ _AT_START: Final = (
 
 
 class GroupTable:
-    """All subscription groups. ``get`` is the plain look-up by name."""
+    """All subscription groups. ``get`` is the plain lookup by name."""
 
     def __init__(
         self,
@@ -60,14 +60,19 @@ class GroupTable:
         return group in self._table
 
     def load(self) -> None:
-        """Read the file and add the groups that every broker has. Raises StoreCorrupt."""
+        """Read the file and add the groups that every broker has. Raise StoreCorrupt if it
+        cannot be read."""
         self._table.load()
         for name in _AT_START:
             self._table.add_default(name, SubscriptionGroupConfig(name))
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration, created when that is allowed; None otherwise. On a slave a
-        group that its master does not have gets the usual one, and is not created."""
+        """Return the group's configuration; create the group if that is allowed, otherwise return
+        None.
+
+        A slave does not create a group that its master lacks, but returns the default
+        configuration.
+        """
         config = self.get(group)
         if config is None and self._may_create(group) and is_legal_name(group):
             config = SubscriptionGroupConfig(group)
@@ -76,7 +81,7 @@ class GroupTable:
         return config
 
     def notifies(self, group: str) -> bool:
-        """Whether the consumers of a group are told when its members change."""
+        """Decide whether the consumers of a group are notified when its members change."""
         config = self.get(group)
         return self._config.notify_consumer_ids_changed_enable and (
             config is None or config.notify_consumer_ids_changed_enable
@@ -87,30 +92,30 @@ class GroupTable:
         self._table.put(config.group_name, config)
 
     def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
-        """Have the groups of a master, at a version of its table."""
+        """Take over the groups of a master at a version of its table."""
         self._table.replace(groups, version)
         for name in _AT_START:
             self._table.add_default(name, SubscriptionGroupConfig(name))
 
     def delete(self, group: str) -> bool:
-        """Forget a group; False when there was none."""
+        """Delete a group; return False if there was none."""
         return self._table.delete(group)
 
     async def saved(self) -> None:
-        """Wait until all changes so far are on the device. Raises StoreError."""
+        """Wait until all changes so far are on the device. Raise StoreError if that fails."""
         await self._table.file.saved()
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending changes."""
         await self._table.file.close()
 
     @property
     def data_version(self) -> DataVersion:
-        """Changes with every change of the table."""
+        """Version of the table, which changes with every change."""
         return self._table.version
 
     def values(self) -> dict[str, SubscriptionGroupConfig]:
-        """All groups by name."""
+        """Return all groups by name."""
         return self._table.values()
 
     def _may_create(self, group: str) -> bool:

@@ -1,7 +1,8 @@
-"""Who is there: the producers and consumers that send heartbeats (upstream: ConsumerManager.java,
+"""Online producers and consumers, known by their heartbeats (upstream: ConsumerManager.java,
 ProducerManager.java, ClientManageProcessor.java).
 
-membertable.py decides; here requests are served, and a group's consumers are told when it changed.
+membertable.py decides. This module serves the requests, and notifies a group's consumers when the
+group changed.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A heartbeat is read on the loop, and each group it names may become a topic.
+#: A heartbeat is parsed on the event loop, and each group in it may create a topic.
 MAX_HEARTBEAT_BYTES: Final = 512 * 1024
-#: Of one connection.
+#: Limit of groups of one connection.
 MAX_GROUPS: Final = 1_000
 MAX_CLIENT_ID_CHARS: Final = 1_024
 MAX_TOPIC_CHARS: Final = 255
-#: What is kept of all that one connection tells.
+#: Limit of the names and subscriptions kept for one connection.
 MAX_KEPT_CHARS: Final = 1 << 20
 _SUBSCRIPTION_CHARS: Final = 100
 _CODE_CHARS: Final = 12
-#: What a line of the log says of members that disagree.
+#: Limits of a log line about members with different subscriptions.
 _MAX_DESCRIBED: Final = 8
 _MAX_LOGGED_CHARS: Final = 200
-#: Where so many characters are kept, or more, their connection is charged for them; decoded they
+#: From this many kept characters on, the connection's memory account is charged. Decoded strings
 #: take about four times their size.
 CHARGED_CHARS: Final = 4_096
 _DECODED_FACTOR: Final = 4
@@ -62,27 +63,27 @@ SCAN_INTERVAL_MS: Final = 10_000
 
 
 class Members:
-    """Serves heartbeats, leaving, and questions about who is there."""
+    """Serves heartbeats, unregistrations and queries about the online members."""
 
     def __init__(self, *, topics: TopicTable, groups: GroupTable, clock: Clock) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock
-        #: What is kept of each connection's groups, in characters, and its charge for that.
+        #: Kept characters of each connection, by group, and the charge for them.
         self._kept: dict[Peer, dict[str, int]] = {}
         self._charges: dict[Peer, Charge] = {}
         self._reported: dict[str, frozenset[Wants]] = {}
         self.table: MemberTable[Peer] = MemberTable()
-        #: Where the log ends; a broker sets it.
+        #: Returns the end of the log; a broker sets it.
         self.log_end: Callable[[], int] = lambda: 0
-        #: How often members of a group began to disagree about its subscriptions.
+        #: Number of times that members of a group began to have different subscriptions.
         self.conflicts = 0
-        #: Are told of every heartbeat of a consumer, and of groups that lost their last member.
+        #: Callbacks: for every consumer heartbeat, and for groups that lost their last member.
         self.on_subscribed: list[Callable[[ConsumerData], None]] = []
         self.on_group_gone: list[Callable[[str], None]] = []
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -93,11 +94,11 @@ class Members:
     # ------------------------------------------------------------------------------------ requests
 
     def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply | None:
-        """A client tells of its producers and consumers.
+        """Register the producers and consumers of a client.
 
-        When a group is new, so is its retry topic. Its client is answered, and told to divide
-        queues, after name servers know that topic: it asks for the route at once, and would look
-        again only 20 s later.
+        A new group gets a retry topic. Then the answer, and the notification to rebalance, wait
+        until name servers have that topic: the client asks for its route at once, and not again for
+        20 s.
         """
         if len(request.body) > MAX_HEARTBEAT_BYTES:
             raise BadRequest(
@@ -123,7 +124,7 @@ class Members:
         return None
 
     def _charge(self, peer: Peer) -> None:
-        """Have a connection's memory account for what is kept of it."""
+        """Charge the connection's memory account for the names and subscriptions kept."""
         chars = sum(self._kept.get(peer, {}).values())
         charged = self._charges.pop(peer, None)
         if charged is not None:
@@ -132,8 +133,10 @@ class Members:
             self._charges[peer] = peer.memory.charge(chars * _DECODED_FACTOR)
 
     def _kept_after(self, peer: Peer, body: Heartbeat) -> dict[str, int]:
-        """What is kept of a connection's groups with what it tells now. Raises BadRequest when that
-        is too much."""
+        """Return the characters kept of a connection's groups if this heartbeat is accepted.
+
+        Raise BadRequest if they exceed a limit.
+        """
         kept = dict(self._kept.get(peer, ()))
         for producer in body.producer_data_set:
             kept.setdefault(producer.group_name, len(producer.group_name))
@@ -153,7 +156,7 @@ class Members:
         return kept
 
     def _add(self, peer: Peer, request: Request[Any], body: Heartbeat) -> list[str]:
-        """Enter a client into its groups; gives those that changed."""
+        """Add a client to its groups; return the groups that changed."""
         changed: list[str] = []
         member = Member(
             body.client_id,
@@ -185,7 +188,7 @@ class Members:
             peer.reply(request, Reply())
 
     def unregister(self, peer: Peer, request: Request[UnregisterClient]) -> Reply:
-        """A client leaves groups."""
+        """Remove a client from groups."""
         header = request.header
         if header.producer_group:
             self.table.remove_producer(peer, header.producer_group)
@@ -200,7 +203,7 @@ class Members:
         return Reply()
 
     def consumer_ids(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
-        """The client ids of a group, over which each client divides the queues."""
+        """Return the client ids of a group, over which each client divides the queues."""
         name = request.header.consumer_group
         group = self.table.consumers.get(name)
         if group is None:
@@ -209,7 +212,7 @@ class Members:
         return Reply(body=encode_json(ConsumerIds(ids)))
 
     def connections(self, _peer: Peer, request: Request[ConsumerGroup]) -> Reply:
-        """The consumers of a group with their subscriptions."""
+        """Return the consumers of a group with their subscriptions."""
         name = request.header.consumer_group
         group = self.table.consumers.get(name)
         if group is None:
@@ -233,50 +236,52 @@ class Members:
     # ------------------------------------------------------------------------------- for the broker
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """What the online consumers of a group want of a topic."""
+        """Return the group's subscription to a topic, or None."""
         known = self.table.consumers.get(group)
         return None if known is None else known.subscriptions.get(topic)
 
     def group(self, name: str) -> Group[Peer] | None:
-        """The online consumers of a group."""
+        """Return the online consumers of a group, or None."""
         return self.table.consumers.get(name)
 
     def producer(self, client_id: str) -> Peer | None:
-        """Where a client that produces is connected."""
+        """Return the connection of a producing client, or None."""
         return self.table.producer(client_id)
 
     def producers_of(self, group: str) -> list[Peer]:
-        """The connections of a group's producers that can be written to."""
+        """Return the connections of a group's producers that can be written to."""
         peers = self.table.producers.get(group, ())
         return [peer for peer in peers if not peer.closed and not peer.congested]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Online groups that subscribe to a topic."""
+        """Return the online groups that subscribe to a topic."""
         return [
             name for name, group in self.table.consumers.items() if topic in group.subscriptions
         ]
 
     def subscribed_since(self, group: str, topic: str) -> int | None:
-        """Where the log ended when the consumers of a group that are online began to subscribe to
-        a topic; None when there are none."""
+        """Return the log's end offset at the time when the online group subscribed to a topic.
+
+        Return None if the group is not online or does not subscribe to the topic.
+        """
         known = self.table.consumers.get(group)
         return None if known is None else known.since.get(topic)
 
     def facts(self) -> dict[str, str]:
-        """What the broker's runtime information says of conflicting subscriptions."""
+        """Return entries about conflicting subscriptions for the broker's runtime information."""
         return {
             "subscriptionConflicts": str(self.conflicts),
             "conflictingGroups": " ".join(sorted(self._reported)),
         }
 
     async def expire_forever(self) -> None:
-        """Close connections of clients that sent no heartbeat for 120 s."""
+        """Close connections of clients that sent no heartbeat for 120 s, until cancelled."""
         while True:
             await self._clock.sleep_ms(SCAN_INTERVAL_MS)
             self.expire()
 
     def expire(self) -> None:
-        """One round of :meth:`expire_forever`."""
+        """Run one round of :meth:`expire_forever`."""
         groups, silent = self.table.expire(self._clock.monotonic_ms())
         for peer in silent:
             log.warning("client expired peer=%s reason=no heartbeat for 120 s", peer.address)
@@ -294,7 +299,7 @@ class Members:
                 self._topics.create_retry(retry_topic, config.retry_queue_nums, unit=data.unit_mode)
 
     def _lost(self, group: str) -> None:
-        """A group has a member less."""
+        """Report and notify after a group lost a member."""
         self._report(group)
         if group not in self.table.consumers:
             for tell in self.on_group_gone:
@@ -302,8 +307,11 @@ class Members:
         self._notify(group)
 
     def _report(self, name: str) -> None:
-        """Say once that members of a group subscribe to different things, and once that they agree
-        again: each takes messages that another one wanted."""
+        """Log once that members of a group have different subscriptions, and once that they agree
+        again.
+
+        While they differ, each takes messages that another one wants.
+        """
         group = self.table.consumers.get(name)
         variants = frozenset() if group is None else frozenset(group.variants)
         before = self._reported.get(name, frozenset())
@@ -320,7 +328,8 @@ class Members:
             )  # fmt: skip
 
     def _forget(self, peer: Peer, group: str) -> None:
-        """A connection left a group, as a producer or as a consumer."""
+        """Stop counting a group for a connection that left it, unless it is still a member in
+        another role."""
         kept = self._kept.get(peer)
         if kept is not None and not self.table.is_member(peer, group):
             kept.pop(group, None)
@@ -343,7 +352,7 @@ class Members:
 
 
 def _check(body: Heartbeat) -> None:
-    """Raises BadRequest for names that are none."""
+    """Raise BadRequest for illegal names or too many of them."""
     if len(body.client_id) > MAX_CLIENT_ID_CHARS:
         raise _refused(
             f"client id {body.client_id[:40]!r}... has {len(body.client_id)} characters, the limit "
@@ -380,7 +389,7 @@ def _refused(problem: str) -> BadRequest:
 
 
 def _chars_of(data: ConsumerData) -> int:
-    """About how much is kept of what a consumer told."""
+    """Return about how many characters are kept for a consumer's heartbeat."""
     named = (data.group_name, data.consume_type, data.message_model, data.consume_from_where)
     return sum(map(len, named)) + sum(
         _SUBSCRIPTION_CHARS
@@ -394,7 +403,7 @@ def _chars_of(data: ConsumerData) -> int:
 
 
 def _in_words(group: Group[Peer]) -> str:
-    """What some clients of a group want, for the log."""
+    """Return the subscriptions of some clients of a group, for the log."""
     pieces = [
         f"{client[:_MAX_LOGGED_CHARS]}={str(wanted)[:_MAX_LOGGED_CHARS]}"
         for client, wanted in islice(_each_described(group), _MAX_DESCRIBED)
@@ -404,7 +413,7 @@ def _in_words(group: Group[Peer]) -> str:
 
 
 def _described(group: Group[Peer]) -> dict[str, dict[str, str]]:
-    """What each client of a group wants: expressions by topic."""
+    """Return the subscriptions of each client of a group: expressions by topic."""
     return dict(_each_described(group))
 
 
@@ -421,7 +430,7 @@ def _each_described(group: Group[Peer]) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def language_name(language: str | int) -> str:
-    """A client's language as its name, whichever codec it came in."""
+    """Return the name of a client's language, from a name or a number."""
     if isinstance(language, int):
         try:
             return Language(language).name

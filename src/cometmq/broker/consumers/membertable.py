@@ -1,9 +1,9 @@
-"""Groups and the clients in them, as heartbeats told: decisions without input or output (upstream:
+"""Groups and the clients in them, from heartbeats: decisions without I/O (upstream:
 ConsumerGroupInfo.java, ProducerManager.java).
 
-All consumers of a group must subscribe alike. The last heartbeat replaces the whole group's
-subscriptions, so that two which do not agree take messages from each other: what each of them wants
-is kept, to tell of that.
+All consumers of a group must have the same subscriptions. The last heartbeat replaces the
+subscriptions of the whole group, so two consumers that differ take messages from each other. The
+subscriptions of each consumer are kept too, so that a conflict can be reported.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ EXPIRY_MS: Final = 120_000
 Channel = TypeVar("Channel")
 
 
-#: What a consumer wants, in a form that is equal for those that agree: message model, then topic,
-#: kind and expression of each subscription.
+#: A consumer's subscriptions, in a form that is equal for consumers that agree: message model, then
+#: topic, kind and expression of each subscription.
 Wants = tuple[str, frozenset[tuple[str, str, str | frozenset[str]]]]
 
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group. ``seen_ms`` is monotonic; ``log_end`` is where the log ended when
+    """One client in one group. ``seen_ms`` is monotonic; ``log_end`` is the end of the log when
     it was seen."""
 
     client_id: str
@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(slots=True)
 class Group(Generic[Channel]):
-    """The consumers of a group that are online, and what they want."""
+    """The online consumers of a group, and their subscriptions."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -50,16 +50,16 @@ class Group(Generic[Channel]):
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Channel, Member] = field(default_factory=dict)
-    #: What each member told last.
+    #: Last heartbeat of each member.
     told: dict[Channel, ConsumerData] = field(default_factory=dict)
-    #: Where the log ended when a subscription to a topic began.
+    #: End of the log when the subscription to each topic began.
     since: dict[str, int] = field(default_factory=dict)
 
-    #: How many members want each thing: several keys mean that they do not agree.
+    #: Number of members by subscriptions; more than one key means a conflict.
     variants: Counter[Wants] = field(default_factory=Counter)
 
     def tell(self, channel: Channel, data: ConsumerData) -> None:
-        """A member told what it wants."""
+        """Record a member's heartbeat."""
         known = self.told.get(channel)
         if known is None or wants_of(known) != wants_of(data):
             self.forget(channel)
@@ -67,7 +67,7 @@ class Group(Generic[Channel]):
         self.told[channel] = data
 
     def forget(self, channel: Channel) -> None:
-        """A member left."""
+        """Remove a member's heartbeat."""
         known = self.told.pop(channel, None)
         if known is not None:
             wants = wants_of(known)
@@ -77,7 +77,8 @@ class Group(Generic[Channel]):
 
 
 def wants_of(data: ConsumerData) -> Wants:
-    """What one consumer wants. Its retry topic is left out, for not every kind has one."""
+    """Return one consumer's subscriptions. Its retry topic is left out, because some kinds have
+    none."""
     return data.message_model, frozenset(
         (each.topic, kind, frozenset(each.tags_set) if kind == "TAG" else each.sub_string)
         for each in data.subscription_data_set
@@ -87,24 +88,25 @@ def wants_of(data: ConsumerData) -> Wants:
 
 
 class MemberTable(Generic[Channel]):
-    """Groups and their members by channel. Nothing here does I/O; changes are told by answers."""
+    """Groups and their members by channel. No I/O; return values report changes."""
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
         self.consumers: dict[str, Group[Channel]] = {}
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
-        #: The channel of each client that produces, as its last heartbeat came.
+        #: The channel of each producing client, from its last heartbeat.
         self._producers_by_id: dict[str, Channel] = {}
-        #: In how many groups a channel produces under an id.
+        #: Number of groups in which a channel produces under a client id.
         self._uses_of_id: Counter[tuple[Channel, str]] = Counter()
 
     def producer(self, client_id: str) -> Channel | None:
-        """Where a client that produces is connected."""
+        """Return the channel of a producing client, or None."""
         return self._producers_by_id.get(client_id)
 
     def add_consumer(self, channel: Channel, data: ConsumerData, member: Member) -> bool:
-        """A heartbeat of a consumer; True when members or subscriptions of its group changed."""
+        """Apply a consumer's heartbeat; return True if members or subscriptions of its group
+        changed."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = Group(data.group_name)
@@ -122,7 +124,7 @@ class MemberTable(Generic[Channel]):
         return changed
 
     def add_producer(self, channel: Channel, group: str, member: Member) -> None:
-        """A heartbeat of a producer."""
+        """Apply a producer's heartbeat."""
         members = self.producers.setdefault(group, {})
         known = members.get(channel)
         members[channel] = member
@@ -134,7 +136,7 @@ class MemberTable(Generic[Channel]):
         self._groups_of.setdefault(channel, set()).add((group, False))
 
     def remove_consumer(self, channel: Channel, group: str) -> bool:
-        """Take a consumer out; True when it was there."""
+        """Remove a consumer; return True if it was there."""
         self._forget(channel, group, is_consumer=True)
         known = self.consumers.get(group)
         if known is None or known.members.pop(channel, None) is None:
@@ -145,7 +147,7 @@ class MemberTable(Generic[Channel]):
         return True
 
     def remove_producer(self, channel: Channel, group: str) -> bool:
-        """Take a producer out; True when it was there."""
+        """Remove a producer; return True if it was there."""
         self._forget(channel, group, is_consumer=False)
         known = self.producers.get(group)
         member = None if known is None else known.pop(channel, None)
@@ -157,7 +159,7 @@ class MemberTable(Generic[Channel]):
         return True
 
     def _forget_id(self, channel: Channel, client_id: str) -> None:
-        """A channel produces under an id in one group less."""
+        """Count one group less in which a channel produces under a client id."""
         key = (channel, client_id)
         self._uses_of_id[key] -= 1
         if self._uses_of_id[key] > 0:
@@ -167,7 +169,7 @@ class MemberTable(Generic[Channel]):
             del self._producers_by_id[client_id]
 
     def remove_channel(self, channel: Channel) -> list[str]:
-        """A connection is gone; gives the consumer groups that lost a member."""
+        """Remove a closed connection; return the consumer groups that lost a member."""
         left: list[str] = []
         for group, is_consumer in sorted(self._groups_of.pop(channel, ())):
             if not is_consumer:
@@ -177,8 +179,11 @@ class MemberTable(Generic[Channel]):
         return left
 
     def expire(self, now_ms: int) -> tuple[list[str], set[Channel]]:
-        """Take out who was silent too long; gives the consumer groups that lost a member, and the
-        channels, which are to be closed."""
+        """Remove members that were silent too long.
+
+        Return the consumer groups that lost a member, and the silent channels, which the caller
+        closes.
+        """
         limit_ms = now_ms - self._expiry_ms
         lost: list[str] = []
         silent: set[Channel] = set()
@@ -197,12 +202,12 @@ class MemberTable(Generic[Channel]):
         return lost, silent
 
     def is_member(self, channel: Channel, group: str) -> bool:
-        """Whether a channel is in a group, as a producer or as a consumer."""
+        """Decide whether a channel is in a group, as a producer or as a consumer."""
         groups = self._groups_of.get(channel, ())
         return (group, True) in groups or (group, False) in groups
 
     def channels(self) -> set[Channel]:
-        """Every channel that is a member of something."""
+        """Return all channels that are members of a group."""
         return set(self._groups_of)
 
     def _forget(self, channel: Channel, group: str, *, is_consumer: bool) -> None:
@@ -214,7 +219,7 @@ class MemberTable(Generic[Channel]):
 
 
 def _replace_subscriptions(group: Group[Any], wanted: Iterable[Subscription]) -> bool:
-    """Make ``wanted`` the group's subscriptions; True when its set of topics changed."""
+    """Make ``wanted`` the group's subscriptions; return True if its set of topics changed."""
     topics: set[str] = set()
     changed = False
     for subscription in wanted:

@@ -1,5 +1,5 @@
-"""How far each consumer group has read: config/consumerOffset.json, written every 5 s
-(upstream: ConsumerOffsetManager.java).
+"""Consumer offsets of each group: config/consumerOffset.json, written every 5 s (upstream:
+ConsumerOffsetManager.java).
 
     {"offsetTable":{"topic@group":{queueId:offset,...},...}}
 """
@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
-#: A member that does not tell how far it is for so long is gone.
+#: A member that committed no offset for this long after a start is gone.
 _TOLD_MS: Final = 150_000
 
 
 class ConsumerOffsets:
-    """The next offset of every group in every queue it has read from."""
+    """The next offset of every group in every queue that it has read."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
         self._stale: dict[str, None] = {}
-        #: The store, when messages were lost that groups may have read.
+        #: The store, while groups may still commit offsets of messages that a crash lost.
         self._shrunk: MessageStore | None = None
         self._told_by_ms = 0
         self._file = TableFile(
@@ -78,21 +78,24 @@ class ConsumerOffsets:
     # ----------------------------------------------------------------------------- loading, saving
 
     def load(self) -> None:
-        """Read the file. Raises StoreCorrupt."""
+        """Read the file. Raise StoreCorrupt if it cannot be read."""
         self._table = self._file.read(_offset_table, required_key="offsetTable") or {}
         for key, offsets in self._table.items():
             self._texts.put(key, offsets)
 
     def clamp(self, store: MessageStore) -> None:
-        """Bring offsets beyond their queue's end back to it: a crash may have lost messages that a
-        group had read, and new ones get their offsets. Call it once after the store is open; when
-        that found nothing missing there is nothing to do. What groups tell of lost messages later
-        is brought back likewise; a slave takes it as it is, for it may only lag."""
+        """Reduce offsets beyond their queue's end to that end.
+
+        A crash may have lost messages that a group had read, and new messages get their offsets.
+        Call this once after the store is open; it does nothing if recovery found nothing missing.
+        Offsets that groups commit for a while afterwards are reduced likewise. A slave stores such
+        commits unchanged, because its queues may only lag.
+        """
         if store.report is not None and not store.report.shrunk:
             return
         if not self._config.is_slave:
             self._shrunk = store
-            # A stop before all members have told does not end it.
+            # A stop before all members have committed must not end this period.
             store.upkeep.shrunk = True
             self._told_by_ms = self._clock.monotonic_ms() + _TOLD_MS
         for key, offsets in self._table.items():
@@ -108,12 +111,12 @@ class ConsumerOffsets:
                     self._stale[key] = None
 
     async def saved(self) -> None:
-        """Write what is not written yet. Raises StoreError."""
+        """Write pending changes. Raise StoreError if that fails."""
         if self._stale or self._file.unsaved:
             await self._file.write()
 
     async def persist_forever(self) -> None:
-        """Write the file in the configured interval when something changed."""
+        """Write the file at the configured interval if something changed."""
         while True:
             await self._clock.sleep_ms(self._config.flush_consumer_offset_interval)
             if self._shrunk is not None and self._clock.monotonic_ms() > self._told_by_ms:
@@ -125,15 +128,17 @@ class ConsumerOffsets:
                     continue  # logged by the writer; the next round tries again
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending changes."""
         await self.saved()
         await self._file.close()
 
     # --------------------------------------------------------------------------------- the table
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember that ``group`` reads on at ``offset``, or at the queue's end when that comes
-        before it because messages were lost."""
+        """Set the group's next offset.
+
+        While messages may have been lost in a crash, the offset is limited to the queue's end.
+        """
         if self._shrunk is not None:
             offset = min(offset, bounds(self._shrunk, topic, queue_id)[1])
         key = f"{topic}@{group}"
@@ -151,9 +156,9 @@ class ConsumerOffsets:
             self._stale[key] = None
 
     def replace(self, text: bytes) -> None:
-        """Have the offsets of a master, as its answer 43 has them.
+        """Take over the offsets of a master, from its answer 43.
 
-        Raises BadRequest and ValueError.
+        Raise BadRequest or ValueError if the answer is malformed.
         """
         table = _offset_table(parse_json(text, dict[str, Any]))
         self._stale |= {key: None for key in self._table if key not in table}
@@ -161,38 +166,38 @@ class ConsumerOffsets:
         self._table = table
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """Where ``group`` reads on; -1 when it never committed."""
+        """Return the next offset of ``group``; -1 if it never committed one."""
         offsets = self._table.get(f"{topic}@{group}")
         return NOT_FOUND if offsets is None else offsets.get(queue_id, NOT_FOUND)
 
     def queues_of(self, group: str, topic: str) -> dict[int, int]:
-        """Where ``group`` reads on in each queue of ``topic`` that it has read."""
+        """Return the next offset of ``group`` in each queue of ``topic`` that it has read."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have read ``topic``."""
+        """Return the groups that have read ``topic``."""
         prefix = topic + SEPARATOR
         return [key[len(prefix) :] for key in self._table if key.startswith(prefix)]
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics that ``group`` has read."""
+        """Return the topics that ``group`` has read."""
         suffix = SEPARATOR + group
         return [key[: -len(suffix)] for key in self._table if key.endswith(suffix)]
 
     def delete_topic(self, topic: str) -> None:
-        """Forget all progress in a topic."""
+        """Delete all offsets in a topic."""
         self._drop([key for key in self._table if key.startswith(topic + SEPARATOR)])
 
     def delete_topics(self, topics: Set[str]) -> None:
-        """Forget all progress in some topics."""
+        """Delete all offsets in some topics."""
         self._drop([key for key in self._table if key.partition(SEPARATOR)[0] in topics])
 
     def delete_group(self, group: str) -> None:
-        """Forget all progress of a group."""
+        """Delete all offsets of a group."""
         self._drop([key for key in self._table if key.endswith(SEPARATOR + group)])
 
     async def text(self) -> bytes:
-        """The whole table in one line, as answer 43 carries it."""
+        """Return the whole table in one line, as answer 43 carries it."""
         return await join_in_slices(self._compact(), self._clock)
 
     def _compact(self) -> Iterator[bytes]:
@@ -245,14 +250,15 @@ class OffsetHandler:
         self._store = store
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
         }
 
     def query(self, _peer: Peer, request: Request[QueryConsumerOffset]) -> Reply:
-        """Where the group reads on; "not found" lets its policy for new groups decide."""
+        """Return the group's next offset; "not found" lets the client's policy for new groups
+        decide."""
         header = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
@@ -266,9 +272,12 @@ class OffsetHandler:
         return Reply(header=QueueOffsetResponse(offset))
 
     def _begins_at_zero(self, header: QueryConsumerOffset) -> bool:
-        """Whether a group without progress begins a queue at 0 whatever its policy: because it was
-        there before the queue's first message, or because the queue is young and upstream's rule is
-        asked for (by the client, or by the broker's setting where the client says nothing)."""
+        """Decide whether a group without an offset begins a queue at 0, whatever its policy.
+
+        The queue must be young. In addition, the group must have subscribed before the queue's
+        first message, or upstream's rule must be requested: by the client, or, if the client does
+        not say, by the broker's setting.
+        """
         if not is_young(self._store, header.topic, header.queue_id):
             return False
         asked = header.set_zero_if_not_found
@@ -279,7 +288,7 @@ class OffsetHandler:
         return first is None or (since is not None and first[0] >= since)
 
     def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
-        """Remember an offset; only for queues that exist, else any client could fill the table."""
+        """Store an offset, only for existing queues: otherwise any client could fill the table."""
         header = request.header
         topic = self._topics.get(header.topic)
         if topic is None:

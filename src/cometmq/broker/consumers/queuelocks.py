@@ -1,16 +1,15 @@
-"""Who may consume a queue in order: leases on queues (upstream: RebalanceLockManager.java).
+"""Queue locks for ordered consumption: leases on queues (upstream: RebalanceLockManager.java).
 
-A lease belongs to one client of a group and ends 60 s after it was last asked for; clients ask
-every 20 s, and work on for 30 s when nobody answers. So a broker that forgot its leases in a
-restart would give a queue to a second client while the first still works on it: who holds what is
-kept in config/queueLocks.json, a file of ours that a Java broker passes by, and a lease is answered
-once it is there. After a start the leases of before hold for as long as their clients may believe
-in them:
+A lease belongs to one client of a group, and ends 60 s after its last renewal. Clients renew every
+20 s, and continue for 30 s without an answer. A broker that forgot its leases in a restart would
+lock a queue for a second client while the first one still consumes it. So leases are kept in
+config/queueLocks.json, CometMQ's own file, which Java brokers ignore; a new lease is answered once
+it is saved. After a start the saved leases hold as long as their clients may rely on them:
 
     {"groups":{group:[{"clientId","topic","brokerName","queueId"},...]},"stoppedMs":0,"boot":""}
 
-The time since a stop in order counts, by the monotonic clock, for the wall clock may be set; not
-once the machine was started again.
+The time since a clean stop counts. It is measured by the monotonic clock, because the wall clock
+may be set, and so only while the machine was not restarted.
 """
 
 from __future__ import annotations
@@ -42,17 +41,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEASE_MS: Final = 60_000
-#: How long leases of before a start hold: clients believe in one for 30 s, and may take a moment to
-#: finish what they work on.
+#: Time for which saved leases hold after a start: clients rely on a lease for 30 s, and may take a
+#: moment to finish their current messages.
 RESUMED_LEASE_MS: Final = 40_000
-#: After so many grants the leases that have ended are dropped.
+#: Number of grants after which expired leases are removed.
 PURGE_EVERY: Final = 10_000
 
 
 class QueueLocks:
-    """Leases by group and queue. All times are monotonic milliseconds, given by the caller.
+    """Leases by group and queue. All times are monotonic milliseconds from the caller.
 
-    ``changes`` counts how often a queue got another holder, or none.
+    ``changes`` counts how often the holder of a queue changed.
     """
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
@@ -64,7 +63,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[QueueKey], now_ms: int
     ) -> list[QueueKey]:
-        """Take or renew leases; gives the queues that the client holds now."""
+        """Take or renew leases; return those of ``queues`` that the client holds."""
         leases = self._groups.get(group, {})
         held: list[QueueKey] = []
         for queue in queues:
@@ -86,7 +85,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
-        """Give leases back; those of other clients stay."""
+        """Release the client's leases; those of other clients stay."""
         leases = self._groups.get(group, {})
         for queue in queues:
             known = leases.get(queue)
@@ -97,7 +96,7 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def _purge(self, now_ms: int) -> None:
-        """Drop what has ended, so that clients which made names up leave nothing behind."""
+        """Remove expired leases, so that clients with invented names leave no memory in use."""
         self._count = 0
         for group, leases in list(self._groups.items()):
             alive = {queue: lease for queue, lease in leases.items() if lease[1] > now_ms}
@@ -107,11 +106,12 @@ class QueueLocks:
                 del self._groups[group]
 
     def resume(self, group: str, client_id: str, queue: QueueKey, until_ms: int) -> None:
-        """A lease of before the start, which holds until then unless it is renewed."""
+        """Restore a lease from before the start. It holds until ``until_ms`` unless it is
+        renewed."""
         self._groups.setdefault(group, {})[queue] = (client_id, until_ms)
 
     def held(self, now_ms: int) -> Iterator[tuple[str, str, QueueKey]]:
-        """Group, client and queue of every lease that holds now."""
+        """Yield group, client and queue of every lease that holds at ``now_ms``."""
         for group, leases in self._groups.items():
             for queue, (client_id, until_ms) in leases.items():
                 if until_ms > now_ms:
@@ -121,7 +121,7 @@ class QueueLocks:
         return sum(map(len, self._groups.values()))
 
     def holder(self, group: str, queue: QueueKey, now_ms: int) -> str | None:
-        """The client that holds a queue now."""
+        """Return the client that holds a queue at ``now_ms``, or None."""
         known = self._groups.get(group, {}).get(queue)
         return known[0] if known is not None and known[1] > now_ms else None
 
@@ -134,8 +134,11 @@ class _Lease(msgspec.Struct, rename="camel", frozen=True):
 
 
 class _Saved(msgspec.Struct, rename="camel", frozen=True):
-    """What the file says; ``stopped_ms`` is the monotonic clock at a stop in order, 0 while
-    running, of the machine since it was started as ``boot`` says."""
+    """Content of the file.
+
+    ``stopped_ms`` is the monotonic clock at a clean stop, 0 while running. ``boot`` identifies the
+    start of the machine that this clock counts from.
+    """
 
     groups: Mapping[str, list[_Lease]]
     stopped_ms: int = 0
@@ -143,8 +146,8 @@ class _Saved(msgspec.Struct, rename="camel", frozen=True):
 
 
 class QueueLockHandler:
-    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Without ``config_directory`` and ``tasks`` leases
-    end with the broker."""
+    """Serves LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Without ``config_directory`` and ``tasks``
+    leases end with the broker."""
 
     def __init__(
         self,
@@ -167,13 +170,13 @@ class QueueLockHandler:
             self._file = TableFile(path, self._encode, clock=clock, tasks=tasks, files=files)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     # ----------------------------------------------------------------------------- loading, saving
 
     def load(self) -> None:
-        """Take on the leases of before the start. A file that cannot be read holds none."""
+        """Restore the leases from before the start; none if the file cannot be read."""
         if self._file is None:
             return
         try:
@@ -191,16 +194,16 @@ class QueueLockHandler:
             for lease in leases:
                 queue = QueueKey(lease.topic, lease.broker_name, lease.queue_id)
                 self._locks.resume(group, lease.client_id, queue, until_ms)
-        # From now on the file says nothing of that stop any more.
+        # Write the file again, so that it does not keep the time of that stop.
         self._file.touch()
 
     async def saved(self) -> None:
-        """Wait until the leases of now are on the device. Raises StoreError."""
+        """Wait until the current leases are on the device. Raise StoreError if that fails."""
         if self._file is not None:
             await self._file.saved()
 
     async def close(self) -> None:
-        """Write the leases, and since when nobody renews them. Raises StoreError."""
+        """Write the leases and the time of the stop. Raise StoreError if that fails."""
         if self._file is not None and (len(self._locks) or not self._file.is_missing):
             self._stopped_ms = self._clock.monotonic_ms()
             await self._file.write()
@@ -215,7 +218,7 @@ class QueueLockHandler:
     # ------------------------------------------------------------------------------------ requests
 
     def lock(self, peer: Peer, request: Request[Any]) -> Reply | None:
-        """Answer the queues that the client holds now, once a restart would know it."""
+        """Answer with the queues that the client holds, once the leases are saved."""
         body = _parse(request)
         held = self._locks.lock(
             body.consumer_group, body.client_id, body.mq_set, self._clock.monotonic_ms()
@@ -236,14 +239,14 @@ class QueueLockHandler:
             peer.reply(request, reply)
 
     def unlock(self, _peer: Peer, request: Request[Any]) -> Reply:
-        """Give the client's leases back."""
+        """Release the client's leases."""
         body = _parse(request)
         self._locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         self._note_changes()
         return Reply()
 
     def _note_changes(self) -> bool:
-        """Have changes written; gives whether there are some that are not yet."""
+        """Schedule the write of changed leases; return True while any change is unsaved."""
         file = self._file
         if file is None:
             return False

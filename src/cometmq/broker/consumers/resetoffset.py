@@ -1,10 +1,11 @@
-"""Setting a group's progress while its consumers run (upstream: Broker2Client.resetOffset).
+"""Reset of a group's offsets while its consumers run (upstream: Broker2Client.resetOffset).
 
     administrator --222--> broker --220, one-way--> every consumer of the group
 
-Each consumer drops what it holds of the queues that it reads, and goes on at the given offsets; it
-ignores the others. The broker notes them too, for queues that nobody reads at the moment: what a
-consumer still commits before it has heard of them is replaced when it has.
+Each consumer drops the prefetched messages of the queues that it reads, and continues at the new
+offsets; it ignores the other queues. The broker stores the offsets too, for queues that no consumer
+reads at the moment. If a consumer commits an old offset before it receives the new one, it
+overwrites the stored offset, and corrects it afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The time that means the end of each queue.
+#: Timestamp that means the end of each queue.
 NOW: Final = -1
 
 
@@ -61,14 +62,15 @@ class ResetHandler:
         self._answers = answers
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
 
     async def reset(self, peer: Peer, request: Request[ResetOffset]) -> Reply:
-        """Have the consumers of a group go on at a time, or at an offset; gives the new offsets.
+        """Set a group's offsets by time, or to one offset, and notify its consumers; return the new
+        offsets.
 
-        A group that has no consumer online is refused with CONSUMER_NOT_ONLINE: its offsets can be
-        set one by one, with nobody to hear of them.
+        Raise BadRequest with CONSUMER_NOT_ONLINE for a group without online consumers: its offsets
+        can be set one by one, as there is no consumer to notify.
         """
         header = request.header
         log.info(
@@ -129,7 +131,7 @@ class ResetHandler:
         return group
 
     async def _wanted(self, header: ResetOffset, queue_id: int) -> int:
-        """Where the request puts a queue, within what the queue holds."""
+        """Return the requested offset of a queue, within the queue's bounds."""
         low, high = bounds(self._store, header.topic, queue_id)
         if header.queue_id == queue_id and header.offset is not None and header.offset >= 0:
             return min(max(header.offset, low), high)

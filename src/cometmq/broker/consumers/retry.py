@@ -1,8 +1,9 @@
-"""Sending back what a consumer could not process (upstream: AbstractSendMessageProcessor
+"""Send-back of messages that a consumer could not process (upstream: AbstractSendMessageProcessor
 .consumerSendMsgBack).
 
-The message is stored again: in ``%RETRY%group``, delayed a level longer each time, until it was
-tried often enough; then in ``%DLQ%group``, where it waits for a person.
+The message is stored again in ``%RETRY%group``, each time with the next longer delay level unless
+the request names one. After the maximum number of retries it is stored in ``%DLQ%group``, for an
+operator to look at.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The first retry waits as long as delay level 3 says (10 s).
+#: Delay level of the first retry (10 s).
 FIRST_LEVEL: Final = 3
 
 
@@ -72,14 +73,15 @@ class SendBackHandler:
         self._stats = stats
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     async def send_back(self, peer: Peer, request: Request[ConsumerSendMsgBack]) -> Reply:
-        """Store a message again for its group, or among its dead letters.
+        """Store a message again in its group's retry topic or dead-letter queue.
 
-        It is as safe then as the group's last word on it has to be: the consumer goes on behind it.
-        Upstream does not wait for slaves here, and may lose a retry with its master.
+        The answer waits for the broker's full durability, slaves included, because the consumer
+        then continues after the message. Upstream does not wait for slaves here, and may lose a
+        retry with its master.
         """
         self._hooks.before_send(peer, request)
         code: int = ResponseCode.SYSTEM_ERROR
@@ -117,7 +119,7 @@ class SendBackHandler:
             level = header.delay_level or FIRST_LEVEL + record.reconsume_times
             back = self._to_retry(back, group, level, unit=truth(header.unit_mode))
         if self._appender.lacks_slaves:
-            # A consumer that comes again and again would leave a copy each time.
+            # Without this check, a consumer that retries would store one more copy each time.
             raise BadRequest(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 f"the message is not sent back, for too few slaves are connected: group "
@@ -154,7 +156,7 @@ class SendBackHandler:
 
     async def _record(self, header: ConsumerSendMsgBack) -> Record:
         record = await find_record(self._store, header.offset)
-        # What waits in a topic of the broker's own, half messages among it, was given to nobody.
+        # Messages in the broker's own waiting topics, half messages included, were never delivered.
         may_be = record is not None and record.topic not in WAITING_TOPICS
         if record is None or not may_be or not _may_be(record, header.origin_msg_id or ""):
             raise BadRequest(
@@ -190,11 +192,12 @@ class SendBackHandler:
 
 
 def _may_be(record: Record, name: str) -> bool:
-    """Whether a client may call a record so: by its key or by its place. The one that the client
-    means may have been lost, and another one be in its place.
+    """Decide whether a record is the message that a client means by ``name``, a key or an offset
+    id.
 
-    A place is an address and the offset. Whose address is not asked: .NET's client takes that of
-    the producer, and a broker that moved has another one than its old records say.
+    The client's message may have been lost, and another one may be stored at its offset. Of an
+    offset id only the offset is compared, not the address: .NET's client writes the producer's
+    address, and after a move the broker's address differs from that in old records.
     """
     found = props.decode(record.properties)
     key = found.get(props.UNIQ_KEY)

@@ -1,1 +1,1 @@
-"""Sends of a message that is stored already: known by their unique key, within a window of time."""
+"""Detection of repeated sends by their unique keys, within a window of time."""

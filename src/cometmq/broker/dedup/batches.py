@@ -1,4 +1,4 @@
-"""Batches of which some messages are stored already, or stand in them twice. Pure."""
+"""Batches with messages that are stored already, or that occur twice in the batch. No I/O."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _UNIQ_KEY: Final = props.UNIQ_KEY.encode()
 
 
 class Sifted(NamedTuple):
-    """The messages of a batch. ``ids`` are those of the new ones, whose entries are ``body``.
+    """The messages of a batch, divided into new and repeated ones.
 
-    ``places`` says of each message where it is stored already, or, as a number, which of the new
-    ones it is or repeats. ``cold`` are places that have to be read before anything can be said.
+    ``ids`` are the unique keys of the new messages, whose entries form ``body``. ``places`` has,
+    for each message, its stored place, or the index of the new message that it is or repeats.
+    ``cold`` are places that must be read before a decision.
     """
 
     body: bytes
@@ -30,10 +31,10 @@ class Sifted(NamedTuple):
 
 
 def sift(body: bytes, first: Callable[[str], Stored | Cold | None]) -> Sifted:
-    """Part a batch body; ``first`` says of an id where it is stored already.
+    """Divide a batch body; ``first`` returns the place where an id is stored already.
 
-    A message is known by the unique key among its own properties, never by one that its batch
-    gives to all. Raises MessageIllegal for a body that is none.
+    A message is identified by the unique key among its own properties, never by a property of the
+    whole batch. Raise MessageIllegal if the body is no valid batch.
     """
     try:
         spans = batch.walk(body)

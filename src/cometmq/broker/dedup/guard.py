@@ -1,13 +1,13 @@
-"""Tells a send whose message is stored already, and where the first one lies.
+"""Detection of a send whose message is stored already, and the place of the first copy.
 
-The unique key of a message is its identity within its topic. Ids of stored messages are remembered
-as hashes (window.py); a hit counts only when the record at that place has the same topic and the
-same id, was stored within the window, and belongs to the topic's present life. So a message is
-never dropped for another one, and what cannot be proved a repeat is stored.
+The unique key of a message identifies it within its topic. Keys of stored messages are remembered
+as hashes (window.py). A hit counts only if the record at that place has the same topic and key, was
+stored within the window, and is newer than the last deletion of the topic. So no message is dropped
+in place of another one, and a message that is not proved a repeat is stored.
 
-Records that are appended and not visible yet cannot be read: what they are is kept here until they
-can. A repeat of one of them is answered with the turn that follows, so never before it is as safe
-as the first.
+Records that are appended but not dispatched yet cannot be read, so their identities are kept in
+memory until then. A repeat of such a record is answered after the current turn, and so not before
+it is as safe as the first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALL: Final = "*"
-#: Cold records that were read for sends which are about to ask for them.
+#: Number of cold records kept for sends that are about to ask for them.
 READ_MAX: Final = 4_096
 _MASK: Final = (1 << 64) - 1
 _UNIQ_KEY: Final = props.UNIQ_KEY.encode()
 
 
 class Stored(NamedTuple):
-    """Where a message lies."""
+    """Place of a stored message."""
 
     queue_id: int
     queue_offset: int
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class Cold(NamedTuple):
-    """What has to be read from the device first, with :meth:`RepeatGuard.read`."""
+    """A record that must first be read from the device, with :meth:`RepeatGuard.read`."""
 
     place: int
 
@@ -63,7 +63,7 @@ class _Known(NamedTuple):
 
 
 class RepeatGuard:
-    """The ids of one broker. Made when ``dropRepeatedIdsTopics`` names topics, or ``*``."""
+    """The ids of one broker. It exists if ``dropRepeatedIdsTopics`` names topics, or ``*``."""
 
     def __init__(
         self, *, config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
@@ -75,7 +75,7 @@ class RepeatGuard:
         self._clock = clock
         window_ms = config.drop_repeated_ids_window_minutes * 60_000
         self.window = IdWindow(window_ms, config.drop_repeated_ids_max)
-        #: What was appended lately, by place: all that is not visible yet is among it.
+        #: Recently appended messages by place, including all that are not dispatched yet.
         self._young: dict[int, _Known] = {}
         self._old: dict[int, _Known] = {}
         self._old_end = 0
@@ -83,13 +83,17 @@ class RepeatGuard:
         self.dropped = 0
 
     def guards(self, topic: str) -> bool:
-        """Whether repeats of messages to ``topic`` are dropped."""
+        """Decide whether repeats of messages to ``topic`` are dropped."""
         if not self._all and topic not in self._names:
             return False
         return not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic))
 
     def first(self, topic: str, unique: str) -> Stored | Cold | None:
-        """Where a message with this id lies already; None when it is to be stored."""
+        """Return the place where a message with this id is stored; None if the message is to be
+        stored.
+
+        Return Cold if a record must be read first.
+        """
         places = self.window.find(hash((topic, unique)) & _MASK)
         if not places:
             return None
@@ -114,16 +118,18 @@ class RepeatGuard:
         return None
 
     async def read(self, place: int) -> None:
-        """Have a record at hand that a send must be compared with. Raises StoreError."""
+        """Read the record at a place and cache it for a send that will be compared with it.
+        Raise StoreError if it cannot be read."""
         raw = await self._store.fetch_at(place)
         if len(self._read) >= READ_MAX:
             self._read.clear()
         self._read[place] = None if raw is None else _known_of(raw)
 
     def remember(self, topic: str, unique: str, stored: Stored) -> None:
-        """A message was appended, in this turn of the loop."""
+        """Remember a message that was appended in this turn of the event loop."""
         now_ms = self._store.last_ms
         end = self._store.dispatched_offset
+        # The older generation is dropped once the log serves all of its records.
         if self._young and self._old_end <= end:
             self._old, self._young = self._young, {}
             self._old_end = next(reversed(self._old)) + 1
@@ -133,20 +139,21 @@ class RepeatGuard:
     def appended(
         self, topic: str, properties: Mapping[str, str], queue_id: int, place: int, offset: int
     ) -> None:
-        """The broker itself appended a message: one whose delay is over, a committed one."""
+        """Remember a message that the broker itself appended: a delayed or a committed one."""
         unique = properties.get(props.UNIQ_KEY)
         if unique and self.guards(topic):
             self.remember(topic, unique, Stored(queue_id, offset, place))
 
     def turn_failed(self) -> None:
-        """What was appended and not written is not stored; its places will be given again."""
+        """Forget messages that were appended but not written; their offsets will be assigned
+        again."""
         end = self._store.written_offset
         for recent in (self._young, self._old):
             for place in [place for place in recent if place >= end]:
                 del recent[place]
 
     def facts(self) -> dict[str, str]:
-        """Numbers for administrators."""
+        """Return entries for the broker's runtime information."""
         return {
             "repeatedIdsKept": str(len(self.window)),
             "repeatedIdsBytes": str(self.window.size_bytes),
@@ -157,7 +164,7 @@ class RepeatGuard:
     # ------------------------------------------------------------------------------- at a start
 
     async def recover(self) -> None:
-        """Find the ids of the window in the log. Nothing may be appended meanwhile."""
+        """Read the ids of the window from the log. Nothing may be appended meanwhile."""
         begun_ms = self._clock.monotonic_ms()
         start = await self._start()
         slices = Slices(self._clock)
@@ -171,7 +178,7 @@ class RepeatGuard:
         )  # fmt: skip
 
     async def _start(self) -> int | None:
-        """Where the first message lies that must be known; None when there is none."""
+        """Return the log offset of the first message in the window; None if there is none."""
         since_ms = self._clock.wall_ms() - self.window.window_ms
         store, found = self._store, None
         for topic, queue_ids in store.topics().items():

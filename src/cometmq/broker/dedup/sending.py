@@ -1,4 +1,4 @@
-"""Sends to topics whose repeated messages are dropped: what is stored already is answered only."""
+"""Sends to topics with repeat detection: a message that is stored already is only answered."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Of a batch: each of its ids is looked up, which takes some microseconds.
+#: Limit of messages in a batch, because the lookup of each id takes some microseconds.
 MESSAGES_MAX: Final = 1_024
 
-#: Serves a request anew, and answers it also when that fails.
+#: Again serves a request once more; Fail answers it with an error.
 Again = Callable[["Peer", "Request[Any]"], None]
 Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
 class GuardedSends:
-    """Sends one broker's guard has a say in. ``again`` and ``fail`` are the send handler's."""
+    """Sends to topics that the broker's guard watches. ``again`` and ``fail`` are the send
+    handler's."""
 
     def __init__(
         self,
@@ -63,9 +64,12 @@ class GuardedSends:
         *,
         wait_durable: bool,
     ) -> bool:
-        """Whether a single send needs nothing more: it is a repeat and answered as the first one
-        was, or that has to be found out first. ``message`` is the topic that the message would be
-        stored in now, and its unique key."""
+        """Decide whether a single send is handled here and must not be stored by the caller.
+
+        True for a repeat, which is answered as the first message was, and for a send that waits
+        until a record was read to decide that. ``message`` is the topic in which the message would
+        be stored, and its unique key.
+        """
         topic, unique = message
         if not unique or topic != request.header.topic or not self.guards(topic):
             return False
@@ -82,7 +86,7 @@ class GuardedSends:
         return True
 
     def stored(self, topic: str, unique: str | None, stored: Stored) -> None:
-        """A single message was appended, in this turn of the loop."""
+        """Remember a single message that was appended in this turn of the event loop."""
         if unique and self.guards(topic):
             self._guard.remember(topic, unique, stored)
 
@@ -95,8 +99,11 @@ class GuardedSends:
         *,
         wait_durable: bool,
     ) -> None:
-        """Store what is new of a batch; its answer tells of all. Raises MessageIllegal for more
-        than MESSAGES_MAX, and what ``MessageStore.append_batch`` raises."""
+        """Store the new messages of a batch, and answer for all of them.
+
+        Raise MessageIllegal for more than MESSAGES_MAX messages, and whatever
+        ``MessageStore.append_batch`` raises.
+        """
         if has_more_than(request.body, MESSAGES_MAX):
             raise MessageIllegal(
                 f"a batch to a topic whose repeated ids are dropped holds at most {MESSAGES_MAX} "

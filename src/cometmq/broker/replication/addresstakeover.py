@@ -1,10 +1,10 @@
-"""Where a broker listens, and the address of a former master that it takes over: clients that know
-that one go on without a look at the routes.
+"""Addresses on which a broker listens, and the takeover of a former master's address, so that
+clients that know it continue without a new route.
 
-look    whether it is this machine's, and free
-take    listen there, keep that over restarts (rolefile.py), register by it
+    check    is the address one of this machine's, and free?
+    take     listen there, keep that across restarts (rolefile.py), register under it
 
-A step that fails undoes those before it.
+A step that fails undoes the steps before it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 
 
 class Addresses:
-    """The addresses of one broker, whose store is under ``root``; its ports are known once
-    :meth:`reserve` gave their sockets."""
+    """Addresses of one broker, whose store is under ``root``; ``port`` is valid after
+    :meth:`reserve`."""
 
     def __init__(self, config: BrokerConfig, root: str, reserve: Reserve) -> None:
         self._config = config
@@ -55,17 +55,19 @@ class Addresses:
 
     @property
     def own(self) -> str:
-        """What its settings have others connect to."""
+        """Address from the broker's own settings."""
         return join(self._config.broker_ip1, self.port)
 
     @property
     def current(self) -> str:
-        """What others are told: the address that was taken over, if one was."""
+        """Address reported to others: the one taken over, otherwise the broker's own."""
         return self._config.taken_address or self.own
 
     def reserve(self) -> list[socket.socket]:
-        """Sockets for all of it. Raises OSError when the own ones cannot be bound, SettingsError
-        when one that was taken over cannot."""
+        """Return sockets for all addresses of the broker.
+
+        Raise OSError if one of its own cannot be bound, SettingsError if the one taken over cannot.
+        """
         config = self._config
         own = reserve_ports(config.bind_address, config.listen_port, self._reserve)
         self.port = own[0].getsockname()[1]
@@ -82,14 +84,17 @@ class Addresses:
             ) from None
 
     def reserve_at(self, address: str) -> list[socket.socket]:
-        """Sockets for an address and its VIP port, as far as this broker does not listen there
-        anyway. Raises OSError when one cannot be bound, SettingsError for a host that has no
-        address, NotConnected for what is no address."""
+        """Return sockets for an address and its VIP port, except those on which the broker listens
+        already.
+
+        Raise OSError if one cannot be bound, SettingsError for a host that has no address,
+        NotConnected for malformed text.
+        """
         name, port = split_address(address)
         host = resolve(name)
         wanted = [each for each in (port, port - VIP_DISTANCE) if each > 0]
         if _covers(self._config.bind_address, host):
-            # Who listens on all addresses of a machine: is this one of them?
+            # A broker bound to all addresses listens on this one only if it is the machine's own.
             self._reserve(host, 0).close()
             own = self.port, self.port - VIP_DISTANCE
             wanted = [each for each in wanted if each not in own]
@@ -110,13 +115,17 @@ class Addresses:
         clock: Clock,
         serve: Callable[[socket.socket], Awaitable[None]],
     ) -> None:
-        """Listen on an address, too, also after a restart. Raises as :meth:`reserve_at`, and
-        OSError when that cannot be kept; all is as before then."""
+        """Listen on a further address, also after a restart.
+
+        Raise what :meth:`reserve_at` raises, and OSError if the address cannot be kept; then
+        nothing has changed.
+        """
         listeners = self.reserve_at(address)
         role, root = self._config.broker_role, self._root
         try:
             for listener in listeners:
-                # Whoever bound it as well could be faster; who connects has to wait.
+                # Listen at once: another process with the same binding could do so first. Clients
+                # that connect wait until the server accepts.
                 listener.listen(backlog())
             await asyncio.to_thread(keep_role, role, root, files, clock, address=address)
         except BaseException:
@@ -128,7 +137,7 @@ class Addresses:
 
 
 class AddressAdmin:
-    """Serves the request to take an address over. ``moved`` tells name servers."""
+    """Serves the request to take an address over. ``moved`` notifies the name servers."""
 
     def __init__(
         self,
@@ -149,11 +158,11 @@ class AddressAdmin:
         self._taking = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {RequestCode.TAKE_ADDRESS: self.take}
 
     async def take(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Say whether the address could be taken, or take it."""
+        """Check whether the address could be taken, or take it."""
         wanted = parse_json(request.body, TakeAddress)
         if self._config.is_slave and not wanted.check:
             raise _refused("this broker is a slave, and its master has the address: promote it")
@@ -185,7 +194,7 @@ class AddressAdmin:
 
 
 def _covers(bind_address: str, host: str) -> bool:
-    """Whether who is bound to one address serves another, too."""
+    """Decide whether a socket bound to ``bind_address`` also serves the address ``host``."""
     bound = ipaddress.ip_address(resolve(bind_address))
     return bound.is_unspecified or bound == ipaddress.ip_address(host)
 

@@ -1,13 +1,13 @@
-"""A slave's copies of its master's tables: topics, groups, and how far consumers and delay levels
-have got (upstream: SlaveSynchronize.java).
+"""A slave's copies of its master's tables: topics, groups, consumer offsets and positions of delay
+levels (upstream: SlaveSynchronize.java).
 
-They are asked for every 10 s, topics first: a queue without its topic could not be read. What comes
-late costs little: a consumer that goes on at the slave may see its last seconds again.
+They are copied every 10 s, topics first, because a queue without its topic cannot be read. A stale
+copy costs little: a consumer that continues at the slave may see its last seconds again.
 
-A topic that was deleted goes from the slave's disk too, and one made anew under its name begins
-anew: a master of ours says where in the log the former life ended. A Java master does not, and then
-it ends where the slave's log did when it asked for the topics. Either way the queues wait
-until the slave has dispatched its log up to there.
+Deleted topics are removed from the slave's disk too, so that a new topic with the same name starts
+empty. A CometMQ master reports the log offset at which the messages of a deleted topic end. A Java
+master does not; then the end of the slave's log at the time of the request is used. In both cases
+the queues stay until the slave has dispatched its log up to that offset.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ TIMEOUT_MS: Final = 5_000
 
 
 class MasterTables:
-    """Keeps a slave's tables like its master's, whose address is ``master``: "" while it is not
-    known. Nobody is asked as long as ``follows`` says that the master sends no log: at an address
-    where a master was, there may be a slave by now, or a broker that has nothing yet."""
+    """Keeps a slave's tables equal to its master's.
+
+    ``master`` is the master's address, "" while it is unknown. No request is sent while ``follows``
+    returns False, that is, while the master sends no log: at that address there may be a slave by
+    now, or an empty broker.
+    """
 
     def __init__(
         self,
@@ -71,23 +74,24 @@ class MasterTables:
         self._due = asyncio.Event()
         self.synced_ms = -1
         self._has_compared = False
-        #: Topics whose queues may still hold messages of a former life, and where that ended.
+        #: Deleted topics whose queues may still hold messages, and the log offset at which these
+        #: end.
         self._former: dict[str, int] = {}
-        #: The end of the master's log, as it said at ``master_end_ms``; -1 until it did.
+        #: End of the master's log, reported at ``master_end_ms``; -1 before the first report.
         self.master_end = -1
         self.master_end_ms = 0
 
     @property
     def age_ms(self) -> int:
-        """How long ago all tables were copied; -1 while they never were."""
+        """Age of the copies in ms; -1 before the first complete copy."""
         return -1 if self.synced_ms < 0 else self._clock.monotonic_ms() - self.synced_ms
 
     def soon(self) -> None:
-        """The master is there (again): ask it now."""
+        """Ask the master at once, because it is connected (again)."""
         self._due.set()
 
     async def run_forever(self) -> None:
-        """Ask again and again."""
+        """Copy the tables every INTERVAL_MS, or at once after :meth:`soon`, until cancelled."""
         failing = False
         while True:
             address = self.master
@@ -107,11 +111,11 @@ class MasterTables:
                 continue
 
     async def copy(self, address: str) -> None:
-        """Copy all tables once, and ask how long the log is.
+        """Copy all tables once, and ask for the length of the master's log.
 
-        Raises CometError, and ValueError for an answer that is none.
+        Raise CometError, or ValueError for a malformed answer.
         """
-        # What comes while the master answers may be of a topic that it makes after its answer.
+        # Records that arrive later may belong to a topic that the master creates after its answer.
         asked_at = self._store.written_offset
         topics = parse_json(
             await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, AllTopics("true")),
@@ -138,27 +142,33 @@ class MasterTables:
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
         if table.cometmq_deleted is not UNSET:
-            # One that it lacks besides, a master that was promoted never heard of.
+            # A topic in neither list was unknown to a master that was promoted; its queues stay.
             ends = table.cometmq_deleted
         else:
+<<<<<<< HEAD
             # Another master's table may not name what this one's did, of the broker's own.
             deleted = [
                 topic for topic in gone if topic in store.queues.known and topic not in UNLISTED
             ]
+=======
+            # The broker's own topics are left out: not every master lists them.
+            deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
+>>>>>>> words-broker
             ends = dict.fromkeys(deleted, asked_at)
         for topic, end in sorted(ends.items(), key=lambda item: item[1]):
             if topics.life_begin(topic) < end:
                 topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)
             self._former[topic] = end
-        # Before any queue goes: a start after a crash in between finishes by these notes.
+        # Saved before any queue is deleted: a start after a crash finishes the deletion from these
+        # notes.
         await topics.saved()
         self._has_compared = True
 
     async def _drop_former(self) -> None:
-        """Take queues off the disk that hold messages of former lives alone."""
+        """Delete queues that hold only messages from before the deletion of their topic."""
         store, dropped = self._store, False
         for topic, end in list(self._former.items()):
-            # What waits for dispatch may belong to the topic as it is.
+            # Records that wait for dispatch may belong to the new topic.
             if store.dispatched_offset >= end and store.dispatched_offset == store.written_offset:
                 del self._former[topic]
                 if topic in store.queues.known:

@@ -1,7 +1,8 @@
-"""Promotion: a slave becomes the master because an operator says so; what could be lost by it.
+"""Promotion: an operator makes a slave the master, and learns what could be lost by that.
 
-judge      what is known -> findings: fine, a warning, or a refusal that only ``force`` overrides
-promote    ask who else is master, judge, answer, and begin anew in the new role (lives.py)
+judge      turns the known facts into findings: ok, a warning, or a refusal that only ``force``
+           overrides
+promote    asks for other masters, judges, answers, and restarts in the new role (supervisor.py)
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Tables are copied every 10 s.
+#: Age from which copied tables are reported as old; they are copied every 10 s.
 OLD_TABLES_MS: Final = 30_000
 _TABLES_TIMEOUT_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a slave knows before it is promoted.
+    """Facts that a slave knows before its promotion.
 
-    ``registered`` are name servers with the address that they have as the master; ``unheard`` name
-    servers that do not answer. ``told_end`` is the end of the master's log, as it said
-    ``told_age_ms`` ago; -1 when it never did, and so is ``tables_age_ms``. The slave's log
-    goes up to ``end``.
+    ``registered`` are name servers with the address that they list as the master; ``unheard`` are
+    name servers that do not answer. ``end`` is the end of the slave's log. ``told_end`` is the end
+    of the master's log, reported ``told_age_ms`` ago; -1 if it was never reported.
+    ``tables_age_ms`` is -1 if the tables were never copied.
     """
 
     master: str
@@ -61,7 +62,7 @@ class Situation:
 
 
 def judge(seen: Situation) -> list[Finding]:
-    """What speaks against a promotion, and what does not."""
+    """Return the findings for and against a promotion."""
     return [*_master(seen), _log(seen), _tables(seen), *_rest(seen)]
 
 
@@ -146,12 +147,12 @@ class PromotionAdmin:
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
-        """By request code."""
+        """Return the handlers by request code."""
         return {RequestCode.PROMOTE_BROKER: self.promote}
 
     async def promote(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Judge, and begin anew as the master unless a finding refuses that, or only a check was
-        asked for."""
+        """Judge the promotion, and restart as the master, unless a finding refuses or only a
+        check was requested."""
         wanted = parse_json(request.body, Promote)
         part, begin_anew = self._part(), self._promote()
         if wanted.role not in ("SYNC_MASTER", "ASYNC_MASTER"):
@@ -169,7 +170,7 @@ class PromotionAdmin:
                 f"brokerRole={wanted.role} and brokerId=0",
             )
         if part.where():
-            # As fresh as they can be; its findings say how old they are where it is gone.
+            # Copy the tables once more. If the master is gone, the findings report their age.
             with suppress(CometError, ValueError, TimeoutError):
                 async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
                     await part.tables.copy(part.where())

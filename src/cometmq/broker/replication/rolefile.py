@@ -1,11 +1,11 @@
-"""The role to which a slave was promoted, kept so that a later start with its old settings does not
-make it a slave again, and the address that it took over: ``config/cometmq-role.json`` beside the
-tables. A Java broker passes it by.
+"""The role of a promoted slave and the address that it took over: ``config/cometmq-role.json``
+beside the tables. With it, a later start with the old settings does not become a slave again. Java
+brokers ignore the file.
 
     {"role":"ASYNC_MASTER","sinceMs":1700000000000,"address":"10.0.0.1:10911"}
 
-It wins over settings that say SLAVE, or that lack the address, with a notice in the log. Once the
-settings say the same it goes; from then on they count alone.
+It overrides settings that say SLAVE, or that lack the address, with a warning in the log. Once the
+settings agree with it, the file is removed, and the settings alone count.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROLE_FILE: Final = "cometmq-role.json"
 
 
 class _Kept(msgspec.Struct, rename="camel"):
-    """What the file says."""
+    """Content of the file."""
 
     role: BrokerRole
     since_ms: int
@@ -40,15 +40,15 @@ class _Kept(msgspec.Struct, rename="camel"):
 
 
 def role_path(root: str) -> str:
-    """The file of a store directory."""
+    """Return the path of the role file in a store directory."""
     return os.path.join(root, "config", ROLE_FILE)
 
 
 def keep_role(
     role: BrokerRole, root: str, files: Files, clock: Clock, *, address: str = ""
 ) -> None:
-    """Have a broker begin in a role from now on, whatever its settings say, and with an address
-    that it took over if one is given; durable when this returns. Raises OSError."""
+    """Store the role in which the broker starts from now on, whatever its settings say, and an
+    address that it took over, if any. Durable on return. Raise OSError if it cannot be written."""
     path = role_path(root)
     make_durable_directory(files, os.path.dirname(path))
     kept = msgspec.json.encode(_Kept(role, clock.wall_ms(), address))
@@ -56,8 +56,10 @@ def keep_role(
 
 
 def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerConfig:
-    """The settings with the role and address that were kept, if any were. Raises StoreCorrupt,
-    OSError."""
+    """Return the settings, changed to the kept role and address if there are any.
+
+    Raise StoreCorrupt if the file is malformed, OSError if it cannot be read.
+    """
     path = role_path(root)
     raw = read_file(files, path)
     if raw is None:

@@ -1,7 +1,7 @@
 """A broker's part in replication: as a master it serves slaves, as a slave it follows its master.
 
-Where a slave's master is follows from ``haMasterAddress``, or from what name servers answer when
-the slave registers; its tables come from the address that these answer with.
+A slave finds its master's replication address in ``haMasterAddress``, or in the name servers'
+answer to its registration. It copies tables from the master's address in that answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class MasterPart:
-    """What a master does for its slaves."""
+    """The master's part: replication to its slaves."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, *, clock: Clock, tasks: Tasks
@@ -50,7 +50,7 @@ class MasterPart:
     async def start(
         self, listener: socket.socket | None, appender: Appender, pull: PullHandler, _tasks: Tasks
     ) -> None:
-        """Take slaves; with SYNC_MASTER sends wait for them from now on."""
+        """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             appender.wait_for_slaves(self.master, self._config.slave_timeout)
@@ -58,18 +58,18 @@ class MasterPart:
         await self.master.start(listener)
 
     async def close(self) -> None:
-        """Let the slaves go."""
+        """Disconnect the slaves."""
         await self.master.close()
 
     def master_is(self, _ha_address: str, _address: str) -> None:
-        """That is this one."""
+        """Do nothing: this broker is the master."""
 
     def where(self) -> str:
-        """The master's address, for who asks a slave; nobody does here."""
+        """Return "": only a slave refers requests to its master."""
         return ""
 
     def facts(self) -> dict[str, str]:
-        """Who copies this broker, for people."""
+        """Return entries about the slaves for the broker's runtime information."""
         slaves = self.master.slaves()
         return {
             "brokerRole": self._config.broker_role.name,
@@ -81,7 +81,7 @@ class MasterPart:
 
 
 class SlavePart:
-    """What a slave does to be like its master."""
+    """The slave's part: copies of its master's log and tables."""
 
     def __init__(
         self, config: BrokerConfig, store: MessageStore, tables: MasterTables, *, clock: Clock
@@ -117,7 +117,7 @@ class SlavePart:
         tasks.keep(self.tables.run_forever, name="copy the tables", clock=self._clock)
 
     def master_is(self, ha_address: str, address: str) -> None:
-        """A name server said where the master is."""
+        """Take the master's addresses from a name server's answer."""
         if address != self.tables.master:
             log.info("master_known address=%s ha=%s", address, ha_address)
             self.slave.try_now()
@@ -127,10 +127,10 @@ class SlavePart:
         self.tables.soon()
 
     async def close(self) -> None:
-        """The tasks that follow the master end with their owner."""
+        """Do nothing: the owner of the tasks ends them."""
 
     def where(self) -> str:
-        """The master's address; "" while it is not known."""
+        """Return the master's address; "" while it is unknown."""
         return self.tables.master
 
     def _serves(self) -> bool:
@@ -147,7 +147,7 @@ class SlavePart:
         self.rejoin(problem)
 
     def facts(self) -> dict[str, str]:
-        """How far this broker has followed its master, for people."""
+        """Return entries about replication for the broker's runtime information."""
         problem = self.slave.problem
         return {
             "brokerRole": self._config.broker_role.name,

@@ -1,7 +1,8 @@
-"""What a slave does not do: it takes no sends, changes no tables, keeps no notes of what waits for
-its time or for the end of its transaction; its master does.
+"""Requests that a slave refuses, and notes that it drops: its master alone takes sends, changes
+tables, and delivers delayed messages and transactions.
 
-Pulls, heartbeats, offsets and locks are served, so that consumers go on while the master is gone.
+Pulls, heartbeats, offsets and locks are served, so that consumers continue while the master is
+gone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SENDS: Final = (
     RequestCode.SEND_REPLY_MESSAGE_V2,
     RequestCode.RECALL_MESSAGE,
 )
-#: What a master notes beside its log, for its next start, under the root of the store.
+#: Files, relative to the store's root, in which a master keeps notes for its next start.
 _NOTES: Final = (
     os.path.join("config", "transactions.json"),
     os.path.join(TIMER_DIRECTORY, STATE_FILE),
@@ -45,9 +46,9 @@ _CHANGES: Final = (
 
 
 def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict[int, Handler]:
-    """The handlers of a slave: those of a master, with what only that one may do refused.
+    """Return the handlers of a slave: those of a master, with the master's own requests refused.
 
-    ``master`` gives its address, "" while it is not known.
+    ``master`` returns the master's address, "" while it is unknown.
     """
 
     def refusing(code: int, problem: str) -> Callable[[Handler], Handler]:
@@ -78,8 +79,11 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
 
 
 def forget_notes(files: Files, root: str) -> None:
-    """Remove, durably, what this broker noted as a master: the log may go on differently from
-    there. Once it is a master again it finds the same in the log. Raises OSError."""
+    """Remove, durably, the notes that this broker kept as a master.
+
+    Its log may continue differently from here. As a master it would find the same facts in the log.
+    Raise OSError if a note cannot be removed.
+    """
     for note in _NOTES:
         path = os.path.join(root, note)
         found = [name for name in (path, f"{path}.bak") if files.exists(name)]

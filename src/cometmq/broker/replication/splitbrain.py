@@ -1,7 +1,7 @@
-"""Other masters of a master's name: what name servers have tells of them.
+"""Detection of other masters with the same broker name, through the name servers.
 
-Two masters of one name take sends that never come together. It happens when an old master is
-started again after its slave was promoted, or when a slave is promoted by force.
+Two masters with one name store sends that never come together. It happens if an old master is
+started again after its slave was promoted, or if a slave is promoted by force.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _TIMEOUT_MS: Final = 3_000
 
 
 async def master_at(remoting: Remoting, server: str, broker_name: str) -> str | None:
-    """The address of the master that a name server has under a name; "" for none, None when it
-    does not answer."""
+    """Return the address of the master that a name server lists under a name.
+
+    Return "" if it lists none, and None if it does not answer.
+    """
     try:
         response = await remoting.call(
             server, RequestCode.GET_BROKER_CLUSTER_INFO, None, timeout_ms=_TIMEOUT_MS
@@ -40,7 +42,7 @@ async def master_at(remoting: Remoting, server: str, broker_name: str) -> str | 
 
 
 class Rivals:
-    """Looks for other masters of ``broker_name``, whose own addresses are ``own``."""
+    """Looks for other masters of ``broker_name``; ``own`` are this broker's own addresses."""
 
     def __init__(
         self,
@@ -59,13 +61,13 @@ class Rivals:
         self.found: list[str] = []
 
     async def run_forever(self) -> None:
-        """Look now, and in the interval."""
+        """Look at once, and then at every INTERVAL_MS, until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep_ms(INTERVAL_MS)
 
     async def look(self) -> None:
-        """Ask all name servers once; what is new is logged."""
+        """Ask all name servers once, and log newly found masters."""
         answers = await asyncio.gather(
             *(master_at(self._remoting, server, self._name) for server in self._servers)
         )

@@ -1,1 +1,1 @@
-"""Messages that wait for their time: delay levels and timers."""
+"""Messages that wait for their delivery time: delay levels and timers."""

@@ -1,13 +1,14 @@
-"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX until they are due (upstream:
+"""Delayed messages: stored in SCHEDULE_TOPIC_XXXX until they are due (upstream:
 ScheduleMessageService.java).
 
-A message with a delay level goes into the queue of its level (queue id = level - 1); its real place
-stands in the properties REAL_TOPIC and REAL_QID, its queue entry holds the wall-clock time at which
-it is due instead of a tag code. A queue's entries are due in their order, so a level needs one
+A message with a delay level goes into the queue of its level (queue id = level - 1). The properties
+REAL_TOPIC and REAL_QID hold its real place, and its queue entry holds the wall-clock time at which
+it is due instead of a tag code. The entries of a queue are due in order, so each level needs one
 position only: config/delayOffset.json, ``{"offsetTable":{level:offset}}``.
 
-A position moves on after what it passed is stored in its real topic, and is written every 10 s. So
-a stop delivers nothing twice, and a crash may deliver the last seconds again, but loses nothing.
+A position advances after the messages before it are stored in their real topics; it is written
+every 10 s. So a clean stop delivers nothing twice. A crash may deliver the last seconds again, but
+loses nothing.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How often due messages are looked for; they arrive at most this much late.
+#: Interval of the search for due messages, and so their greatest delay.
 TICK_MS: Final = 25
-#: The same while none waits.
+#: The same interval while no message waits.
 IDLE_MS: Final = 250
-#: How long a stop waits for the last deliveries.
+#: Longest wait of a stop for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class DelayLevels:
-    """What the levels mean: level 1 is the first delay of ``messageDelayLevel``."""
+    """Delays of the levels; level 1 is the first delay of ``messageDelayLevel``."""
 
     __slots__ = ("_delays_ms",)
 
@@ -70,7 +71,7 @@ class DelayLevels:
         return len(self._delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """The delay of a level."""
+        """Return the delay of a level."""
         return self._delays_ms[level - 1]
 
     @property
@@ -79,7 +80,7 @@ class DelayLevels:
         return min(self._delays_ms, default=0)
 
     def level_of(self, properties: Mapping[str, str]) -> int:
-        """The level a message asks for, 0 for none; beyond the last level it is the last."""
+        """Return the level that a message asks for, at most the last one; 0 if it asks for none."""
         text = properties.get(props.DELAY, "")
         if not (text.isascii() and text.isdigit()):
             return 0
@@ -88,7 +89,7 @@ class DelayLevels:
     def park(
         self, topic: str, queue_id: int, properties: Mapping[str, str], level: int
     ) -> tuple[str, int, dict[str, str]]:
-        """Where a message for ``topic`` waits, and with which properties."""
+        """Return the topic, queue id and properties under which a message for ``topic`` waits."""
         level = min(level, len(self._delays_ms))
         parked = {
             **properties,
@@ -99,16 +100,16 @@ class DelayLevels:
         return SCHEDULE_TOPIC, level - 1, parked
 
     def is_schedule(self, topic: str) -> bool:
-        """Whether messages in ``topic`` wait to be due."""
+        """Decide whether ``topic`` holds delayed messages."""
         return topic == SCHEDULE_TOPIC
 
     def due_ms(self, queue_id: int, store_ms: int) -> int:
-        """When a message stored at ``store_ms`` in a level's queue is due."""
+        """Return the time at which a message stored at ``store_ms`` in a level's queue is due."""
         return store_ms + self._delays_ms[queue_id]
 
 
 class DelayDelivery:
-    """Delivers what is due and remembers how far each level has got."""
+    """Delivers due messages, and keeps the position of each level."""
 
     def __init__(
         self,
@@ -143,7 +144,8 @@ class DelayDelivery:
     # ----------------------------------------------------------------------------- loading, saving
 
     def load(self) -> None:
-        """Read the positions and bring them into their queues' bounds. Raises StoreCorrupt."""
+        """Read the positions and clamp them to the bounds of their queues. Raise StoreCorrupt if
+        the file cannot be read."""
         self._positions = self._file.read(_positions, required_key="offsetTable") or {}
         for level in range(1, len(self._levels) + 1):
             queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
@@ -154,29 +156,30 @@ class DelayDelivery:
             self._positions[level] = clamped
 
     async def close(self) -> None:
-        """Write the positions, after what was appended last is stored (the appender is closed)."""
+        """Write the positions, after the last appended messages are stored (the appender is
+        closed)."""
         if self._pending is not None:
             await asyncio.wait([self._pending], timeout=CLOSE_TIMEOUT_S)
-            await self._clock.sleep_ms(0)  # one turn, in which its callback runs
+            await self._clock.sleep_ms(0)  # one turn, in which the future's callback runs
         if self._changed or self._file.unsaved:
             await self._file.write()
         await self._file.close()
 
     def replace(self, text: bytes) -> None:
-        """Have the positions of a master, as its answer 45 has them.
+        """Take over the positions of a master, from its answer 45.
 
-        Raises BadRequest and ValueError.
+        Raise BadRequest or ValueError if the answer is malformed.
         """
         self._positions = _positions(parse_json(text, dict[str, Any]))
         self._changed = True
 
     def text(self) -> bytes:
-        """The positions in one line, as answer 45 carries them."""
+        """Return the positions in one line, as answer 45 carries them."""
         pairs = [b"%d:%d" % pair for pair in self._used().items()]
         return b'{"offsetTable":{' + b",".join(pairs) + b"}}"
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """For each level that ever held a message: its position and its queue's end."""
+        """Return position and queue end of each level that ever held a message."""
         found: dict[int, tuple[int, int]] = {}
         for level in range(1, len(self._levels) + 1):
             end = self._store.queue(SCHEDULE_TOPIC, level - 1).max_offset
@@ -185,17 +188,17 @@ class DelayDelivery:
         return found
 
     def _used(self) -> dict[int, int]:
-        """The positions of levels that delivered something, as upstream keeps them."""
+        """Return the positions of levels that delivered something, as upstream keeps them."""
         return {level: at for level, at in sorted(self._positions.items()) if at}
 
     # ------------------------------------------------------------------------------------ delivery
 
     async def run_forever(self) -> None:
-        """Deliver what is due, and write the positions in the configured interval."""
+        """Deliver due messages, and write the positions at the configured interval."""
         written_ms = self._clock.monotonic_ms()
         idle_ms = max(TICK_MS, min(IDLE_MS, self._levels.shortest_ms // 4))
         while True:
-            # What comes while nothing waits is noticed long before it is due.
+            # The idle interval is short enough to see a new message long before it is due.
             await self._clock.sleep_ms(TICK_MS if self._holds_any() else idle_ms)
             await self.deliver_due()
             now_ms = self._clock.monotonic_ms()
@@ -208,7 +211,7 @@ class DelayDelivery:
                     continue  # logged by the writer; the next round tries again
 
     def _holds_any(self) -> bool:
-        """Whether a message waits in some level."""
+        """Decide whether a message waits in any level."""
         for level in range(1, len(self._levels) + 1):
             queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
             if self._positions.get(level, 0) < queue.max_offset:
@@ -216,9 +219,9 @@ class DelayDelivery:
         return False
 
     async def deliver_due(self) -> int:
-        """Deliver everything that is due now; gives the number of messages.
+        """Deliver everything that is due; return the number of messages.
 
-        Levels take turns, so that one with very many does not hold up the others.
+        Levels take turns, so that a long one does not delay the others.
         """
         delivered = 0
         busy = list(range(1, len(self._levels) + 1))
@@ -229,7 +232,7 @@ class DelayDelivery:
         return delivered
 
     async def _deliver_some(self, level: int) -> int:
-        """Deliver what is due of a level, one batch at most; gives how many entries it passed."""
+        """Deliver one batch of a level's due messages; return how many entries it advanced."""
         due = self._due(level)
         if not due:
             return 0
@@ -237,7 +240,7 @@ class DelayDelivery:
         found = await self._store.reads.gather(due)
         queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
         if not await self._store.repairs.prove(queue, begin, due, found):
-            return 0  # made right; a later round reads them again
+            return 0  # the entries were repaired; a later round reads them again
         at = 0
         while at < len(due):
             stop = self._append_some(level, begin, due, found, at)
@@ -245,7 +248,7 @@ class DelayDelivery:
                 break
             self._pending = self._redelivery.stored()
             self._pending.add_done_callback(partial(self._passed, level, begin + stop))
-            # Shielded: at a stop these are stored all the same, and passed before close() ends.
+            # Shielded: these are stored even during a stop, and close() waits for the callback.
             try:
                 await asyncio.shield(self._pending)
             except StoreError as error:
@@ -257,16 +260,15 @@ class DelayDelivery:
         return self._positions[level] - begin
 
     def _due(self, level: int) -> list[tuple[int, int]]:
-        """Physical offset and size of the first records of a level that are due; holes have the
-        size 0."""
+        """Return physical offset and size of the level's first due records; a hole has size 0."""
         queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
         position = max(self._positions.get(level, 0), queue.min_offset)
         self._positions[level] = position
         if position >= queue.max_offset or self._is_resting(level):
             return []
         now_ms = self._clock.wall_ms()
-        # Entries beyond the level's whole delay come from before the wall clock was set back, or
-        # from before it has caught up.
+        # An entry that is due later than the level's whole delay was stored before the wall clock
+        # was set back, or before it caught up again.
         horizon_ms, waited = now_ms + self._levels.delay_ms(level), self._waits[level]
         if self._store.last_ms > now_ms:
             waited.look(queue.max_offset, self._clock.monotonic_ms())
@@ -289,8 +291,8 @@ class DelayDelivery:
     def _append_some(
         self, level: int, begin: int, due: list[tuple[int, int]], found: list[Found], at: int
     ) -> int:
-        """Append what one turn takes of the records from ``at`` on; gives the first that it has
-        not."""
+        """Append as many records from ``at`` on as one turn takes; return the index of the first
+        one left."""
         redelivery = self._redelivery
         redelivery.begin()
         while at < len(due):
@@ -298,7 +300,8 @@ class DelayDelivery:
                 if due[at][1]:
                     self._append(level, begin + at, due[at][0], found[at])
             except StoreError as error:
-                # Damage passed over would be lost: an operator may still bring it back.
+                # Stop at damage: to skip it would lose the message, which an operator may still
+                # restore.
                 self._rest(level, error)
                 return at
             at += 1
@@ -328,7 +331,7 @@ class DelayDelivery:
         return self._rest_until_ms.get(level, 0) > self._clock.monotonic_ms()
 
     def _rest(self, level: int, reason: BaseException) -> None:
-        """Leave a level alone for a while."""
+        """Suspend a level for REST_MS after a failure."""
         log.error("delayed delivery failed level=%d reason=%r", level, reason)
         self._rest_until_ms[level] = self._clock.monotonic_ms() + REST_MS
 

@@ -1,7 +1,7 @@
-"""Storing waiting messages where they belong, once they are due: for delay levels and timers.
+"""Appends due messages to their real topics, for delay levels and timers.
 
-A batch is appended within one turn of the loop and answered for by one future. The stored
-properties stay as they are, as upstream leaves them.
+A batch is appended within one turn of the event loop, and one future reports its outcome. The
+stored properties stay as they are, as upstream leaves them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A turn appends for so long at most.
+#: Longest time that one turn appends.
 TURN_NS: Final = 2_000_000
-#: After a refused delivery whoever wanted it rests for so long.
+#: Pause after the store refused a delivery.
 REST_MS: Final = 1_000
-#: Records read together: not more, and not more bytes unless the first alone has them.
+#: Limits of records read together, in number and in bytes; one larger record is read alone.
 GATHER_COUNT: Final = 256
 GATHER_BYTES: Final = 1 << 20
 
-#: Records between two looks at the clock.
+#: Records between two reads of the clock.
 _RECORDS_A_LOOK: Final = 16
 _NOWHERE: Final = frozenset({"", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class Redelivery:
-    """Appends records; :meth:`stored` waits for those of this turn."""
+    """Appends records; :meth:`stored` waits for those of the current turn."""
 
     def __init__(self, store: MessageStore, appender: Appender, clock: Clock) -> None:
         self._store = store
@@ -50,24 +50,29 @@ class Redelivery:
         self._appended = self._passed = 0
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         self._appended = self._passed = 0
         self._until_ns = self._clock.monotonic_ns() + TURN_NS
 
     @property
     def is_over(self) -> bool:
-        """Whether this turn has lasted long enough."""
+        """True if this turn has lasted long enough."""
         return self._clock.monotonic_ns() > self._until_ns
 
     def goes_on(self) -> bool:
-        """Count a record that was appended or passed over; whether this turn may take another.
-        Only every so many of them are worth a look at the clock."""
+        """Count a record as appended or skipped; return whether this turn may take another.
+
+        Only every ``_RECORDS_A_LOOK``-th call reads the clock.
+        """
         self._passed += 1
         return self._passed % _RECORDS_A_LOOK != 0 or not self.is_over
 
     def stored(self) -> asyncio.Future[None]:
-        """Done when what was appended in this turn is as safe as the flush policy promises, at
-        once when that is nothing; with a StoreError when none of it was stored."""
+        """Return a future for the records appended in this turn.
+
+        It completes when they are as safe as the flush policy promises, at once if there are none,
+        and fails with a StoreError if none was stored.
+        """
         return self._appender.stored(nothing=not self._appended)
 
     def append(
@@ -79,8 +84,11 @@ class Redelivery:
         *,
         prepared_offset: int = 0,
     ) -> bool:
-        """Append a copy of a record for another queue. False, and logged, for one that no queue
-        takes. Raises StoreError when the store takes none."""
+        """Append a copy of a record to the queue ``place``.
+
+        Return False, after logging it, if the message is illegal for every queue. Raise StoreError
+        if the store refuses it.
+        """
         try:
             physical, queue_offset = self._store.append(
                 self._store.queue(*place),
@@ -106,8 +114,8 @@ class Redelivery:
 
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """The queue that a waiting message is for; None, and logged, when it names none that may get
-    it."""
+    """Return the topic and queue id that a waiting message is for; None, after logging it, if
+    they are not valid."""
     topic = properties.get(props.REAL_TOPIC, "")
     text = properties.get(props.REAL_QID, "0")
     if topic in _NOWHERE or not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -117,9 +125,9 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def record_in(found: Found, topic: str) -> Record | None:
-    """The waiting record in bytes of the log; None when the log has it no longer.
+    """Decode a waiting record; return None if the log does not hold it any longer.
 
-    Raises StoreCorrupt for damage, which an operator may still undo.
+    Raise StoreCorrupt for damage, which an operator may still repair.
     """
     if found is None:
         return None

@@ -1,32 +1,34 @@
-"""How long delayed messages have waited, where the wall clock cannot tell. Pure.
+"""Waiting times of delayed messages by the monotonic clock, for when the wall clock was set back.
+No I/O.
 
-The store times of a log never go back. After the wall clock was set back, all that is stored until
-it has caught up carries the last time before, and so do the times at which it is due: hours too
-late, or, against the clock, at once. Meanwhile the monotonic clock counts.
+Store times in a log never decrease. After the wall clock was set back, all records get the last
+store time until the clock has caught up. Their due times are computed from that: delivery would be
+hours late by them, and immediate without them. Meanwhile the monotonic clock decides.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-#: A delay is kept to one part in so many, which bounds what is remembered.
+#: A delay is measured to one part in this many, which bounds the number of marks.
 _PARTS = 64
 
 
 class Waits:
-    """The entries of one level, each of which waits ``delay_ms`` from when it was first seen."""
+    """Entries of one delay level; each waits ``delay_ms`` from when it was first seen."""
 
     __slots__ = ("_delay_ms", "_marks", "over")
 
     def __init__(self, delay_ms: int) -> None:
-        #: Every entry before this offset has waited for as long as it had to.
+        #: Every entry before this offset has waited its full delay.
         self.over = 0
         self._delay_ms = delay_ms
-        #: When entries were first seen, the last of them, and the offset behind the last one.
+        #: Monotonic times at which the first and the last entry of a group were seen, and its end
+        #: offset.
         self._marks: deque[tuple[int, int, int]] = deque()
 
     def look(self, end: int, now_ms: int) -> None:
-        """The queue ends at an offset; ``now_ms`` is monotonic."""
+        """Note that the queue ends at offset ``end`` at the monotonic time ``now_ms``."""
         marks, delay_ms = self._marks, self._delay_ms
         if end > (marks[-1][2] if marks else self.over):
             begun_ms = now_ms
@@ -37,6 +39,6 @@ class Waits:
             self.over = marks.popleft()[2]
 
     def forget(self) -> None:
-        """The wall clock can tell again."""
+        """Drop all marks, because the wall clock can decide again."""
         self._marks.clear()
         self.over = 0

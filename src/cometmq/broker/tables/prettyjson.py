@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-#: Entries whose text is made, and kept, in one piece.
+#: Entries whose text is encoded and cached together.
 _BLOCK_ENTRIES: Final = 16
 _PLAIN: Final = (str, int, float)
 
 
 def pretty(value: object, depth: int = 0) -> bytes:
-    """A value as fastjson prints it in its pretty form, ``depth`` tabs in."""
-    if isinstance(value, _PLAIN):  # most of all, and asking for the others costs more than these
+    """Encode a value as fastjson prints it in its pretty form, indented by ``depth`` tabs."""
+    if isinstance(value, _PLAIN):  # the most frequent case
         return msgspec.json.encode(value)
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
@@ -42,7 +42,7 @@ def _pretty_map(value: Mapping[Any, object], depth: int) -> bytes:
     for key, item in value.items():
         if item is None:
             continue
-        if isinstance(key, int):  # integer keys stand in one line, without quotes
+        if isinstance(key, int):  # fastjson prints integer keys in one line, without quotes
             parts.append(b"%d:%b" % (key, pretty(item, depth + 1)))
         else:
             name = msgspec.json.encode(key)
@@ -52,7 +52,7 @@ def _pretty_map(value: Mapping[Any, object], depth: int) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Some entries that follow each other; their text, None when it has to be made."""
+    """A run of consecutive entries, and their cached text: None if it has to be encoded again."""
 
     entries: dict[str, object] = field(default_factory=dict)
     text: bytes | None = None
@@ -60,10 +60,10 @@ class _Block:
 
 
 class EntryTexts:
-    """The text of a table's entries, a map one tab in, in the order in which they came.
+    """Text of a table's entries: a map that is indented by one tab and keeps insertion order.
 
-    It is kept in blocks of some entries: after a change little is made again, and a large table is
-    put together from few pieces.
+    The text is cached in blocks of a few entries. A change discards the text of one block only, and
+    a large table is joined from few pieces.
     """
 
     __slots__ = ("_block_of", "_blocks")
@@ -73,7 +73,7 @@ class EntryTexts:
         self._block_of: dict[str, _Block] = {}
 
     def put(self, key: str, value: object) -> None:
-        """``key`` is new, or its value changed, be it in place."""
+        """Set the value of ``key``; call it again after the value was changed in place."""
         block = self._block_of.get(key)
         if block is None:
             if not self._blocks or len(self._blocks[-1].entries) >= _BLOCK_ENTRIES:
@@ -84,7 +84,7 @@ class EntryTexts:
         block.changes += 1
 
     def drop(self, key: str) -> None:
-        """``key`` is gone; nothing happens when it never was there."""
+        """Remove ``key``; do nothing if it is not there."""
         block = self._block_of.pop(key, None)
         if block is None:
             return
@@ -95,7 +95,7 @@ class EntryTexts:
             self._blocks.remove(block)
 
     def pieces(self) -> Iterator[bytes]:
-        """The map of now with its brackets, in pieces that take under a millisecond each."""
+        """Yield the current map with its brackets, in pieces that take under a millisecond each."""
         blocks = [
             (block, block.changes, block.text or list(block.entries.items()))
             for block in self._blocks
@@ -110,6 +110,7 @@ def _text_of(blocks: list[tuple[_Block, int, bytes | list[tuple[str, object]]]])
             text = found
         else:
             text = b",".join([_entry(key, value) for key, value in found])
+            # Between two pieces the loop runs other code, which may have changed the block.
             if block.changes == changes:
                 block.text = text
         yield opening + text

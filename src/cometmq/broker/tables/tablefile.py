@@ -2,16 +2,16 @@
 
     X.json        the table, in the text that fastjson prints: tabs, no blank after a colon,
                   integer keys without quotes ({0:12,1:3})
-    X.json.bak    the state before
-    X.json.tmp    a draft; a crash may leave it behind, and nothing reads it
+    X.json.bak    the state before the last write
+    X.json.tmp    a draft; a crash may leave one, and nothing reads it
 
-A write goes draft, sync, old to .bak, draft to its name, sync of the directory. So one of the two
-names always holds a whole table; if neither can be read the broker does not start, for an empty
-table would silently take all topics or offsets away. That there is no file on a store with messages
-is said in the log.
+A write has five steps: write the draft, sync it, rename the old file to .bak, rename the draft,
+sync the directory. So X.json or X.json.bak always holds a whole table. If neither can be read, the
+broker refuses to start, because an empty table would silently lose all topics or offsets. If there
+is no file although the store has messages, the log reports it.
 
-Changes of 100 ms share one write. Whoever waits for one has it written at once, or behind the write
-that is under way, together with all that came meanwhile.
+Changes within 100 ms share one write. A caller that waits gets its write at once, or directly after
+the write that is under way, together with all changes made meanwhile.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Changes of this long share one write, unless somebody waits for them.
+#: Changes within this time share one write, unless a caller waits for them.
 WINDOW_MS: Final = 100
 
-#: What a start does on a store with messages when there is no such table.
+#: Effect of each missing table on a store with messages.
 WITHOUT: Final = {
     "topics.json": "topics are found again by their queues, with permission to read and write",
     "subscriptionGroup.json": "groups begin with the settings of new ones",
@@ -49,7 +49,7 @@ WITHOUT: Final = {
 
 
 def warn_of_missing(files: Files, directory: str) -> None:
-    """Say which tables of a store with messages are not there, and what that means."""
+    """Log which tables are missing on a store with messages, and the effect of that."""
     for name, effect in WITHOUT.items():
         path = os.path.join(directory, name)
         if not (files.exists(path) or files.exists(path + ".bak")):
@@ -57,7 +57,8 @@ def warn_of_missing(files: Files, directory: str) -> None:
 
 
 class TableFile:
-    """One table's file. ``encode`` gives the text in pieces; it is asked when a write begins."""
+    """Owns the file of one table. ``encode`` returns the text in pieces; each write calls it
+    first."""
 
     def __init__(
         self,
@@ -84,13 +85,12 @@ class TableFile:
         self._last_write_ms = clock.monotonic_ms() - WINDOW_MS
 
     def read(self, take: Callable[[dict[str, Any]], T], *, required_key: str) -> T | None:
-        """The table as it was written last, as ``take`` makes it of the file; None when there is
-        none.
+        """Return the table that ``take`` builds from the parsed file, or None if there is no file.
 
-        ``required_key`` must stand in it; ``take`` raises ValueError or TypeError for values that
-        cannot be. A file that cannot be read gives way to the .bak file, and is set aside, so that
-        it never takes that one's place. Raises StoreCorrupt when there are files and none can be
-        read.
+        The file must have the key ``required_key``. ``take`` raises ValueError or TypeError for
+        impossible values. If the file cannot be read, the .bak file is read instead and the bad
+        file is set aside, so that no later write renames it to .bak. Raise StoreCorrupt if files
+        exist and none can be read.
         """
         problems: list[str] = []
         for path in (self.path, self.path + ".bak"):
@@ -127,21 +127,21 @@ class TableFile:
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is neither the file nor its backup."""
+        """True if neither the file nor its backup exists."""
         return not any(self._files.exists(path) for path in (self.path, self.path + ".bak"))
 
     @property
     def unsaved(self) -> bool:
-        """Whether something is still to be written: a change, or a write that failed."""
+        """True if a change is still to be written, or the last write failed."""
         return self._dirty
 
     @property
     def is_saved(self) -> bool:
-        """Whether every change made so far is on the device."""
+        """True if every change made so far is on the device."""
         return not self._dirty and not self._writing.locked()
 
     def touch(self) -> None:
-        """The table changed: write it within the window."""
+        """Note that the table changed, and schedule a write within the window."""
         self._dirty = True
         if not self._scheduled:
             self._scheduled = True
@@ -150,7 +150,7 @@ class TableFile:
     async def saved(self) -> None:
         """Wait until all changes made so far are on the device.
 
-        Raises StoreError when they could not be written.
+        Raise StoreError if they could not be written.
         """
         if not self._dirty and not self._writing.locked():
             return
@@ -162,16 +162,17 @@ class TableFile:
                 self._tasks.spawn(self._write_soon(), name=f"write {os.path.basename(self.path)}")
             await done
         else:
-            async with self._writing:  # the write that is under way has the change
+            async with self._writing:  # the write under way includes the change
                 if self._failure is not None:
                     raise anew(self._failure)
 
     async def write(self) -> None:
-        """Write the table now. Raises StoreError."""
+        """Write the table at once. Raise StoreError if that fails."""
         async with self._writing:
             await self._write()
 
     async def _write(self) -> None:
+        # Taken before the text is encoded: a change made during the write needs another one.
         waiters, self._waiters = self._waiters, []
         self._dirty = False
         try:
@@ -197,15 +198,16 @@ class TableFile:
 
     async def _write_in_thread(self, data: bytes) -> None:
         if self._thread is not None and not self._thread.done():
-            # Whoever began it was cancelled, which stops no thread; two would share the draft.
+            # The task that began it was cancelled, which does not stop its thread. Two threads
+            # would share the draft.
             await asyncio.wait([self._thread])
         loop = asyncio.get_running_loop()
         self._thread = loop.run_in_executor(None, self._replace, data)
         await asyncio.shield(self._thread)
 
     async def close(self) -> None:
-        """Write what is not written yet, and the file if there is none: a later start that misses
-        it can tell that it was taken away."""
+        """Write pending changes, and create the file if there is none, so that a later start can
+        detect that it was removed."""
         if self._dirty or self._waiters or self.is_missing:
             await self.write()
 
@@ -215,7 +217,7 @@ class TableFile:
             await self._clock.sleep_ms(max(wait_ms, 0))
             async with self._writing:
                 if self._last_write_ms + WINDOW_MS > self._clock.monotonic_ms() and self._dirty:
-                    continue  # somebody who waited had it written meanwhile, and more changed
+                    continue  # a waiting caller had it written meanwhile, and more changed
                 self._scheduled = False
                 if self._dirty:
                     await self._try_to_write()
@@ -231,7 +233,7 @@ class TableFile:
         try:
             await self._write()
         except StoreError:
-            return  # logged, and told to whoever waited; the next change tries again
+            return  # logged and passed to the waiters; the next change tries again
 
     def _replace(self, data: bytes) -> None:
         files = self._files
@@ -254,7 +256,7 @@ class TableFile:
 
 
 def _parsed(data: bytes, required_key: str) -> dict[str, Any]:
-    """A table file's content. Raises BadRequest, ValueError."""
+    """Return a table file's content. Raise BadRequest or ValueError if it is malformed."""
     value = parse_json(data)
     if not isinstance(value, dict) or required_key not in value:
         raise ValueError(f"it has no {required_key!r}")

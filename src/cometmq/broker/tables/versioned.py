@@ -1,11 +1,11 @@
-"""Named values in one file of the ``config`` directory, with a version that every change counts up
+"""Named values in one file of the ``config`` directory, with a version that every change increments
 (upstream: ConfigManager.java, DataVersion.java).
 
     {"dataVersion":{"counter","timestamp"},"<table>":{name:{fields of the value, by name}},
      "<notes>":{name:number}}
 
-Notes are ours: numbers by name that are written together with the values. The key is there only
-when there are some, and a Java broker passes it by.
+Notes are CometMQ's own: numbers by name, written together with the values. The key is present only
+if there are notes, and a Java broker ignores it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 V = TypeVar("V", bound=msgspec.Struct)
 
-#: So many changes are remembered; who is further behind gets the whole table.
+#: Number of changes remembered; a reader with an older version gets the whole table.
 REMEMBERED_CHANGES: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class TableFormat(Generic[V]):
-    """A table's file, its key in there, what one value is, how people call it, and the key of the
-    notes."""
+    """Format of a table's file: its name, the key of the table in it, the type of the values, the
+    noun for log lines, and the key of the notes."""
 
     file_name: str
     table: str
@@ -50,9 +50,9 @@ class TableFormat(Generic[V]):
 
 
 class VersionedTable(Generic[V]):
-    """Values by name, written through to their file.
+    """Values by name; each change schedules a write of their file.
 
-    ``get`` is the hot look-up: the value of a name, or None. ``version`` changes with every change.
+    ``get`` is the hot lookup: the value of a name, or None. ``version`` changes with every change.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class VersionedTable(Generic[V]):
         return name in self._values
 
     def load(self, adapt: Callable[[dict[str, Any]], None] | None = None) -> bool:
-        """Read the file; False when there is none.
+        """Read the file; return False if there is none.
 
-        ``adapt`` gets the fields of each value, to bring other spellings into ours. Raises
-        StoreCorrupt.
+        ``adapt`` gets the fields of each value and may rename old spellings in place. Raise
+        StoreCorrupt if neither the file nor its backup can be read.
         """
         form = self._format
 
@@ -123,12 +123,13 @@ class VersionedTable(Generic[V]):
         return True
 
     def add_default(self, name: str, value: V) -> None:
-        """Have ``name`` in the table; that is no change, for every start does it again."""
+        """Add ``name`` if it is missing. This is no change of the table: every start does it
+        again."""
         if name not in self._values:
             self._set(name, value)
 
     def put(self, name: str, value: V) -> bool:
-        """Create or replace a value; False when it is so already."""
+        """Create or replace a value; return False if it already is that value."""
         known = self._values.get(name)
         if known == value:
             return False
@@ -139,7 +140,7 @@ class VersionedTable(Generic[V]):
         return True
 
     def delete(self, name: str) -> bool:
-        """Forget a name; False when there was none."""
+        """Remove a name; return False if there was none."""
         if self._values.pop(name, None) is None:
             return False
         self._texts.drop(name)
@@ -148,7 +149,8 @@ class VersionedTable(Generic[V]):
         return True
 
     def replace(self, values: Mapping[str, V], version: DataVersion) -> set[str]:
-        """Become a copy of another broker's table of that version; gives the names that went."""
+        """Become a copy of another broker's table at ``version``; return the names that were
+        removed."""
         gone = self._values.keys() - values.keys()
         for name in gone:
             del self._values[name]
@@ -162,18 +164,18 @@ class VersionedTable(Generic[V]):
         return gone
 
     def notes(self) -> dict[str, int]:
-        """All notes by name, as they are now; the one that was put last is the last."""
+        """Return all notes by name; the note that was put last comes last."""
         return dict(self._notes)
 
     def put_note(self, name: str, number: int) -> None:
-        """Write down a number with the values; that is no change of theirs."""
+        """Store a number beside the values; the version of the values does not change."""
         if name in self._notes:
             self.drop_note(name)
         self._set_note(name, number)
         self.file.touch()
 
     def drop_note(self, name: str) -> None:
-        """Forget a note."""
+        """Remove a note."""
         del self._notes[name]
         self._note_texts.drop(name)
         self.file.touch()
@@ -183,17 +185,18 @@ class VersionedTable(Generic[V]):
         self._note_texts.put(name, number)
 
     def all_changed(self) -> None:
-        """What others are told of every value changed."""
+        """Raise the version as if every value had changed, so that readers fetch the whole
+        table."""
         self._changed("")
         self._changes.clear()
 
     def values(self) -> dict[str, V]:
-        """All values by name, as they are now."""
+        """Return a copy of all values by name."""
         return dict(self._values)
 
     def changed_since(self, version: DataVersion) -> dict[str, V] | None:
-        """The values that changed after ``version`` and are still there; None when that is too
-        long ago to know."""
+        """Return the remaining values that changed after ``version``; None if the remembered
+        changes do not reach back that far."""
         count = self.version.counter - version.counter
         if not 0 <= count <= len(self._changes):
             return None
@@ -223,7 +226,7 @@ def _member(key: str) -> bytes:
 
 
 def _read_version(value: object) -> DataVersion:
-    """The version in a table file; 5.x files carry a third part that is not kept."""
+    """Return the version in a table file; a third part, which 5.x files carry, is dropped."""
     if not isinstance(value, Mapping):
         return DataVersion()
     return DataVersion(int(value.get("counter", 0)), int(value.get("timestamp", 0)))

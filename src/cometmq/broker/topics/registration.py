@@ -1,13 +1,15 @@
-"""The broker makes itself known to its name servers (upstream: BrokerOuterAPI.java).
+"""Registration of the broker with its name servers (upstream: BrokerOuterAPI.java).
 
-Every name server of the list has a loop of its own, so one that is dead or slow delays none of the
-others. A loop registers the topics that changed at once, and asks every 30 s whether the name
-server still has the latest, which counts as the heartbeat; when not, it registers all topics again.
-It asks before it registers changes, too: a name server may have forgotten the other topics (a
-registration of this broker's former process can reach it late, and then the connection that it came
-by ends), and once it has the new version it takes no topics of the same.
-A name server that failed, or whose connection broke, is tried again within seconds and gets all
-topics too. Topics that a registration lacks stay at a name server.
+Each name server has a loop of its own, so a dead or slow one delays none of the others. A loop
+registers changed topics at once. Every 30 s it asks whether the name server still has the latest
+version, which counts as the heartbeat; if not, it registers all topics again.
+
+It also asks before it registers changes, because a name server may have forgotten the other topics:
+a registration by this broker's former process can arrive late, and then the connection that carried
+it ends. A name server that has the new version accepts no further topics of that version.
+
+After a failure or a broken connection the loop tries again within seconds and registers all topics.
+A name server keeps topics that a registration does not list.
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_MS: Final = 30_000
 RETRY_MS: Final = 5_000
-#: Registering rests for as long as it took, and at the most this long; changes of that time leave
-#: together.
+#: After a registration the next one waits as long as the last one took, at most this long. Changes
+#: made meanwhile are sent together.
 REST_MAX_MS: Final = 100
 TIMEOUT_MS: Final = 6_000
-#: Who waits for a new topic to be known waits no longer than this.
+#: Longest wait for name servers to learn of a new topic.
 ANNOUNCE_TIMEOUT_MS: Final = 1_000
-#: A stopping broker waits no longer for a name server to say goodbye.
+#: Longest wait of a stopping broker for a name server's answer.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-#: After a move, for so long, name servers are asked so often: what the address stood for before may
-#: still say goodbye, and take it along.
+#: For this long after a move, heartbeats come at the shorter interval below: the broker that had
+#: the address before may still unregister, and take the registration with it.
 MOVED_MS: Final = 60_000
 MOVED_HEARTBEAT_MS: Final = 1_000
-#: An id that no broker has, to have a name server forget an address and nothing else.
+#: Broker id that is never used: unregistering it makes a name server forget an address alone.
 _NOBODY: Final = 2**31 - 1
-#: Plain bodies over this leave compressed: a frame holds 16 MiB.
+#: Bodies longer than this are compressed, because a frame holds 16 MiB.
 PLAIN_BODY_MAX_BYTES: Final = 4 * 1024 * 1024
 
 _TICK_MS: Final = 1_000
@@ -60,7 +62,7 @@ _TICK_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """Who this broker is and where others reach it; ``broker_id`` 0 is a master."""
+    """Name and addresses under which this broker registers; ``broker_id`` 0 is a master."""
 
     cluster_name: str
     broker_name: str
@@ -71,8 +73,8 @@ class BrokerPlace:
 
 @dataclass(slots=True)
 class _NameServer:
-    """What is known of one name server: the version it has from us, None when it has none, how
-    often its connection broke, and the address that it was told last."""
+    """State of one name server: the version it holds of this broker's topics (None if it holds
+    none), the number of lost connections, and the broker address it was sent last."""
 
     address: str
     told: str = ""
@@ -84,29 +86,30 @@ class _NameServer:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def is_through(self, counter: int) -> bool:
-        """Whether it has the topics of a version, or cannot be told."""
+        """Decide whether it has the topics of version ``counter``, or is failing."""
         return self.failing or (self.version is not None and self.version.counter >= counter)
 
 
 class RegisteredTopics(Protocol):
-    """The topics of a broker, as name servers are to see them."""
+    """Topics of a broker as name servers may see them."""
 
     @property
     def data_version(self) -> DataVersion:
-        """Changes with every change."""
+        """Version that changes with every change of the topics."""
         ...
 
     def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
-        """At least the topics that changed after a version; without one, all."""
+        """Return at least the topics that changed after ``since``; all topics if that is None."""
         ...
 
 
 class Registration:
     """Keeps one broker registered with ``name_servers`` ("host:port" each).
 
-    ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) that name
-    servers answer with. ``on_master`` gets, for a slave, where its master sends its log from, and
-    the master's own address; a slave registers anew each time, for it is told with that alone.
+    ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) from the name
+    servers' answers. ``on_master`` is called on a slave, with the master's replication address and
+    its broker address. A slave registers in full each time, because only the answer to a
+    registration carries these addresses.
     """
 
     def __init__(
@@ -141,11 +144,11 @@ class Registration:
 
     @property
     def registered_with(self) -> list[str]:
-        """The name servers that have this broker now."""
+        """Addresses of the name servers that hold a registration of this broker."""
         return [server.address for server in self._servers if server.version is not None]
 
     async def start(self, place: BrokerPlace) -> None:
-        """Begin to register; returns once a name server has this broker, or all were tried."""
+        """Begin to register; return once one name server has this broker, or all were tried."""
         self._place = place
         if not self._servers:
             return
@@ -157,14 +160,17 @@ class Registration:
         await self._first.wait()
 
     def changed(self) -> None:
-        """Topics changed: register soon, together with the changes of the moment. A client that
-        was told of a new topic asks a name server for it right away, and again only 20 s later."""
+        """Schedule the registration of changed topics, together with other changes of the moment.
+
+        It has to be soon: a client that learns of a new topic asks a name server at once, and then
+        not again for 20 s.
+        """
         if self._loops and not self._batching:
             self._batching = True
             self._spawn(self._batch(), "registration batch")
 
     async def announced(self) -> None:
-        """Wait until every name server that can be reached has the topics of now, at most 1 s."""
+        """Wait until every reachable name server has the current topics, at most 1 s."""
         if not self._loops:
             return
         counter = self._topics.data_version.counter
@@ -176,8 +182,8 @@ class Registration:
             log.warning("topics not announced in time version=%d", counter)
 
     async def move(self, place: BrokerPlace) -> None:
-        """Register as ``place``, and have what was registered before forgotten. Returns once every
-        name server that can be reached has it, or after 1 s."""
+        """Register as ``place``, and unregister the former address. Return once every reachable
+        name server has the new one, or after 1 s."""
         self._place = place
         self._hasty_until_ms = self._clock.monotonic_ms() + MOVED_MS
         for server in self._servers:
@@ -186,7 +192,7 @@ class Registration:
         await self.announced()
 
     async def stop(self) -> None:
-        """Stop registering and tell every reachable name server that this broker is gone."""
+        """Stop registering, and unregister this broker at every reachable name server."""
         loops, self._loops = self._loops, []
         for task in loops:
             task.cancel()
@@ -203,7 +209,7 @@ class Registration:
             )
         )
 
-    # -------------------------------------------------------------------------------- who is due
+    # ------------------------------------------------------------------------ loops and due times
 
     def _spawn(self, coro: Coroutine[None, None, None], name: str) -> None:
         self._loops = [task for task in self._loops if not task.done()]
@@ -224,7 +230,8 @@ class Registration:
                     server.wake.set()
 
     def _connection_lost(self, address: str) -> None:
-        # The name server forgot this broker with the connection, or restarted without knowing it.
+        # The name server dropped this broker with the connection, or restarted and does not know
+        # it.
         for server in self._servers:
             if server.address == address:
                 server.losses += 1
@@ -238,7 +245,8 @@ class Registration:
             server.wake.clear()
             place, now_ms = self._place, self._clock.monotonic_ms()
             assert place is not None
-            # Not due again while this attempt runs; its outcome sets the next time.
+            # Set before the attempt, so that it is not due again meanwhile; the outcome may change
+            # it.
             is_hasty = now_ms < self._hasty_until_ms
             server.due_ms = now_ms + (MOVED_HEARTBEAT_MS if is_hasty else HEARTBEAT_MS)
             try:
@@ -258,9 +266,9 @@ class Registration:
     # ------------------------------------------------------------------------------- the requests
 
     async def _update(self, server: _NameServer, place: BrokerPlace) -> None:
-        """Bring a name server up to date; nothing but a heartbeat when it is.
+        """Bring a name server up to date; send only a heartbeat if it already is.
 
-        Raises CometError when it cannot be reached or refuses.
+        Raise CometError if it cannot be reached or refuses.
         """
         known = None if place.broker_id else server.version
         if known is not None and await self._is_stale(server, place, known):
@@ -290,11 +298,13 @@ class Registration:
         server.failing = False
         former, server.told = server.told, place.broker_addr
         if former not in ("", place.broker_addr):
-            # Only now: without a master its name would be gone for a moment.
+            # Only after the new registration: otherwise the broker's name would be without a master
+            # for a moment.
             gone = replace(place, broker_id=_NOBODY, broker_addr=former)
             await self._unregister(server, gone)
         if self._place is not place or server.losses != losses:
-            # It may have forgotten this broker before it got what changed, or after all of it.
+            # The place changed during the request, or the connection broke: the name server may not
+            # hold this registration.
             server.version, server.due_ms = None, 0
             return
         if server.version is None:
@@ -305,7 +315,7 @@ class Registration:
             if told.ha_server_addr and told.master_addr:
                 self._on_master(told.ha_server_addr, told.master_addr)
             else:
-                # The master may come any moment.
+                # A master may register any moment.
                 server.due_ms = now_ms + RETRY_MS
         if response.body and self._on_order_topics is not None:
             self._on_order_topics(parse_json(response.body, KvTable).table)
@@ -313,7 +323,7 @@ class Registration:
     async def _is_stale(
         self, server: _NameServer, place: BrokerPlace, version: DataVersion
     ) -> bool:
-        """Ask whether the name server lacks this version; an answer "no" is the heartbeat."""
+        """Ask whether the name server lacks this version. The request counts as the heartbeat."""
         response = await self._remoting.request(
             server.address,
             RequestCode.QUERY_DATA_VERSION,
@@ -326,7 +336,8 @@ class Registration:
         return truth(from_ext(h.QueryDataVersionResponse, response.ext).changed)
 
     async def _encoded(self, version: DataVersion, known: DataVersion | None) -> tuple[bool, bytes]:
-        """The body for who knows a version of ours, and whether it is compressed."""
+        """Encode a registration for a name server that holds version ``known``; return whether the
+        body is compressed, and the body."""
         topics = self._topics.registered(known)
         for compressed in (False, True):
             pieces = register_body_pieces(

@@ -1,11 +1,11 @@
-"""The topics of this broker: config/topics.json, system topics, automatic creation
-(upstream: TopicConfigManager.java, TopicValidator.java).
+"""The topics of this broker: config/topics.json, system topics, automatic creation (upstream:
+TopicConfigManager.java, TopicValidator.java).
 
     {"dataVersion":{"counter","timestamp"},"topicConfigTable":{name:{order,perm,readQueueNums,
      topicFilterType,topicName,topicSysFlag,writeQueueNums}},"cometmqDeleted":{name:end}}
 
-The last, ours alone, says of deleted topics where in the log their former life ended, for as long
-as the log may hold messages of it. It is there only when there are some.
+"cometmqDeleted" is CometMQ's own. It holds, for each deleted topic, the log offset at which its
+messages end, for as long as the log may hold some of them. It is present only if not empty.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ log = logging.getLogger(__name__)
 _FORMAT: Final = TableFormat(
     "topics.json", "topicConfigTable", TopicConfig, "topic", notes="cometmqDeleted"
 )
-#: So many deletions are remembered; an earlier one may let a crash of the machine bring messages
-#: back to a topic that is made anew.
+#: Number of deletions remembered. After a crash of the machine, messages of an older deletion may
+#: reappear in a new topic with the same name.
 _REMEMBERED_DELETIONS: Final = 10_000
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
-#: topicSysFlag of a topic of a unit, and of the retry topic of a unit's group.
+#: topicSysFlag of a unit's topics, and of the retry topics of a unit's groups.
 UNIT: Final = 1
 UNIT_SUBSCRIPTION: Final = 2
 
 
-#: The broker's own topics whose queues may be there although the table does not name them.
+#: The broker's own topics that may have queues although the table does not list them.
 UNLISTED: Final = (HALF_TOPIC, OP_HALF_TOPIC, TIMER_TOPIC)
 
 
 def check_name(topic: str) -> None:
-    """Raise BadRequest when ``topic`` can name no topic."""
+    """Raise BadRequest if ``topic`` is not a legal topic name."""
     if not topic or topic.isspace():
         raise BadRequest(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
     if not has_legal_characters(topic):
@@ -80,10 +80,11 @@ def check_name(topic: str) -> None:
 
 
 class TopicTable:
-    """All topics. ``on_change`` callbacks run after each change, in the turn that made it;
-    ``announced`` waits until name servers know of all changes made so far.
+    """All topics of the broker.
 
-    ``get`` is the hot look-up: the configuration of a name, or None.
+    ``on_change`` callbacks run after each change, in the same turn of the event loop. ``announced``
+    waits until name servers have all changes made so far. ``get`` is the hot lookup: the
+    configuration of a name, or None.
     """
 
     def __init__(
@@ -118,27 +119,28 @@ class TopicTable:
     # ----------------------------------------------------------------------------- loading, saving
 
     def load(self) -> None:
-        """Read the file and add the system topics. Raises StoreCorrupt."""
+        """Read the file and add the system topics. Raise StoreCorrupt if it cannot be read."""
         if self._table.load(_adapt):
             self._written_ms = self._table.version.timestamp
         self._add_system_topics()
 
     def adopt(self, store: MessageStore) -> None:
-        """Make the store and the table agree after a start, which may have come after a crash.
+        """Reconcile the store and the table after a start, which may follow a crash.
 
-        What the store dispatched again of a deleted topic is dropped. Topics that the store has and
-        the file lacks are taken in: the crash may have come between their first message and the
-        write of the file. Where the file does not tell of deletions, because another broker wrote
-        it, topics whose messages are all older than the file count as deleted. By the same rule a
-        topic is read from queues that it has beyond what the file says of it: a slave that became
-        the master may not know yet that it got more of them.
+        Drop the queue entries of deleted topics that recovery dispatched again. Add the topics that
+        the store has and the file lacks: a crash may come between a topic's first message and the
+        write of the file. If the file records no deletions, because another broker wrote it, topics
+        whose messages are all older than the file count as deleted. By the same rule, extend a
+        topic's read queues to those found in the store beyond the listed ones: a slave that became
+        the master may not know of the latest ones yet.
 
-        What a slave takes in is only for those who read it: its file is its master's. Had it a
-        version of its own, queues that are copied later would count as deleted from the topic.
+        On a slave, topics found this way get no new table version, because its file is a copy of
+        its master's. With a version of its own, queues that are copied later would count as
+        deleted.
         """
         for topic, end in self._table.notes().items():
             if end > store.written_offset:
-                # The log lost its end, and will give these offsets again.
+                # The log lost its end, and will assign these offsets again.
                 end = store.written_offset
                 self._table.put_note(topic, end)
             store.deletions.drop_former(topic, end)
@@ -167,32 +169,33 @@ class TopicTable:
             self.put(TopicConfig(topic, queues, queues, _READ_WRITE))
 
     def life_begin(self, topic: str) -> int:
-        """The physical offset from which on messages belong to the topic as it is: those before it
-        are of a topic of this name that was deleted."""
+        """Return the physical offset at which the topic's current messages begin. Earlier ones
+        belong to a deleted topic with the same name."""
         return self._table.notes().get(topic, 0)
 
     def former_ends(self) -> dict[str, int]:
-        """Of topics that were deleted, where in the log their former life ended; lowest first."""
+        """Return, for each deleted topic, the log offset at which its messages end; lowest
+        first."""
         return self._table.notes()
 
     def deleted(self) -> set[str]:
-        """Topics that were deleted and not made anew since, as far as that is remembered."""
+        """Return the remembered deleted topics that were not created again."""
         return {topic for topic in self._table.notes() if topic not in self._table}
 
     async def saved(self) -> None:
-        """Wait until all changes so far are on the device. Raises StoreError."""
+        """Wait until all changes so far are on the device. Raise StoreError if that fails."""
         await self._table.file.saved()
 
     def when_announced(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once all changes made so far are on the device and name servers know of
-        them.
+        """Call ``callback`` once all changes made so far are on the device and known to name
+        servers.
 
-        After a crash a topic is found again by its queues; a message that waits for its time, or
-        for the end of its transaction, is in none of them yet.
+        Recovery after a crash finds a topic by its queues. A message that waits for its delivery
+        time or for the end of its transaction is in none of the topic's queues yet.
         """
 
         async def wait() -> None:
-            with suppress(StoreError):  # a full disk, say: logged; the next change tries again
+            with suppress(StoreError):  # a full disk, say: logged; the next change retries
                 await self.saved()
             await self.announced()
             callback()
@@ -200,7 +203,7 @@ class TopicTable:
         self._tasks.spawn(wait(), name="announce topics")
 
     async def close(self) -> None:
-        """Write what is not written yet."""
+        """Write pending changes."""
         await self._table.file.close()
 
     # --------------------------------------------------------------------------------- changes
@@ -211,27 +214,28 @@ class TopicTable:
             self._tell()
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> set[str]:
-        """Have the topics of a master, at a version of its table; gives those that went."""
+        """Take over the topics of a master at a version of its table; return those that were
+        removed."""
         gone = self._table.replace(topics, version)
         self._add_system_topics()
         self._tell()
         return gone - set(self._table)
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; False when there was none."""
+        """Delete a topic; return False if there was none."""
         deleted = self._table.delete(topic)
         if deleted:
             self._tell()
         return deleted
 
     def remember_deletion(self, topic: str, *, end: int, log_start: int) -> None:
-        """A topic with messages was deleted: those before the physical offset ``end`` are of a
-        former life, should it be made anew. ``log_start`` is where the log begins."""
+        """Record the deletion of a topic with messages: those before the physical offset ``end``
+        belong to the deleted topic. ``log_start`` is the first offset of the log."""
         self._table.put_note(topic, end)
         self._forget_deletions(log_start)
 
     def _forget_deletions(self, log_start: int) -> None:
-        """Forget those of which the log holds no message any more, and the oldest of too many."""
+        """Drop deletions whose messages have left the log, and the oldest ones over the limit."""
         notes = self._table.notes()
         surplus = len(notes) - _REMEMBERED_DELETIONS
         for topic, end in notes.items():  # in the order of their ends
@@ -243,9 +247,9 @@ class TopicTable:
     def create_by_send(
         self, topic: str, default_topic: str, queue_nums: int, client: str, *, unit: bool = False
     ) -> TopicConfig | None:
-        """Create ``topic`` after ``default_topic``, for a client that sent to it.
+        """Create ``topic`` from ``default_topic``, for a client that sent to it.
 
-        None when there is no such default, or it lets nobody inherit.
+        Return None if the default topic does not exist or has no inherit permission.
         """
         default = self.get(default_topic)
         if default is None or not default.perm & PERM_INHERIT:
@@ -266,32 +270,34 @@ class TopicTable:
         return config
 
     def create_retry(self, topic: str, queue_nums: int, *, unit: bool = False) -> TopicConfig:
-        """The retry topic ``topic`` ("%RETRY%group"), created when missing; not on a slave."""
+        """Return the retry topic ``topic`` ("%RETRY%group"); create it if missing. A slave does not
+        add it to its table."""
         flag = UNIT_SUBSCRIPTION if unit else 0
         return self._ensure(
             TopicConfig(topic, queue_nums, queue_nums, _READ_WRITE, "SINGLE_TAG", flag)
         )
 
     def create_dead_letter(self, topic: str) -> TopicConfig:
-        """The dead-letter topic ``topic`` ("%DLQ%group"), created when missing."""
+        """Return the dead-letter topic ``topic`` ("%DLQ%group"); create it if missing."""
         return self._ensure(TopicConfig(topic, 1, 1, _READ_WRITE))
 
     def permission_changed(self) -> None:
-        """``brokerPermission`` or automatic creation changed: name servers are to hear of it."""
+        """Announce all topics again, after ``brokerPermission`` or automatic creation was
+        changed."""
         self._add_system_topics()
         self._table.all_changed()
         self._tell()
 
     def is_system(self, topic: str) -> bool:
-        """Whether ``topic`` belongs to the broker itself."""
+        """Decide whether ``topic`` belongs to the broker itself."""
         return topic in self.system_names or topic.startswith(SYSTEM_PREFIX)
 
     # ----------------------------------------------------------------------------------- views
 
     def registered(self, since: DataVersion | None = None) -> Mapping[str, TopicConfig]:
-        """The topics as name servers see them, within ``brokerPermission``.
+        """Return the topics as name servers may see them, limited by ``brokerPermission``.
 
-        Those that changed after the version ``since``, all of them when it is None or too old.
+        Only those that changed after the version ``since``; all if it is None or too old.
         """
         found = None if since is None else self._table.changed_since(since)
         if found is None:
@@ -300,12 +306,12 @@ class TopicTable:
         return found if permission & _READ_WRITE == _READ_WRITE else _Bounded(found, permission)
 
     def values(self) -> dict[str, TopicConfig]:
-        """All topics as they were made."""
+        """Return all topics with their own permissions."""
         return self._table.values()
 
     @property
     def data_version(self) -> DataVersion:
-        """Changes with every change of the table."""
+        """Version of the table, which changes with every change."""
         return self._table.version
 
     # --------------------------------------------------------------------------------- internals
@@ -320,8 +326,8 @@ class TopicTable:
         known = self.get(config.topic_name)
         if known is not None:
             return known
-        # A slave's table is its master's: with a version of its own a topic could count as older
-        # than the table, and as deleted, that was only not copied yet.
+        # A slave's table is a copy of its master's. With a version of its own, a topic that was not
+        # copied yet could count as older than the table, and so as deleted.
         if not self._config.is_slave:
             self.put(config)
         return config
@@ -332,7 +338,7 @@ class TopicTable:
 
 
 class _Bounded(Mapping[str, TopicConfig]):
-    """Topics with what the broker's own permission leaves of theirs, made when one is looked at."""
+    """Topics whose permissions are limited by the broker's own, computed at lookup."""
 
     def __init__(self, topics: Mapping[str, TopicConfig], permission: int) -> None:
         self._topics = topics
@@ -350,7 +356,7 @@ class _Bounded(Mapping[str, TopicConfig]):
 
 
 async def _nobody_to_tell() -> None:
-    """A broker without name servers."""
+    """Return at once: without name servers there is nothing to announce."""
 
 
 def _adapt(fields: dict[str, Any]) -> None:

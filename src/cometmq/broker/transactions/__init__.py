@@ -1,1 +1,1 @@
-"""Transactions: half messages, their end, and questions to producers."""
+"""Transactions: half messages, their commit or rollback, and checks with producers."""

@@ -1,10 +1,10 @@
-"""Asking producers how transactions ended that they said nothing about (upstream:
-TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java).
+"""Checks of open transactions with their producers (upstream: TransactionalMessageServiceImpl.java,
+AbstractTransactionalMessageCheckListener.java).
 
-A half message is left alone for transactionTimeOut, or for the time it asks for itself; then one
-live producer of its group is asked, and again every transactionCheckInterval. After
-transactionCheckMax questions, or when the log is about to lose it, it goes to
-TRANS_CHECK_MAX_TIME_TOPIC, where it waits for a person.
+A half message is first left alone for transactionTimeOut, or for the immunity time in its
+properties. Then the broker asks one connected producer of its group for the outcome, and repeats
+that every transactionCheckInterval. After transactionCheckMax checks, or when the log is about to
+delete the half message, it moves to TRANS_CHECK_MAX_TIME_TOPIC for an operator to look at.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_MS: Final = 500
-#: Half messages looked at in one round.
+#: Most half messages checked in one round.
 CHECKS_A_ROUND: Final = 500
-#: After a failure a half message is looked at again this much later.
+#: Delay before a half message is checked again after a failure.
 _REST_MS: Final = 1_000
 
 
 class CheckBack:
-    """Checks the open transactions while the broker runs. ``state`` keeps them over restarts."""
+    """Checks the open transactions while the broker runs. ``state`` keeps them across restarts."""
 
     def __init__(
         self,
@@ -83,18 +83,18 @@ class CheckBack:
         )
 
     async def recover(self) -> None:
-        """Find the open transactions, at a start. Raises StoreCorrupt."""
+        """Find the open transactions at a start. Raise StoreCorrupt if that fails."""
         await self.state.recover()
 
     async def close(self) -> None:
-        """Write what is known; nothing is appended any more. Call it before the consumer offsets
-        are closed."""
+        """Save the state. Call this after the last append, and before the consumer offsets are
+        closed."""
         await self.state.close()
 
     # ------------------------------------------------------------------------------------- rounds
 
     async def run_forever(self) -> None:
-        """Check what is due, and keep offsets and file up to date."""
+        """Check due transactions, and keep offsets and file up to date, until cancelled."""
         while True:
             await self._clock.sleep_ms(TICK_MS)
             if self._store.find_queue(HALF_TOPIC, 0) is None:
@@ -104,7 +104,7 @@ class CheckBack:
             await self.state.save_sometimes()
 
     async def check_due(self) -> int:
-        """Ask about transactions whose check is due, a bounded number; gives how many were."""
+        """Check a bounded number of due transactions; return how many were due."""
         index = self._transactions.index
         now_ms = self._clock.monotonic_ms()
         found = index.due(now_ms, CHECKS_A_ROUND)
@@ -112,7 +112,7 @@ class CheckBack:
         for half_offset, half in found:
             wait_ms = self._config.transaction_check_interval
             if half.ending or half_offset >= end:
-                wait_ms = _REST_MS  # on its way out, or not written yet
+                wait_ms = _REST_MS  # it is ending, or not written yet
             else:
                 try:
                     await self._check(half_offset, half)
@@ -128,7 +128,7 @@ class CheckBack:
     async def _check(self, half_offset: int, half: Half) -> None:
         record = await find_record(self._store, half.physical_offset)
         if index_changed(self._transactions, half_offset, half):
-            return  # it ended while the disk was asked
+            return  # it ended during the disk read
         if record is None or not is_half(record, half_offset):
             log.error("half message lost half_offset=%d", half_offset)
             self._transactions.index.remove(half_offset)
@@ -143,7 +143,7 @@ class CheckBack:
         self._ask(half_offset, half, record)
 
     def _ask(self, half_offset: int, half: Half, record: Record) -> None:
-        """Send CHECK_TRANSACTION_STATE to one producer of the group that is connected."""
+        """Send CHECK_TRANSACTION_STATE to one connected producer of the group."""
         properties = props.decode(record.properties)
         place = real_place(properties)
         peers = self._members.producers_of(half.group)
@@ -167,7 +167,7 @@ class CheckBack:
         random.choice(peers).send_oneway(RequestCode.CHECK_TRANSACTION_STATE, header, shown)
 
     def _give_up(self, half_offset: int, half: Half, record: Record) -> None:
-        """Put a half message where a person finds it; its transaction is over."""
+        """Move a half message to the topic for operators, and end its transaction."""
         log.warning(
             "transaction given up half_offset=%d group=%s checks=%d topic=%s",
             half_offset, half.group, half.checks, CHECK_MAX_TIME_TOPIC,
@@ -187,8 +187,8 @@ class CheckBack:
     # ------------------------------------------------------------------------- for administrators
 
     def facts(self) -> Mapping[str, str]:
-        """Open transactions for the broker's runtime information: how many, how old, how many
-        checks were sent since the start."""
+        """Return entries for the broker's runtime information: the number of open transactions,
+        the age of the oldest, and the checks sent since the start."""
         oldest_ms = self._transactions.index.oldest_ms()
         age_ms = self._clock.wall_ms() - oldest_ms if oldest_ms else 0
         return {
@@ -199,5 +199,5 @@ class CheckBack:
 
 
 def index_changed(transactions: Transactions, half_offset: int, half: Half) -> bool:
-    """Whether a transaction is not simply open any more."""
+    """Decide whether a transaction is ending or has ended since it was looked up."""
     return half.ending or transactions.index.get(half_offset) is not half

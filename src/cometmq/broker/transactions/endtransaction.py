@@ -1,14 +1,14 @@
-"""The end of transactions: a prepared message is delivered or dropped (upstream:
-EndTransactionProcessor.java, TransactionalMessageBridge.java).
+"""Commit and rollback of transactions (upstream: EndTransactionProcessor.java,
+TransactionalMessageBridge.java).
 
-    prepare     broker/send/handler.py stores it as a half message and tells the index here
-    commit      a copy goes to its real topic, or waits for its time (timers/rules.py), then an op
-                message that names the half message
-    rollback    the op message alone
-    unknown     nothing: broker/transactions/checkback.py asks again
+    prepare     broker/send/handler.py stores a half message and registers it in the index here
+    commit      a copy is stored in its real topic, or waits for its time (timers/rules.py), then
+                an op message that names the half message
+    rollback    the op message alone is stored
+    unknown     nothing changes; broker/transactions/checkback.py asks again
 
-A transaction ends once: whoever ends it again is told that nothing is open at this offset. Copy and
-op message are appended in one turn, so a failing disk takes both or none.
+A transaction ends once: a second request to end it gets the error that nothing is open at this
+offset. Copy and op message are appended in one turn, so a disk failure loses both or none.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Half messages that are remembered as they will be delivered, so that a commit, which mostly comes
-#: soon, need not read them; and how large such a message may be.
+#: Number of half messages cached in the form in which they will be delivered, and the largest body
+#: cached. Most commits come soon, and then need not read the half message.
 MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
-#: Properties of op messages; the tag says that the half message they name is done with.
+#: Properties of op messages; the tag means that the named half message has ended.
 _DONE: Final = props.encode({props.TAGS: "d"})
 _DONE_CODE: Final = tag_code("d")
 _NONE, _COMMIT, _ROLLBACK = map(
@@ -93,18 +93,18 @@ class Transactions:
         store.queues.on_gone.append(self._forget_queue)
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.END_TRANSACTION: self.end}
 
     # ------------------------------------------------------------------------------------- prepare
 
     def ensure_topic(self, topic: str) -> None:
-        """Create a topic for what waits when it is missing: one queue."""
+        """Create a topic of one queue if it is missing."""
         if self._topics.get(topic) is None:
             self._topics.put(TopicConfig(topic, 1, 1, PERM_READ | PERM_WRITE))
 
     def _forget_lost_topics(self) -> None:
-        # The next half message, or end, is served by itself and makes the topic again.
+        # The next half message, or end, takes the slow path, which creates the topic again.
         if HALF_TOPIC not in self._topics:
             self.index.half_queue = None
         if OP_HALF_TOPIC not in self._topics:
@@ -123,8 +123,11 @@ class Transactions:
         properties: Mapping[str, str],
         copy: OutgoingRecord | None = None,
     ) -> None:
-        """A half message was appended in this turn, and the next ones may be taken together;
-        ``copy`` is what :func:`committed_send` made of it."""
+        """Register a half message that was appended in this turn.
+
+        Afterwards sends may append half messages in batches. ``copy`` is the result of
+        :func:`committed_send`.
+        """
         immunity = immunity_ms(properties, self._config.transaction_time_out)
         group = properties.get(props.PRODUCER_GROUP, "")
         half = Half(physical_offset, group, self._store.last_ms, immunity)
@@ -138,9 +141,9 @@ class Transactions:
             lately[half_offset] = copy
 
     def _remembered(self, half_offset: int, half: Half) -> OutgoingRecord | None:
-        """What a half message is as consumers get it, when it came lately."""
+        """Return the cached copy of a recent half message, as consumers will get it, or None."""
         if self._failures != self._store.put_failures:
-            # A write failed: what was appended before it may not be stored.
+            # After a failed write, records appended before it may not be stored.
             self._failures = self._store.put_failures
             self._lately.clear()
         copy = self._lately.pop(half_offset, None)
@@ -149,7 +152,7 @@ class Transactions:
     # ----------------------------------------------------------------------------------------- end
 
     def end(self, peer: Peer, request: Request[EndTransaction]) -> Reply | None:
-        """Commit or roll back; answered once that is stored. Unknown changes nothing."""
+        """Commit or roll back; answer once that is stored. "Unknown" changes nothing."""
         header = request.header
         kind = header.commit_or_rollback
         if kind == _NONE:
@@ -193,7 +196,7 @@ class Transactions:
         return half
 
     async def _end_cold(self, peer: Peer, request: Request[EndTransaction], half: Half) -> None:
-        """End a transaction whose half message has to be read from the disk, or written first."""
+        """End a transaction whose half message must first be written, or be read from the disk."""
         try:
             await self._appender.written(half.physical_offset)
             record = await find_record(self._store, half.physical_offset)
@@ -220,7 +223,7 @@ class Transactions:
         self.conclude(request.header.tran_state_table_offset, half, copy, peer, request)
 
     def _timed(self, copy: OutgoingRecord) -> OutgoingRecord:
-        """The copy, to wait for its time first if it asks for that."""
+        """Return the copy; if it has a delivery time, return it in its form for the timer topic."""
         if not wants_timer(copy.properties):
             return copy
         now_ms = self._clock.wall_ms()
@@ -241,16 +244,16 @@ class Transactions:
         peer: Peer | None = None,
         request: Request[EndTransaction] | None = None,
     ) -> None:
-        """Store ``copy``, if any, and the op message; the transaction is over when both are stored.
-        Then ``request``, if any, is answered.
+        """Append ``copy``, if any, and the op message; the transaction ends once both are stored.
 
-        Raises StoreError and MessageIllegal when nothing could be appended.
+        ``request``, if any, is answered then. Raise StoreError or MessageIllegal if nothing could
+        be appended.
         """
         half.ending = True
         store = self._store
         try:
             self.ensure_topic(OP_HALF_TOPIC)
-            # Before the copy: without its op message that would be delivered again.
+            # Before the copy is appended: without an op message the copy would be delivered again.
             ops = self.index.op_queue = store.queue(OP_HALF_TOPIC, 0)
             if copy is not None:
                 self._appender.store(copy)
@@ -269,9 +272,12 @@ class Transactions:
         rows: list[WaitingRows],
         error: CometError | None,
     ) -> None:
-        """The turn that these transactions ended in is over; those in ``rows`` are answered with
-        the others there."""
-        # All of them first: an answer that cannot be written must not keep another one open.
+        """Finish the transactions that ended in the turn that was just stored, or failed with
+        ``error``.
+
+        Requests in ``waiting`` are answered here; those in ``rows`` are answered with their batch.
+        """
+        # Settle all of them first: a failing answer must not leave another transaction open.
         runs = [batch.settle(at, stop, stored=error is None) for _, batch, at, stop in rows]
         runs += [(op_offset, [half_offset]) for half_offset, _, op_offset, _, _ in waiting]
         if error is not None:
@@ -284,7 +290,7 @@ class Transactions:
             for half_offset, _, _, _, _ in waiting:
                 self.index.remove(half_offset)
             if waiting:
-                runs.sort()  # those in rows and those by themselves went by turns
+                runs.sort()  # batched and single ends may alternate in the op queue
             for op_offset, half_offsets in runs:
                 self.trail.stored_run(op_offset, half_offsets)
         for half_offset, _, _, peer, request in waiting:
@@ -305,12 +311,12 @@ def _answer(
 
 
 def is_half(record: Record, half_offset: int) -> bool:
-    """Whether a record is the half message at this offset."""
+    """Decide whether a record is the half message at this half offset."""
     return record.topic == HALF_TOPIC and record.queue_offset == half_offset
 
 
 def committed(record: Record) -> OutgoingRecord | None:
-    """A half message as consumers get it; None when it names no place for that.
+    """Return a half message as consumers get it; None if it names no valid topic and queue.
 
     The stored properties stay as they are, as upstream leaves them.
     """
@@ -341,8 +347,10 @@ def committed_send(
     raw_properties: bytes,
     keys: tuple[str, ...],
 ) -> OutgoingRecord | None:
-    """What :func:`committed` will make of a half message that was appended in this turn; None when
-    the half message has to be read for it."""
+    """Return what :func:`committed` will return for a half message that was appended in this turn.
+
+    Return None if it has a delivery time: then the commit reads the half message.
+    """
     header = request.header
     if wants_timer(properties):
         return None

@@ -1,16 +1,16 @@
-"""What is known of open transactions over restarts, and in which files.
+"""State of open transactions across restarts.
 
-The index of open transactions is in memory. The group CID_RMQ_SYS_TRANS has an offset in the half
-topic that never passes an open half message, and one in the op topic that never passes an op
-message for a half message beyond the first: from these a Java broker goes on, and so does this one.
-config/transactions.json spares it the reading, and remembers how often each half message was asked
-for, which a Java broker keeps by storing the message again each time:
+The index of open transactions is in memory. The group CID_RMQ_SYS_TRANS has two offsets: one in the
+half topic, which never passes an open half message, and one in the op topic, which never passes an
+op message for a half message at or after the first offset. A broker of either kind, Java or
+CometMQ, can resume from them. config/transactions.json saves CometMQ that reading. It also keeps
+the number of checks, for which a Java broker stores the half message again each time:
 
     {"halfOffset":n,"opOffset":n,"logOffset":n,"halves":{halfOffset:[physicalOffset,group,
      storedTimestamp,immunity,checks],...}}
 
-It holds what the index knew from op messages under opOffset, of half messages under halfOffset. A
-log that ends before logOffset lost some of that in a crash; then only the counts are believed.
+The file covers op messages below opOffset and half messages below halfOffset. If the log ends
+before logOffset, a crash lost part of these; then only the numbers of checks are used.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
-#: Op messages read in one round.
+#: Most op messages read in one round.
 OPS_A_ROUND: Final = 1_000
-#: Records read at a start before other tasks get a turn.
+#: Records read at a start between two yields to the event loop.
 _SLICE: Final = 200
-#: How often the file is written while something changes.
+#: Shortest interval between two writes of the file.
 SNAPSHOT_INTERVAL_MS: Final = 5_000
 
 
@@ -73,7 +73,7 @@ class _Mark:
 
 
 class _Snapshot(msgspec.Struct, rename="camel"):
-    """What the file says."""
+    """Content of the file."""
 
     half_offset: int
     op_offset: int
@@ -82,7 +82,7 @@ class _Snapshot(msgspec.Struct, rename="camel"):
 
 
 class TransactionState:
-    """Recovers the open transactions at a start, and keeps offsets and file up to date."""
+    """Recovers the open transactions at a start, and keeps their offsets and file up to date."""
 
     def __init__(
         self,
@@ -115,8 +115,10 @@ class TransactionState:
     # ---------------------------------------------------------------------------------- at a start
 
     async def recover(self) -> None:
-        """Find the open transactions: in the file, and in what was stored after it was written.
-        Raises StoreCorrupt."""
+        """Find the open transactions, in the file and in the records stored after it was written.
+
+        Raise StoreCorrupt if the file or a record cannot be read.
+        """
         low, end = bounds(self._store, HALF_TOPIC, 0)
         op_low, op_end = bounds(self._store, OP_HALF_TOPIC, 0)
         half_at = min(max(self._offsets.query(GROUP, HALF_TOPIC, 0), low), end)
@@ -139,8 +141,8 @@ class TransactionState:
     async def _read_halves(
         self, start: int, end: int, ended: Set[int], counted: Mapping[int, _Saved]
     ) -> None:
-        """Take in the half messages from ``start`` on; ``counted`` knows how often they were
-        checked."""
+        """Add the half messages from ``start`` on; take their numbers of checks from
+        ``counted``."""
         copies: dict[tuple[str, str], int] = {}
         async for record in self._records(HALF_TOPIC, start, end):
             properties = props.decode(record.properties)
@@ -169,8 +171,8 @@ class TransactionState:
                 yield record
 
     async def _drop_copied(self, copies: Mapping[tuple[str, str], int], end: int) -> None:
-        """Drop half messages that a Java broker stored again: killed, it may not have written that
-        its offset is past them."""
+        """Drop half messages that a Java broker stored again: if it was killed, its offset may
+        not have been written past the earlier copies."""
         for offset, half in self._transactions.index.below(end):
             record = await find_record(self._store, half.physical_offset)
             if record is None or copies.get(_key(props.decode(record.properties)), -1) > offset:
@@ -193,10 +195,10 @@ class TransactionState:
     # ------------------------------------------------------------------------- offsets and the file
 
     async def move_offsets(self) -> None:
-        """Move the group's offsets in both topics as far as they may.
+        """Move the group's offsets in both topics as far as possible.
 
-        They are committed a round later, once everything they rest on is durable: a power cut that
-        takes an op message back must find its half message behind the offset.
+        They are committed one round later, once the log is durable up to the point they depend on.
+        If a power cut removes an op message, the offset must not be past its half message.
         """
         await self._follow_ops()
         mark = self._mark
@@ -211,7 +213,7 @@ class TransactionState:
             self._mark = _Mark(half_offset, op_offset, self._store.written_offset)
 
     async def _follow_ops(self) -> None:
-        """Read op messages that the trail has no memory of, a bounded number."""
+        """Read a bounded number of op messages that the trail does not remember."""
         trail = self._transactions.trail
         start = trail.known_end
         stop = min(start + OPS_A_ROUND, trail.applied)
@@ -220,7 +222,7 @@ class TransactionState:
             trail.remember(offset, () if record is None else half_offsets_of(record.body))
 
     async def save_sometimes(self) -> None:
-        """Write the file when something changed, at most every SNAPSHOT_INTERVAL_MS."""
+        """Write the file if something changed, at most every SNAPSHOT_INTERVAL_MS."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._saved_ms < SNAPSHOT_INTERVAL_MS or self._state() == self._saved:
             return
@@ -231,17 +233,18 @@ class TransactionState:
             return  # logged by the writer; a later round tries again
 
     async def close(self) -> None:
-        """Commit the offsets and write the file; nothing is appended any more. Call it before the
+        """Commit the offsets and write the file. Call this after the last append, and before the
         consumer offsets are closed."""
         if self._store.find_queue(HALF_TOPIC, 0) is None:
             return
+        # Twice: the second call commits the offsets that the first one marked.
         await self.move_offsets()
         await self.move_offsets()
         if self._state() != self._saved:
             await self._file.write()
 
     def _state(self) -> tuple[int, int, int]:
-        """Changes whenever the file would."""
+        """Return a value that changes whenever the file's content does."""
         _, end = bounds(self._store, HALF_TOPIC, 0)
         return end, self._transactions.trail.applied, self._transactions.index.checks
 
@@ -264,5 +267,5 @@ class TransactionState:
 
 
 def _key(properties: Mapping[str, str]) -> tuple[str, str]:
-    """What a half message and its copies have in common."""
+    """Return the key that a half message and its copies share."""
     return properties.get(props.PRODUCER_GROUP, ""), properties.get(props.UNIQ_KEY, "")

@@ -1,1 +1,1 @@
-"""Disks in memory that lose power and fail, and threads that run when they are told to."""
+"""Simulated disks that fail and lose power, and threads that run on command."""

@@ -1,18 +1,18 @@
-"""A disk in memory, with what processes see and what the device holds kept apart.
+"""A disk in memory that keeps apart the data that processes see and the data on the device.
 
-Nothing is ordered without a sync. What a power cut may leave of everything since:
+Without a sync nothing is ordered. Of all changes since the last sync, a power cut may leave:
 
-    data         each sector of 512 bytes for itself: as the device has it, or as it was written
+    data         each sector of 512 bytes independently, in its old or its new state
     size         any length that the file had since its last sync; bytes that it regains are zeros
-    names        each making, renaming and removal of a file or folder for itself, but whole; with
-                 a renaming come the earlier ones of the same thing, or it would have two places
+    names        each creation, rename and removal of a file or folder independently, but whole; a
+                 rename includes the earlier ones of the same node, which has one place only
     a sync       makes a file's data and size durable, not its name; the sync of a folder makes the
-                 names in it durable, not the folder's own name in the folder above it
-    failed sync  some sectors reach the device, the others count as clean from then on: they read
-                 as written until the kernel forgets them, and the next sync passes them over
+                 names in it durable, not the folder's own name in its parent
+    failed sync  some sectors reach the device; the others count as clean from then on: they read
+                 as written until the kernel drops them, and the next sync skips them
 
-The device may also write a sector back at any moment by itself (:meth:`Disk.write_back`).
-``docs/decisions/0017-power-cut-model.md`` says why it is so.
+The device may also write sectors back at any time (:meth:`Disk.write_back`).
+``docs/decisions/0017-power-cut-model.md`` explains this model.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from random import Random
 
 SECTOR_BYTES = 512
-#: How likely a thing survives; one of these holds for a whole power cut, so that cuts which leave
-#: nothing, everything or a mixture are all common.
+#: Probabilities of survival; one is drawn for a whole power cut, so that cuts that leave nothing,
+#: everything or a mixture are all common.
 SURVIVAL = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
 
 
 def split(path: str) -> tuple[str, str]:
-    """The folder that a path is in, and its name there; as ``os.path.split``, and thrice as fast,
-    for a simulation does little else."""
+    """Return the parent folder of a path, and the name in it.
+
+    Like ``os.path.split``, and three times as fast, which matters in a simulation.
+    """
     above, _, name = path.rpartition("/")
     return above or "/", name
 
 
 class File:
-    """One file. ``data`` is what processes see; bytes behind ``size`` are zeros.
+    """One file. ``data`` is the content that processes see; bytes after ``size`` are zeros.
 
-    ``links`` counts its names. ``backed`` are the sectors that have room on the disk, ``forgotten``
-    those that a failed sync kept from the device and that count as clean.
+    ``links`` counts its names. ``backed`` are the sectors that have room on the disk. ``forgotten``
+    are those that a failed sync did not write to the device, and that count as clean.
     """
 
     __slots__ = (
@@ -67,7 +69,7 @@ class File:
         self.changed_ms = 0
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Put bytes at ``offset``; the file grows as far as needed."""
+        """Write bytes at ``offset``; the file grows as needed."""
         end = offset + len(data)
         if end > self.size:
             self.resize(end)
@@ -83,13 +85,13 @@ class File:
                 self.forgotten.difference_update(sectors)
 
     def resize(self, size: int) -> None:
-        """Cut, or grow with zeros."""
+        """Truncate, or extend with zeros."""
         if size < self.size:
             self.data[size : self.size] = bytes(self.size - size)
             self._touch(size, self.size)
             self.backed = {sector for sector in self.backed if sector * SECTOR_BYTES < size}
         elif size > len(self.data):
-            # Fails while the file is mapped: a map must not be left behind.
+            # Fails while the file is mapped: no map may stay on the old buffer.
             self.data += bytes(size - len(self.data))
         if size != self.size:
             self.size = size
@@ -102,7 +104,7 @@ class File:
         self.backed.update(range(-(-size // SECTOR_BYTES)))
 
     def has_room_for(self, start: int, end: int) -> bool:
-        """Whether bytes can be written there although the disk is full."""
+        """Decide whether bytes can be written there although the disk is full."""
         return all(
             sector in self.backed
             for sector in range(start // SECTOR_BYTES, -(-end // SECTOR_BYTES))
@@ -116,14 +118,14 @@ class File:
         self.device[start:stop] = self.data[start:stop]
 
     def sync(self) -> None:
-        """Data and size are on the device."""
+        """Write data and size to the device."""
         for sector in self.dirty:
             self._to_device(sector)
         self.dirty.clear()
         self.sizes = [self.size]
 
     def fail_sync(self, chance: Random) -> None:
-        """A sync that failed: sectors that missed the device count as clean all the same."""
+        """Fail a sync: sectors that did not reach the device count as clean all the same."""
         for sector in sorted(self.dirty):
             if chance.random() < 0.5:
                 self._to_device(sector)
@@ -132,13 +134,15 @@ class File:
         self.dirty.clear()
 
     def write_back(self, chance: Random) -> None:
-        """The device takes some sectors without being asked, and may still lose what follows."""
+        """Write some sectors to the device without a sync; a power cut may still lose the
+        others."""
         for sector in sorted(self.dirty):
             if chance.random() < 0.5:
                 self._to_device(sector)
 
     def forget(self, chance: Random) -> None:
-        """The kernel drops clean pages; what a failed sync kept from the device reads old again."""
+        """Drop clean pages: sectors that a failed sync did not write read as the device has
+        them."""
         for sector in sorted(self.forgotten):
             if chance.random() < 0.5:
                 start = sector * SECTOR_BYTES
@@ -149,7 +153,7 @@ class File:
                 self.forgotten.discard(sector)
 
     def lose_power(self, chance: Random, survival: float) -> None:
-        """From now on the file is what the device made of it."""
+        """Replace the content with the bytes on the device, after a power cut."""
         for sector in sorted(self.dirty):
             if chance.random() < survival:
                 self._to_device(sector)
@@ -169,7 +173,7 @@ class File:
         return chance.choice(self.sizes)
 
     def flip(self, bit: int) -> None:
-        """Turn one bit over, in the file as on the device, and tell nobody."""
+        """Flip one bit silently, in the file and on the device."""
         mask = 1 << bit % 8
         self.data[bit // 8] ^= mask
         if bit // 8 < len(self.device):
@@ -187,15 +191,15 @@ class Folder:
 
 
 Node: TypeAlias = File | Folder
-#: One change of names, which happens as a whole: what each name stands for afterwards.
+#: One atomic change of names: the node of each name afterwards.
 Change: TypeAlias = list[tuple[Folder, str, Node | None]]
 
 
 class Disk:
-    """A tree of folders and files, paths beginning with a slash.
+    """A tree of folders and files, with paths that begin with a slash.
 
-    ``boots`` counts the starts of the machine. ``full`` says that nothing more finds room;
-    ``used_ratio`` is what is reported of it.
+    ``boots`` counts the starts of the machine. While ``full`` is true, nothing can be added.
+    ``used_ratio`` is the ratio that the disk reports.
     """
 
     def __init__(self) -> None:
@@ -208,7 +212,7 @@ class Disk:
         self._folders: dict[str, Folder] = {}
 
     def find(self, path: str) -> Node | None:
-        """What stands at ``path``."""
+        """Return the file or folder at ``path``, or None."""
         above, name = split(path)
         if not name:
             return self.root
@@ -216,7 +220,7 @@ class Disk:
         return folder.names.get(name) if folder is not None else None
 
     def folder(self, path: str) -> Folder | None:
-        """The folder at ``path``."""
+        """Return the folder at ``path``, or None."""
         found = self._folders.get(path)
         if found is None:
             node = self.find(path)
@@ -225,7 +229,7 @@ class Disk:
         return found
 
     def change(self, change: Change) -> None:
-        """Change names; durable once one of their folders is synced."""
+        """Change names; the change is durable once one of its folders is synced."""
         self._unsynced.append(change)
         for folder, name, node in change:
             old = folder.names.get(name)
@@ -238,12 +242,13 @@ class Disk:
             _put(folder.names, name, node)
 
     def sync_names(self, folder: Folder) -> None:
-        """What changed in a folder is on the device."""
+        """Make the changes in a folder durable."""
         touched = [any(each is folder for each, _, _ in change) for change in self._unsynced]
         self._unsynced = self._apply_names(touched)
 
     def _apply_names(self, wanted: list[bool]) -> list[Change]:
-        """Make some of the changes durable, with those that they build on; gives the others."""
+        """Make the wanted changes durable, with earlier changes of the same nodes; return the
+        others."""
         moved: set[int] = set()
         for number in reversed(range(len(wanted))):
             nodes = {id(node) for _, _, node in self._unsynced[number] if node is not None}
@@ -259,7 +264,7 @@ class Disk:
         return kept
 
     def sync_all(self) -> None:
-        """Everything is on the device."""
+        """Make everything durable."""
         for change in self._unsynced:
             _apply(change)
         self._unsynced = []
@@ -267,7 +272,7 @@ class Disk:
             file.sync()
 
     def files(self) -> Iterator[File]:
-        """Every file that has a name, once."""
+        """Yield every file that has a name, once."""
         seen: set[int] = set()
         folders = [self.root]
         while folders:
@@ -279,20 +284,20 @@ class Disk:
                     yield node
 
     def write_back(self, chance: Random) -> None:
-        """The device takes some of what was not synced."""
+        """Write some unsynced data to the device."""
         for file in self.files():
             if file.dirty:
                 file.write_back(chance)
 
     def kill(self, chance: Random) -> None:
-        """Every process ends; what they wrote stays, except for what a failed sync gave up."""
+        """End every process: their writes stay, except for those that a failed sync gave up."""
         self.locks.clear()
         for file in self.files():
             if file.forgotten:
                 file.forget(chance)
 
     def lose_power(self, chance: Random) -> None:
-        """The machine goes down and comes up again with what the device holds."""
+        """Cut the power, and restart the machine with what the device holds."""
         self.locks.clear()
         self.boots += 1
         survival = chance.choice(SURVIVAL)

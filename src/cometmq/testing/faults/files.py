@@ -1,11 +1,11 @@
 """The store's file operations on a disk in memory, for one process that may end at any of them.
 
-Operations that change something are counted; the process can be told to end at one of them:
-before it, after it, or in the middle where it has one. Once ended, every operation raises
-:class:`ProcessEnded`, which is no ``Exception``, so that no handler takes it for an error.
+Operations that change something are counted. The process can be made to end at one of them: before
+it, after it, or in its middle if it has one. Afterwards every operation raises
+:class:`ProcessEnded`, which is not an ``Exception``, so that no handler treats it as an error.
 
-``faults`` makes operations fail as a disk does. A write that fails may have written a part; a sync
-that fails is a lie from then on (disk.py).
+``faults`` make operations fail as a disk does. A failed write may have written a part. After a
+failed sync the data counts as clean without being on the device (disk.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProcessEnded(BaseException):
 
 
 class Moment(Enum):
-    """Where in an operation a process ends."""
+    """Part of an operation in which a process ends."""
 
     BEFORE = "before"
     WITHIN = "within"
@@ -45,7 +45,7 @@ class Moment(Enum):
 
 @dataclass(slots=True)
 class Fault:
-    """Operations of one name, on paths that contain ``where``, fail ``times`` times."""
+    """Makes ``times`` operations of one name fail, on paths that contain ``where``."""
 
     operation: str
     code: int
@@ -54,10 +54,11 @@ class Fault:
 
 
 class MemoryFiles:
-    """Implements ``cometmq.store.files.Files``. ``threads`` runs what the store gives to threads.
+    """Implements ``cometmq.store.files.Files`` on a disk in memory.
 
-    ``steps`` counts changing operations. ``sync_ms`` is what a sync takes on the clock.
-    ``on_names_synced`` is told the path of each folder that was synced.
+    ``threads`` runs the jobs that the store submits to threads. ``steps`` counts changing
+    operations. ``sync_ms`` is the time that a sync takes on the clock. ``on_names_synced`` is
+    called with the path of each folder that was synced.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class MemoryFiles:
         self.ended = True
 
     def _begin(self, operation: str, path: str) -> bool:
-        """What comes before every changing operation; gives whether the process ends within."""
+        """Begin a changing operation; return True if the process ends within or after it."""
         threads = self._threads
         if threads is not None:
             threads.pause()
@@ -188,7 +189,7 @@ class MemoryFiles:
         if self.disk.full and not file.has_room_for(offset, offset + len(data)):
             error = _full(path)
         if error is not None or (ends and self._moment is Moment.WITHIN):
-            # Both are seen between two pages of the page cache.
+            # A failure or an end in a write can occur between two pages of the page cache.
             room = _PAGE_BYTES - offset % _PAGE_BYTES
             ends_after = [at for at in range(room, len(data), _PAGE_BYTES)]
             data = memoryview(data)[: self._chance.choice([0, *ends_after])]
@@ -294,7 +295,7 @@ class MemoryFiles:
                 raise _full(path)
             folder = self.disk.folder(above)
             assert folder is not None
-            if name not in folder.names:  # else another thread was quicker
+            if name not in folder.names:  # another thread may have created it
                 self.disk.change([(folder, name, Folder())])
             if ends:
                 self._die("mkdir", path)
@@ -374,7 +375,7 @@ class MemoryFiles:
             self._remove("unlink", path)
 
     def _shuffled(self, names: Iterable[str]) -> list[str]:
-        # In the order of the folder, which is no order.
+        # Shuffled, because a folder's names have no guaranteed order.
         found = sorted(names)
         self._chance.shuffle(found)
         return found

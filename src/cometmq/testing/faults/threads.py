@@ -1,8 +1,8 @@
-"""Threads that run when they are told to, one at a time, in an order drawn from a seed.
+"""Threads that run on command, one at a time, in an order drawn from a seed.
 
-A job is what an executor was given. It either runs whole, at a moment of its own, or in a real
-thread that stops at file operations and goes on later, while the loop and other jobs do their work
-in between. Only one of all threads ever runs, so a seed always gives the same order.
+A job is a call submitted to an executor. It either runs whole, at one moment, or in a real thread
+that stops at file operations and continues later, while the event loop and other jobs run in
+between. Only one thread runs at a time, so a seed always produces the same order.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ class JobAbandoned(BaseException):
 
 
 class JobFuture(Future[Any]):
-    """A future whose job is run by whoever waits for it."""
+    """A future whose job runs when a caller waits for it."""
 
     def __init__(self, finish: Callable[[JobFuture], None]) -> None:
         super().__init__()
         self._finish = finish
 
     def result(self, timeout: float | None = None) -> Any:
-        """See :class:`concurrent.futures.Future`."""
+        """Run the job if needed, and return its result; see :class:`concurrent.futures.Future`."""
         self._finish(self)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See :class:`concurrent.futures.Future`."""
+        """Run the job if needed, and return its exception; see
+        :class:`concurrent.futures.Future`."""
         self._finish(self)
         return super().exception(timeout)
 
 
 class _Job:
-    """One call, and the thread that it stops in when it is split."""
+    """One call, and its thread if it is split."""
 
     __slots__ = ("call", "future", "resume", "thread", "yielded")
 
@@ -56,7 +57,7 @@ class _Job:
         self.thread: threading.Thread | None = None
 
     def split(self) -> threading.Thread:
-        """A thread for it, which :meth:`go_on` lets run."""
+        """Start and return a thread for the job; :meth:`go_on` lets it run."""
         self.resume = threading.Semaphore(0)
         self.yielded = threading.Semaphore(0)
         self.thread = threading.Thread(target=self.run_split, daemon=True)
@@ -75,7 +76,7 @@ class _Job:
             self.future.set_result(result)
 
     def run_split(self) -> None:
-        """The same as the body of a thread."""
+        """Run the job as the body of its own thread."""
         self.resume.acquire()
         try:
             self.run()
@@ -88,13 +89,14 @@ class _Job:
         self.yielded.acquire()
 
     def stop(self) -> None:
-        """Called in the thread: let the others run."""
+        """Stop the calling thread of the job, and let the others run."""
         self.yielded.release()
         self.resume.acquire()
 
 
 class SteppedExecutor(ThreadPoolExecutor):
-    """At most ``count`` of its jobs are under way. A thread pool by name only, for asyncio."""
+    """Executor with at most ``count`` jobs under way. It is a ThreadPoolExecutor for asyncio's
+    sake."""
 
     def __init__(self, threads: SteppedThreads, count: int) -> None:
         super().__init__(1)
@@ -103,7 +105,7 @@ class SteppedExecutor(ThreadPoolExecutor):
         self.jobs: list[_Job] = []
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Note a job; :meth:`SteppedThreads.step` runs it."""
+        """Queue a job; :meth:`SteppedThreads.step` runs it."""
         future = self._future()
         self.jobs.append(_Job(partial(fn, *args, **kwargs), future))
         return future
@@ -112,13 +114,13 @@ class SteppedExecutor(ThreadPoolExecutor):
         return JobFuture(self._stepped.finish)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Run what is left, as a thread pool that is waited for does."""
+        """Run the remaining jobs, as a thread pool does if it is waited for."""
         while wait and self.jobs:
             self._stepped.run_on(self, self.jobs[0])
 
 
 class SteppedThreads:
-    """All threads of one process. ``split`` is how many of the jobs stop at file operations."""
+    """All threads of one process. ``split`` is the share of jobs that stop at file operations."""
 
     def __init__(self, chance: Random, *, split: float = 0.2) -> None:
         self._chance = chance
@@ -128,18 +130,18 @@ class SteppedThreads:
         self._abandoned = False
 
     def executor(self, count: int) -> SteppedExecutor:
-        """An executor with ``count`` threads."""
+        """Return an executor with ``count`` threads."""
         made = SteppedExecutor(self, count)
         self._executors.append(made)
         return made
 
     @property
     def busy(self) -> bool:
-        """Whether there is a job to run."""
+        """True if there is a job to run."""
         return any(executor.jobs for executor in self._executors)
 
     def step(self) -> bool:
-        """Run some job until it ends or stops; gives whether there was one."""
+        """Run one job until it ends or stops; return False if there is none."""
         found = [
             (executor, job)
             for executor in self._executors
@@ -165,7 +167,7 @@ class SteppedThreads:
             thread.join()
 
     def finish(self, future: JobFuture) -> None:
-        """Run the job of a future to its end; those before it in its executor first."""
+        """Run the job of a future to its end, after the earlier jobs of its executor."""
         if future.done():
             return
         for executor in self._executors:
@@ -174,7 +176,7 @@ class SteppedThreads:
                     self.run_on(executor, executor.jobs[0])
 
     def pause(self) -> None:
-        """A file operation is about to change something: a split job may stop here."""
+        """Stop a split job at random, before a file operation changes something."""
         job = self._running
         if job is None or job.thread is not threading.current_thread():
             return
@@ -184,7 +186,7 @@ class SteppedThreads:
             raise JobAbandoned
 
     def abandon(self) -> None:
-        """The process has ended: end every job where it stands."""
+        """End every job at its current point, because the process has ended."""
         self._abandoned = True
         for executor in self._executors:
             for job in executor.jobs:

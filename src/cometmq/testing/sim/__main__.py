@@ -22,7 +22,7 @@ _COLLECT_EVERY: Final = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what ``arguments`` ask for; gives how many seeds violated something, at most 100."""
+    """Run the seeds in ``arguments``; return the number that violated an invariant, at most 100."""
     parser = argparse.ArgumentParser(prog="python -m cometmq.testing.sim", description=__doc__)
     parser.add_argument("seeds", help="a seed, or first:end")
     parser.add_argument("--ledger", type=Path, help="a file that remembers which seeds were run")
@@ -36,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_all(seeds: range, ledger: Ledger, *, stop: bool = False, trace: bool = False) -> int:
-    """Run the seeds that the ledger does not know; gives how many violated something."""
+    """Run the seeds that are not in the ledger; return the number that violated an invariant."""
     clock = SystemClock()
     failures = 0
     took_ms: list[int] = []
-    # Looking for garbage all the time would take a third of it.
+    # Automatic garbage collection would take a third of the time.
     gc.freeze()
     gc.disable()
     for seed in seeds:

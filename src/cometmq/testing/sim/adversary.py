@@ -1,6 +1,6 @@
-"""Strikes a cluster: one fault after the other, each repaired after a while, or not.
+"""Faults of a simulated cluster: one after the other, most of them repaired after a while.
 
-Those of brokers and their machines are in brokerfaults.py.
+Faults of brokers and their machines are in brokerfaults.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JUMPS_MS: Final = (-7_200_000, -3_000, 3_000, 3_700_000, 9_000_000)
 
 
 class Adversary:
-    """Faults of one run. Once it rests nothing more happens, also no repair."""
+    """Faults of one run. After :meth:`rest` no fault and no repair happens."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Adversary:
         self._faults = [fault for _, fault in faults]
 
     def strike(self) -> None:
-        """One fault."""
+        """Cause one fault."""
         self._chance.choices(self._faults, self._weights)[0]()
 
     def rest(self) -> None:
-        """Nothing more happens."""
+        """Stop all faults and repairs."""
         self._repairs.rests = True
 
     def start_producer(self) -> None:
-        """A new producer, as those that ended are replaced by."""
+        """Start a new producer, at the beginning or in place of one that ended."""
         workload = self._workload
         self._cluster.add_producer().start(workload.next_message, workload.pauses_ms())
 
@@ -132,7 +132,7 @@ class Adversary:
         self._repairs.soon(cluster.join_network)
 
     def _jump_clock(self) -> None:
-        """Somebody sets the wall clock of a machine, mostly of a broker."""
+        """Set the wall clock of a machine, mostly a broker's."""
         cluster = self._cluster
         clients = [client for client in cluster.clients() if client.is_up]
         chosen = self._chance.choice(

@@ -1,4 +1,4 @@
-"""The programs that use the cluster: each is a process with a client, and does what users do."""
+"""Programs that use the cluster, as users' programs do: each is a process with a client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Network
 
-#: The producer group of all transactions.
+#: Producer group of all transactions.
 SHOP: Final = "shop"
 _IP: Final = bytes((127, 0, 0, 1))
 _WORK_MS: Final = (1, 2, 5, 10, 50)
@@ -64,15 +64,15 @@ class Application:
 
     @property
     def is_up(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return self.process.alive
 
     def launch(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start the process with the client open; it ends with ``main``."""
+        """Start the process and its client; it ends when ``main`` does."""
 
         async def run() -> None:
             await self._client.start()
-            # What a real client takes from its process id differs with every run.
+            # A real client derives unique keys from its process id, which differs in every run.
             salt = self._chance.getrandbits(32)
             self._client.session.unique_keys = UniqueKeys(_IP, 1, salt)
             await main()
@@ -90,8 +90,10 @@ class Application:
 
 
 class Producer(Application):
-    """Sends what ``next_message`` gives until that is None, in several tasks. An order key, if any,
-    keeps messages in order."""
+    """Sends messages, one after the other, until ``next_message`` returns None.
+
+    A message may come with an order key, which keeps messages in order.
+    """
 
     def start(
         self,
@@ -100,7 +102,7 @@ class Producer(Application):
         *,
         stays: bool = False,
     ) -> None:
-        """Start the process; with ``stays`` it lives on when it has nothing to send."""
+        """Start the process; with ``stays`` it stays alive after its last message."""
 
         async def main() -> None:
             self._client.transaction_checker(SHOP, topic="events")(self._check)
@@ -143,7 +145,7 @@ class Producer(Application):
             async with transaction:
                 self._history.acknowledge(sent, self.clock.monotonic_ms())
                 await self._work()
-                # The sender's own data changes here, whatever becomes of the rest.
+                # The sender's own data changes here, whatever happens to the message afterwards.
                 sent.local = Local.COMMITTED if verdict else Local.ROLLED_BACK
                 self._watch.trace.note(f"ended {sent}")
                 if self._chance.random() < 0.3:
@@ -153,7 +155,7 @@ class Producer(Application):
         except WorkFailed:
             return
         except CometError as error:
-            sent.local = Local.ROLLED_BACK  # its work was never begun
+            sent.local = Local.ROLLED_BACK  # its work never began
             self._watch.trace.note(f"failed {sent}: {error}")
 
     async def _check(self, message: MessageView) -> bool | None:
@@ -162,7 +164,7 @@ class Producer(Application):
         if sent.local is Local.OPEN and self._is_alive(sent.sender):
             return None
         if sent.local is Local.OPEN:
-            sent.local = Local.ROLLED_BACK  # as its data was, when its process ended
+            sent.local = Local.ROLLED_BACK  # the end of its process rolled its data back
         self._watch.trace.note(f"checked {sent} by {self.name}")
         return sent.local is Local.COMMITTED
 
@@ -175,7 +177,7 @@ class Consumer(Application):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Whether it was told to leave.
+        #: True after it was asked to leave.
         self.leaving = False
         self._subscription: Subscription | None = None
         self._running: dict[Attempt, None] = {}
@@ -198,7 +200,7 @@ class Consumer(Application):
         self.launch(main)
 
     def leave(self) -> None:
-        """Leave the group and end, in order; that takes a while."""
+        """Leave the group and end cleanly, which takes a while."""
         if self._subscription is not None:
             self.leaving = True
             leaving = self._subscription.close()

@@ -1,5 +1,5 @@
-"""What befalls the machines of brokers: ends of processes, cuts of power, disks that fail, the loss
-of a master. What was struck once is likely to be struck again, soon after it serves."""
+"""Faults of brokers' machines: ends of processes, power cuts, failing disks, the loss of a
+master. A machine that failed is likely to fail again, soon after it serves."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 _STOP_MS: Final = 30_000
 _START_MS: Final = 30_000
-#: How likely a start of the broker ends before it serves.
+#: Probability that a start of the broker ends before it serves.
 _EARLY: Final = 0.2
-#: How likely a machine that lost power, or came back, fails again, and how soon.
+#: Probability that a machine fails again after a power cut or a return, and the pauses before that.
 _AGAIN: Final = 0.7
 _AGAIN_MS: Final = (50, 200, 700, 2_000)
-#: How likely a master loses sight of its slaves before it is lost, and for how long.
+#: Probability that a master is cut off from its slaves before its loss, and the durations.
 _CUT_OFF: Final = 0.6
 _CUT_OFF_MS: Final = (300, 1_000, 3_000)
-#: How long the loss of a master waits for slaves that could take its place.
+#: Longest wait for slaves that could take the place of a master, before its loss.
 _READY_MS: Final = 10_000
 _FAILING: Final = (
     "pwrite", "datasync", "datasync", "allocate", "create", "rename", "sync_directory", "unlink",
@@ -40,7 +40,7 @@ _TIMES: Final = (1, 1, 3, 1_000)
 
 
 class BrokerFaults:
-    """The faults of the brokers of a run whose groups read these topics."""
+    """Faults of the brokers of a run. ``groups`` read the topics that all brokers must have."""
 
     def __init__(
         self, chance: Random, cluster: Cluster, groups: tuple[Group, ...], repairs: Repairs
@@ -49,13 +49,13 @@ class BrokerFaults:
         self._cluster = cluster
         self._topics = [topic for group in groups for topic in group.topics]
         self._repairs = repairs
-        #: Whether a master is to be lost soon.
+        #: True while the loss of a master is planned.
         self.plans_loss = False
         cluster.on_broker_end = self.revive_soon
         cluster.operator.on_return = self._strike_again
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """The faults, and how likely each is."""
+        """Return the faults with their weights."""
         faults = [
             (4, self.kill),
             (4, self.end),
@@ -69,7 +69,7 @@ class BrokerFaults:
         return faults
 
     def _some_broker(self) -> BrokerMachine:
-        """The master, or as often one of the slaves, if there are any."""
+        """Return the master or a slave, with equal probability if there are slaves."""
         slaves = self._cluster.slaves
         if slaves and (self._cluster.operator.lost or self._chance.random() < 0.5):
             return self._chance.choice(slaves)
@@ -89,7 +89,7 @@ class BrokerFaults:
     # --- the process, and the power --------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process of a broker ends."""
+        """Kill the process of a broker."""
         self._kill(self._some_broker())
 
     def _kill(self, machine: BrokerMachine) -> None:
@@ -97,13 +97,13 @@ class BrokerFaults:
         self.revive_soon(machine)
 
     def end(self) -> None:
-        """The process of a broker ends at a file operation."""
+        """End the process of a broker at a file operation."""
         machine = self._some_broker()
         if machine.is_serving:
             self._cluster.end_broker_soon(machine)
 
     def stop(self) -> None:
-        """A broker stops in order."""
+        """Stop a broker cleanly."""
         self._stop(self._some_broker())
 
     def _stop(self, machine: BrokerMachine) -> None:
@@ -118,7 +118,7 @@ class BrokerFaults:
         self._repairs.spawn(start_again())
 
     def cut_power(self) -> None:
-        """The machine of a broker goes down."""
+        """Cut the power of a broker's machine."""
         machine = self._some_broker()
         self._cut_power(machine)
         if self._chance.random() < _AGAIN:
@@ -129,8 +129,10 @@ class BrokerFaults:
         self.revive_soon(machine)
 
     def _strike_again(self, machine: BrokerMachine) -> None:
-        """Once a machine serves, and has cut what it has to cut, it fails again soon: records that
-        were cut off are still there then, behind the new ones."""
+        """Let a machine fail once more, soon after it serves and has cut its log if needed.
+
+        Bytes of records that were cut off are then still on the disk, after the new records.
+        """
         strikes = (self._cut_power, self._kill, self._kill, self._stop)
         losses = self._cluster.losses
 
@@ -155,7 +157,7 @@ class BrokerFaults:
     # --- the disk --------------------------------------------------------------------------------
 
     def fail_disk(self) -> None:
-        """Operations on the disk of a broker fail."""
+        """Make operations on a broker's disk fail."""
         chance = self._chance
         fault = Fault(
             chance.choice(_FAILING),
@@ -168,13 +170,13 @@ class BrokerFaults:
         self._mend_soon(machine)
 
     def fill_disk(self) -> None:
-        """The disk of a broker is full."""
+        """Fill a broker's disk."""
         machine = self._some_broker()
         self._cluster.fill_disk(machine)
         self._mend_soon(machine)
 
     def _mend_soon(self, machine: BrokerMachine) -> None:
-        """The disk is mended; a broker whose log failed begins anew, or its machine does."""
+        """Repair the disk after a while; then restart a broker whose log failed, or its machine."""
         begin_anew = (self._kill, self._stop, self._cut_power)
 
         def mend() -> None:
@@ -187,7 +189,8 @@ class BrokerFaults:
     # --- the loss of a master --------------------------------------------------------------------
 
     def lose_master(self) -> None:
-        """The master is lost, once it may be; before that it may be out of its slaves' sight."""
+        """Lose the master once a slave can replace it, in part of the runs after a cut of their
+        network."""
         if not self.plans_loss and not self._cluster.operator.was_needed:
             self.plans_loss = True
             self._repairs.spawn(self._lose_master())
@@ -206,9 +209,11 @@ class BrokerFaults:
         self.plans_loss = False
 
     def _may_be_lost(self) -> bool:
-        """Whether there is a slave that can take its place. Every broker has the topics: one that
-        no broker has any more is not made anew by producers, which go on with the route that they
-        know."""
+        """Decide whether the master may be lost now: all brokers serve, with all topics.
+
+        A topic that no broker has would stay missing: producers do not create it again, because
+        they continue with the route that they know.
+        """
         cluster = self._cluster
         if cluster.operator.was_needed or cluster.losses.parted:
             return False

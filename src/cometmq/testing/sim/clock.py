@@ -14,9 +14,11 @@ _WALL_AT_ZERO_MS: Final = 1_700_000_000_000
 
 
 class SimClock(VirtualClock):
-    """Follows the loop. Sleeps end at multiples of ``grain_ms``, as those of a machine that saves
-    timers do: work that looks for something to do every few milliseconds would take most of a
-    simulation's time."""
+    """Clock that follows the loop.
+
+    Sleeps end at multiples of ``grain_ms``, as on a machine that coalesces timers. Otherwise tasks
+    that poll every few milliseconds would take most of a simulation's time.
+    """
 
     __slots__ = ("_ahead_ms", "_grain_us", "_loop")
 
@@ -44,7 +46,7 @@ class SimClock(VirtualClock):
         await loop.moment(when_us)
 
     def advance(self, duration_ms: int) -> None:
-        """A disk that takes its time holds up nobody here: threads do (threads.py)."""
+        """Do nothing: a slow disk delays its thread (threads.py), not the clock."""
 
     def jump_wall(self, offset_ms: int) -> None:
         """Move the wall clock alone."""

@@ -1,4 +1,4 @@
-"""The cluster of one run: servers, applications, and the faults that befall them."""
+"""The cluster of one run: servers, applications, and operations that cause faults."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.settings import Settings
 
-#: Queues have found their members again, and clients their servers.
+#: Duration of a fault's effects: rebalancing, and reconnecting of clients to their servers.
 FELT_MS: Final = 8_000
-#: A broker closes silent connections after 120 s, which it looks for every 10 s.
+#: A broker closes silent connections after 120 s, and checks every 10 s.
 SILENCE_FELT_MS: Final = 140_000
-#: A master drops a slave that was silent for 20 s, and until then waits for it.
+#: A master waits for a silent slave until it drops it after 20 s.
 SLAVE_FELT_MS: Final = 30_000
 _START_MS: Final = 60_000
 _STARTS: Final = 3
 
 
 class Cluster:
-    """Name servers, a master and its slaves, any number of clients. ``crashes`` counts processes
-    that ended without being asked."""
+    """Name servers, a master and its slaves, any number of clients.
+
+    ``crashes`` counts the processes that ended without a request.
+    """
 
     def __init__(self, loop: SimLoop, chance: Random, chosen: Settings, watch: Watch) -> None:
         self.chance = chance
@@ -52,7 +54,7 @@ class Cluster:
             NameServerMachine(loop, self.network, host, settings.NAMESRV_PORT)
             for host in settings.NAMESRV_HOSTS[: chosen.namesrvs]
         ]
-        #: The first of them is the master.
+        #: The first one is the master.
         self.brokers = [
             BrokerMachine(
                 loop, self.network, chance, config, store, name=name, grain_ms=chosen.grain_ms
@@ -62,7 +64,7 @@ class Cluster:
         self.members: dict[str, list[Consumer]] = {}
         self.producers: list[Producer] = []
         self.crashes = 0
-        #: Called when the broker ended at a file operation.
+        #: Called when a broker ended at a file operation.
         self.on_broker_end: Callable[[BrokerMachine], None] = lambda machine: None
         self._loop = loop
         self._settings = chosen
@@ -81,11 +83,11 @@ class Cluster:
 
     @property
     def slaves(self) -> list[BrokerMachine]:
-        """Its slaves."""
+        """The slaves of the master."""
         return self.brokers[1:]
 
     def note(self, what: str, felt_ms: int = FELT_MS) -> None:
-        """Something is done to the cluster, and felt for so long."""
+        """Record an operation on the cluster, whose effects last for ``felt_ms``."""
         history = self._watch.history
         history.operations += 1
         history.calm_ms = max(history.calm_ms, self.clock.monotonic_ms() + felt_ms)
@@ -98,7 +100,7 @@ class Cluster:
         await until(self.clock, lambda: all(each.is_serving for each in self.brokers), _START_MS)
 
     async def start_master(self) -> None:
-        """Start the name servers and the master, and wait until that serves."""
+        """Start the name servers and the master, and wait until the master serves."""
         for namesrv in self.namesrvs:
             namesrv.start()
         self.broker.start()
@@ -112,13 +114,13 @@ class Cluster:
     # --- applications ----------------------------------------------------------------------------
 
     def add_producer(self) -> Producer:
-        """A new producer, not started yet."""
+        """Return a new producer, not started yet."""
         made = Producer(*self._client("producer"))
         self.producers.append(made)
         return made
 
     def add_member(self, group: Group) -> Consumer:
-        """A new member of a group, started."""
+        """Return a new member of a group, started."""
         made = Consumer(*self._client(group.name))
         self.members.setdefault(group.name, []).append(made)
         self.note(f"{made.name} joins")
@@ -137,21 +139,22 @@ class Cluster:
         return self._loop, self.network, self.chance, host, config, self._watch
 
     def alive(self, group: str) -> list[Consumer]:
-        """The members of a group whose processes run, and that stay."""
+        """Return the members of a group whose processes run, and that are not leaving."""
         members = self.members.get(group, ())
         return [member for member in members if member.is_up and not member.leaving]
 
     def clients(self) -> list[Consumer | Producer]:
-        """All clients that ever were."""
+        """Return all clients of the run, ended ones included."""
         return [*self.producers, *chain.from_iterable(self.members.values())]
 
     def leave(self, member: Consumer) -> None:
-        """A member leaves in order."""
+        """Let a member leave cleanly."""
         self.note(f"{member.name} leaves")
         member.leave()
 
     def kill(self, client: Consumer | Producer, *, silently: bool) -> None:
-        """A client's process ends; ``silently`` its whole host goes down, and nobody hears it."""
+        """End a client's process; with ``silently`` its host loses power, and its peers get no
+        notice."""
         what = "power of" if silently else "kill"
         self.note(f"{what} {client.name}", SILENCE_FELT_MS if silently else FELT_MS)
         self.crashes += 1
@@ -162,22 +165,24 @@ class Cluster:
     # --- servers ---------------------------------------------------------------------------------
 
     def kill_broker(self, machine: BrokerMachine | None = None) -> None:
-        """The process of a broker (the master, here as below) ends; its kernel keeps what it
-        wrote."""
+        """Kill the process of a broker; its kernel keeps what it wrote.
+
+        Without an argument, this and the following methods mean the master.
+        """
         machine = machine or self.broker
         self.note(f"kill {machine.name}", self._felt_ms(machine))
         self.crashes += machine.is_up
         machine.kill()
 
     def cut_broker_power(self, machine: BrokerMachine | None = None) -> None:
-        """The machine of a broker goes down."""
+        """Cut the power of a broker's machine."""
         machine = machine or self.broker
         self.note(f"power of {machine.name}", self._felt_ms(machine))
         self.crashes += machine.is_up
         machine.cut_power()
 
     def end_broker_soon(self, machine: BrokerMachine | None = None) -> None:
-        """The process of a broker ends at one of its next file operations."""
+        """End the process of a broker at one of its next file operations."""
         machine = machine or self.broker
         steps, moment = self.chance.randrange(30), self.chance.choice(tuple(Moment))
         self.note(f"{machine.name} ends in {steps} {moment.value}")
@@ -194,7 +199,7 @@ class Cluster:
             self._watch.check_offsets(ahead(machine.broker))
 
     def stop_broker(self, machine: BrokerMachine | None = None) -> None:
-        """A broker is asked to stop."""
+        """Ask a broker to stop."""
         machine = machine or self.broker
         self.note(f"stop {machine.name}")
         machine.stop()
@@ -202,7 +207,8 @@ class Cluster:
     def start_broker(
         self, machine: BrokerMachine | None = None, *, likely_early: float = 0.0
     ) -> None:
-        """Start a broker; it may end again before it serves."""
+        """Start a broker; with probability ``likely_early`` it ends again soon, maybe before it
+        serves."""
         machine = machine or self.broker
         ends_in, moment = -1, Moment.BEFORE
         if self.chance.random() < likely_early:
@@ -212,43 +218,43 @@ class Cluster:
         machine.start(ends_in=ends_in, moment=moment)
 
     def lose_master(self, loss: Loss = Loss.DISK) -> None:
-        """The master's machine is gone, with its disk or without."""
+        """Lose the master's machine, with or without its disk."""
         self.note(f"{loss.value} of {self.broker.name} lost", SILENCE_FELT_MS)
         self.crashes += 1
         self.operator.lose_master(loss)
 
     def fail_disk(self, machine: BrokerMachine, fault: Fault) -> None:
-        """Operations on the disk of a broker's machine fail."""
+        """Make operations on the disk of a broker's machine fail."""
         what = f"{errorcode[fault.code]} of {fault.times} {fault.operation}"
         self.note(f"disk of {machine.name}: {what} at {fault.where!r}", SLAVE_FELT_MS)
         machine.fail(fault)
 
     def fill_disk(self, machine: BrokerMachine) -> None:
-        """The disk of a broker's machine has no more room."""
+        """Fill the disk of a broker's machine."""
         self.note(f"disk of {machine.name} full", SLAVE_FELT_MS)
         machine.fill_disk()
 
     def mend_disk(self, machine: BrokerMachine) -> None:
-        """The disk of a broker's machine is well again."""
+        """Repair the disk of a broker's machine."""
         self.note(f"disk of {machine.name} mended", SLAVE_FELT_MS)
         machine.mend_disk()
 
     def jump_clock(self, name: str, clock: SimClock, offset_ms: int) -> None:
-        """The wall clock of a machine is set."""
+        """Set the wall clock of a machine."""
         self.note(f"clock of {name} jumps {offset_ms} ms", SLAVE_FELT_MS)
         self._watch.clock_jumped(self.clock.monotonic_ms())
         clock.jump_wall(offset_ms)
 
     def note_promotion(self, machine: BrokerMachine) -> None:
-        """A slave becomes the master."""
+        """Record the promotion of a slave."""
         self.note(f"promote {machine.name} to {machine.config.broker_role.name}", SILENCE_FELT_MS)
 
     def _felt_ms(self, machine: BrokerMachine) -> int:
-        """A master waits for a slave that is gone until it believes that it is."""
+        """Return the duration of the effects of a broker's end: a master waits for a lost slave."""
         return FELT_MS if machine is self.broker else SLAVE_FELT_MS
 
     def kill_namesrv(self, machine: NameServerMachine) -> None:
-        """The process of a name server ends."""
+        """Kill the process of a name server."""
         self.note(f"kill {machine.name}")
         self.crashes += machine.is_up
         machine.kill()
@@ -261,7 +267,7 @@ class Cluster:
     # --- the network -----------------------------------------------------------------------------
 
     def cut_off(self, one: str, two: str) -> None:
-        """Of two hosts one no longer hears the other, or neither does."""
+        """Cut the network between two hosts, in one direction or both."""
         ways = self.chance.choice((1, 2, 3))
         self.note(f"cut {one} {two} {ways}", SLAVE_FELT_MS)
         if ways & 1:
@@ -270,22 +276,22 @@ class Cluster:
             self.network.cut(two, one)
 
     def join_network(self) -> None:
-        """Everybody hears everybody again."""
+        """Repair all cuts of the network."""
         self.note("join network")
         self.network.heal()
 
     def break_connections(self) -> None:
-        """Some connections are reset."""
+        """Reset some connections."""
         self.note("reset connections")
         self.network.break_connections(self.chance.choice((0.3, 1.0)))
 
     def change_weather(self) -> None:
-        """The network becomes better or worse."""
+        """Change the delays of the network."""
         self.network.weather = self.chance.choice(settings.WEATHERS)
         self.note(f"weather {self.network.weather.delays_us[-1]} us")
 
     async def heal(self) -> None:
-        """Everything that serves is up again, and everybody hears everybody."""
+        """Repair everything, and start every server that is down."""
         self.network.heal()
         self.network.weather = Weather()
         self.note("heal")
@@ -302,7 +308,7 @@ class Cluster:
         self.note("healed")
 
     async def bring_up(self, machine: BrokerMachine) -> bool:
-        """Have a broker serve, and go on; gives whether it does."""
+        """Start a broker if needed, and let it run without faults; return whether it serves."""
         if machine.is_serving and machine.log_failed:
             self.kill_broker(machine)
         for _ in range(_STARTS):

@@ -1,4 +1,4 @@
-"""Whether a slave is what its master is: the bytes of the log, the queues, the tables."""
+"""Comparison of a slave with its master: bytes of the log, queues and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG: Final = "/store/commitlog"
 
 
 def log_files(machine: BrokerMachine) -> Iterator[tuple[int, File]]:
-    """The files of a machine's log, with the physical offset at which each begins."""
+    """Yield the files of a machine's log, with the physical offset at which each begins."""
     folder = machine.disk.find(_LOG)
     if isinstance(folder, Folder):
         for name in sorted(folder.names):
@@ -32,8 +32,10 @@ def log_files(machine: BrokerMachine) -> Iterator[tuple[int, File]]:
 
 
 def parting(one: BrokerMachine, two: BrokerMachine) -> int:
-    """Where the logs of two running brokers begin to differ, up to the end of the shorter one; -1
-    when they do not."""
+    """Return the offset at which the logs of two running brokers begin to differ.
+
+    Compare up to the end of the shorter log; return -1 if they are equal.
+    """
     assert one.broker is not None
     assert two.broker is not None
     end = min(one.broker.store.written_offset, two.broker.store.written_offset)
@@ -51,7 +53,7 @@ def parting(one: BrokerMachine, two: BrokerMachine) -> int:
 
 
 class Stored(NamedTuple):
-    """A record of a log, as far as it matters here."""
+    """Fields of a log record that the simulation compares."""
 
     physical_offset: int
     topic: str
@@ -62,13 +64,15 @@ class Stored(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Where its queue has it."""
+        """Topic, queue id and queue offset."""
         return self.topic, self.queue_id, self.queue_offset
 
 
 def stored(machine: BrokerMachine, start: int = 0) -> list[Stored]:
-    """All records from ``start`` on in the log of a broker that runs, or ran; up to the first that
-    is not whole."""
+    """Return all records from ``start`` on in a broker's log, up to the first incomplete one.
+
+    The broker need not be running.
+    """
     end = machine.log_end
     found: list[Stored] = []
     for base, file in log_files(machine):
@@ -100,7 +104,7 @@ def stored(machine: BrokerMachine, start: int = 0) -> list[Stored]:
 
 
 async def differences(master: Broker, slave: Broker) -> list[str]:
-    """What a slave has otherwise than its master, for people."""
+    """Return the differences between a slave and its master, as texts."""
     found = []
     ends = master.store.written_offset, slave.store.written_offset
     if ends[0] != ends[1]:
@@ -114,7 +118,7 @@ async def differences(master: Broker, slave: Broker) -> list[str]:
         await _tables(slave),
         strict=True,
     ):
-        if isinstance(theirs, bytes) and theirs != ours:  # the same perhaps, in another order
+        if isinstance(theirs, bytes) and theirs != ours:  # may differ in order only
             theirs, ours = (parse_json(each)["offsetTable"] for each in (theirs, ours))
         if theirs != ours:
             found.append(f"{what} are {_unlike(theirs, ours)}")
@@ -122,8 +126,11 @@ async def differences(master: Broker, slave: Broker) -> list[str]:
 
 
 def _queues(broker: Broker) -> dict[str, Any]:
-    """The bounds and entries of every queue that holds something. Where an empty one goes on says
-    no log: who copied it from the start may not know that there ever was one."""
+    """Return the bounds and entries of every queue that is not empty.
+
+    The offset at which an empty queue continues is not in the log, so a slave that copied the log
+    from its start may not know of the queue.
+    """
     found = {}
     for topic, queue_ids in broker.store.topics().items():
         for queue_id in queue_ids:
@@ -143,7 +150,7 @@ def _entries(queue: ConsumeQueue) -> bytes:
 
 
 async def _tables(broker: Broker) -> tuple[Any, ...]:
-    """Tables, or their texts."""
+    """Return the tables, or their texts."""
     topics = {topic: broker.topics.get(topic) for topic in broker.topics}
     return topics, broker.groups.values(), await broker.offsets.text(), broker.delay.text()
 

@@ -1,5 +1,5 @@
-"""What applications asked for and were told: every message that they sent, every time that one was
-worked on, how their own part of a transaction ended."""
+"""Record of a run from the applications' view: messages sent, attempts to process them, and
+outcomes of the senders' own parts of transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Of a message on which work fails for ever.
+#: Value of ``Sent.fails`` for a message whose processing always fails.
 POISON: Final = -1
 
 #: Topic, queue id, offset.
@@ -18,7 +18,7 @@ Place = tuple[str, int, int]
 
 
 class Local(Enum):
-    """How the sender's own work ended, for the message of a transaction."""
+    """Outcome of the sender's own work, for the message of a transaction."""
 
     NONE = "no transaction"
     OPEN = "open"
@@ -27,7 +27,7 @@ class Local(Enum):
 
 
 class Outcome(Enum):
-    """What became of an attempt to work on a message."""
+    """Outcome of an attempt to process a message."""
 
     RUNNING = "running"
     DONE = "done"
@@ -37,9 +37,11 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sent:
-    """A message that an application sends. ``fails`` is how often a group's work on it fails before
-    it succeeds. Times are those of the simulation; ``acknowledged_ms`` is -1 until its sender was
-    told that it is stored."""
+    """A message that an application sends.
+
+    ``fails`` is the number of attempts in each group that fail before one succeeds. Times are those
+    of the simulation; ``acknowledged_ms`` is -1 until the sender got the acknowledgement.
+    """
 
     name: str
     topic: str
@@ -49,17 +51,17 @@ class Sent:
     local: Local = Local.NONE
     sent_ms: int = 0
     acknowledged_ms: int = -1
-    #: Whether it may be lost: it was stored where nobody promised to keep it.
+    #: True if it may be lost: it was stored without a promise to keep it.
     forgiven: bool = False
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether its sender was told that it is stored."""
+        """True if its sender got the acknowledgement."""
         return self.acknowledged_ms >= 0
 
     @property
     def is_owed(self) -> bool:
-        """Whether every group must get it."""
+        """True if every group must get it."""
         is_stored = self.is_acknowledged and not self.forgiven
         return is_stored and self.local in (Local.NONE, Local.COMMITTED)
 
@@ -71,8 +73,10 @@ class Sent:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """A member of a group works on a message as it is stored at a place: in its topic, or in the
-    group's retry topic. ``stored_times`` is how often it had failed when it was stored there."""
+    """A member's attempt to process a message at its place in its topic or in the retry topic.
+
+    ``stored_times`` is the number of failures before it was stored there.
+    """
 
     group: str
     member: str
@@ -86,12 +90,12 @@ class Attempt:
 
     @property
     def queue(self) -> tuple[str, str, int]:
-        """Its group and the queue that it came from."""
+        """The group, and the queue that the message came from."""
         return self.group, self.place[0], self.place[1]
 
     @property
     def offset(self) -> int:
-        """Its offset there."""
+        """Queue offset of the message."""
         return self.place[2]
 
     def __str__(self) -> str:
@@ -102,8 +106,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group. ``max_times`` is after how many failures a message is a dead letter, -1 for
-    never."""
+    """A consumer group.
+
+    ``max_times`` is the number of failures after which a message is a dead letter; -1 means never.
+    """
 
     name: str
     topics: tuple[str, ...]
@@ -112,19 +118,22 @@ class Group:
 
     @property
     def retry_topic(self) -> str:
-        """Where messages that failed wait for another attempt."""
+        """Topic in which failed messages wait for another attempt."""
         return "%RETRY%" + self.name
 
     @property
     def dead_topic(self) -> str:
-        """Where its dead letters lie."""
+        """Topic of its dead letters."""
         return "%DLQ%" + self.name
 
 
 @dataclass(slots=True)
 class History:
-    """Everything. From ``calm_ms`` on nothing is felt any more of what may cost an answer, hold up
-    a message or move a queue: a fault, the end of one, a member that came or went."""
+    """Everything that happened in a run.
+
+    From ``calm_ms`` on, no fault, repair or change of members has any effect left that could fail a
+    request, delay a message or move a queue.
+    """
 
     sent: dict[str, Sent] = field(default_factory=dict)
     attempts: dict[tuple[str, str], list[Attempt]] = field(default_factory=dict)
@@ -135,43 +144,43 @@ class History:
     _done: dict[str, set[str]] = field(default_factory=dict)
 
     def send(self, sent: Sent, now_ms: int) -> None:
-        """An application begins to send a message."""
+        """Record that an application begins to send a message."""
         self.operations += 1
         sent.sent_ms = now_ms
         self.sent[sent.name] = sent
 
     def acknowledge(self, sent: Sent, now_ms: int) -> None:
-        """Its sender was told that it is stored."""
+        """Record that the sender got the acknowledgement."""
         sent.acknowledged_ms = now_ms
         self.acknowledged += 1
 
     def begin(self, attempt: Attempt) -> None:
-        """Work on a message begins."""
+        """Record the beginning of an attempt."""
         self.operations += 1
         self.attempts.setdefault((attempt.group, attempt.sent.name), []).append(attempt)
 
     def end(self, attempt: Attempt) -> None:
-        """Work on a message ended."""
+        """Record the end of an attempt."""
         if attempt.outcome is Outcome.DONE:
             self._done.setdefault(attempt.group, set()).add(attempt.sent.name)
 
     def of(self, group: str, sent: Sent) -> list[Attempt]:
-        """All attempts of a group on a message."""
+        """Return all attempts of a group on a message."""
         return self.attempts.get((group, sent.name), [])
 
     def is_done(self, group: str, sent: Sent) -> bool:
-        """Whether a member of a group finished work on a message."""
+        """Decide whether a member of a group has processed a message."""
         return sent.name in self._done.get(group, ())
 
     def fails_now(self, group: str, sent: Sent) -> bool:
-        """Whether the attempt that ends now fails."""
+        """Decide whether the attempt that ends now fails."""
         if sent.fails == POISON:
             return True
         failed = sum(attempt.outcome is Outcome.FAILED for attempt in self.of(group, sent))
         return failed < sent.fails
 
     def owed(self) -> Iterator[tuple[Group, Sent]]:
-        """Every message that a group still has to finish work on, with the group."""
+        """Yield every group with each message that it still has to process."""
         for group in self.groups.values():
             done = self._done.get(group.name, ())
             for sent in self.sent.values():
@@ -181,7 +190,7 @@ class History:
                     yield group, sent
 
     def poisonous(self, group: Group) -> list[Sent]:
-        """The messages that must end as dead letters of a group."""
+        """Return the messages that must end as dead letters of a group."""
         return [
             sent
             for sent in self.sent.values()

@@ -1,4 +1,4 @@
-"""What a broker holds: messages, how far groups have got, open transactions."""
+"""Queries of a broker's state: messages, lag of groups, open transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_AT_ONCE: Final = 32
 
 
 async def bodies(broker: Broker, topic: str) -> list[str]:
-    """The messages of the first queue of a topic, by name."""
+    """Return the bodies in the first queue of a topic."""
     store = broker.store
     found: list[str] = []
     offset = 0
@@ -32,7 +32,7 @@ async def bodies(broker: Broker, topic: str) -> list[str]:
 
 
 def behind(broker: Broker, groups: Sequence[Group]) -> list[str]:
-    """The queues in which a group's offset is not at the end."""
+    """Return descriptions of the queues in which a group's offset is not at the end."""
     found = []
     for group in groups:
         for topic in (*group.topics, group.retry_topic):
@@ -46,7 +46,7 @@ def behind(broker: Broker, groups: Sequence[Group]) -> list[str]:
 
 
 def ahead(broker: Broker) -> list[str]:
-    """The queues in which a group's offset is behind the end."""
+    """Return descriptions of the queues in which a group's offset is past the end."""
     found = []
     for topic, queue_ids in broker.store.topics().items():
         for group in broker.offsets.groups_of(topic):
@@ -59,5 +59,5 @@ def ahead(broker: Broker) -> list[str]:
 
 
 def open_transactions(broker: Broker) -> int:
-    """Transactions that a broker knows, and whose end it does not."""
+    """Return the number of transactions that the broker holds open."""
     return len(broker.transactions.index)

@@ -1,33 +1,33 @@
-"""What must hold, by name, whatever happens.
+"""Invariants of a run, by name.
 
-All is calm when what is felt of the last fault, or of the last member that came or went, is over
-(see cluster.py). While it happens:
+The run is calm when the effects of the last fault and of the last change of members are over (see
+cluster.py). At all times:
 
-    place         what is acknowledged for a place is there, whoever reads it, for ever; a later
-                  message of the same sender lies behind it in its queue
-    order         an ordered queue gives a message only once all before it are done. Unless all was
-                  calm since the last one it may go back to messages that were given before: a
-                  suffix comes again, one message after the other. A new member may do that as
-                  long as the lease of the one before could keep it waiting
-    alone         of an ordered queue one message at a time is worked on, by whomever; unless the
-                  locks were lost with a master, as long as a lease lasts
-    retry delay   a message that failed comes again after its delay, never before, and within
-                  SLACK_MS when all is calm; so does a delayed one
-    transaction   a message whose transaction is open or rolled back is seen by nobody
-    offsets       a master that starts has no group's offset behind the end of its queue
-    kept          a master with SYNC_FLUSH has what was acknowledged after any crash; so has the
-                  slave that takes the place of a SYNC_MASTER, unless a slave lost it, in a power
-                  cut with ASYNC_FLUSH
-    gone          what a log lost, or had cut off, is never in it again
-    same log      a slave has its master's log as far as it goes, and goes no further; unless the
-                  master lost some, and then it says so
-    no surprise   nothing raises what nobody expects, and every start succeeds
+    place         an acknowledged message stays at its place, for every reader; a later
+                  message of the same sender has a higher offset in its queue
+    order         an ordered queue delivers a message only once all before it are done. Unless the
+                  run was calm since the last delivery, it may go back to earlier messages: then a
+                  suffix comes again, in order. A new member may go back for as long as the lease
+                  of the member before it could make it wait
+    alone         only one message of an ordered queue is being processed at a time; except for the
+                  length of a lease after the locks were lost with a master
+    retry delay   a failed message comes again after its delay, never before, and within SLACK_MS
+                  if the run is calm; the same holds for a delayed message
+    transaction   no consumer sees a message whose transaction is open or rolled back
+    offsets       when a master starts, no group's offset is past the end of its queue
+    kept          a master with SYNC_FLUSH has all acknowledged messages after any crash; so has a
+                  slave that replaces a SYNC_MASTER, unless a slave lost some in a power cut with
+                  ASYNC_FLUSH
+    gone          records that a log lost, or that were cut off, never reappear in it
+    same log      a slave's log is a prefix of its master's; unless the master lost records, in
+                  which case the slave reports the difference
+    no surprise   no unexpected exception is raised, and every start succeeds
 
-At the end, when everything is well again:
+At the end, after all repairs:
 
     consumed      every acknowledged message is done in each group, or a dead letter
-    dead letters  each message that fails for ever is among the dead letters, once for each of its
-                  last attempts at the most, and no other message is
+    dead letters  each message that always fails is among the dead letters, at most once for each
+                  of its last attempts, and no other message is
     settled       every transaction has ended, and every group's offsets are at its queues' ends
     copied        every slave has its master's log, queues and tables
 """
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.history import Group, History, Place, Sent
     from cometmq.testing.sim.trace import Trace
 
-#: A retry has the delay of level 3 first, and the next one's each time.
+#: Delay level of the first retry; each further retry has the next level.
 FIRST_RETRY_LEVEL: Final = 3
-#: How late a message may be: ticks of the broker, a few round trips in bad weather, busy members.
+#: Allowed lateness of a message: ticks of the broker, a few round trips in bad weather, busy
+#: members.
 SLACK_MS: Final = 3_000
-#: How long an ordered queue may wait for a member that is gone.
+#: Longest time that an ordered queue may wait for a lost member.
 LEASE_MS: Final = 65_000
 
 
 class Violated(AssertionError):
-    """An invariant, by its ``name``, does not hold."""
+    """The invariant ``name`` does not hold."""
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
@@ -62,39 +63,43 @@ class Violated(AssertionError):
 
 
 class Watch:
-    """Hears of everything that applications see; ``violation`` is the first thing that must not
-    be. ``delays_ms`` are the broker's delay levels, from the first on."""
+    """Checks the invariants on everything that applications see.
+
+    ``violation`` is the first violation. ``delays_ms`` are the broker's delay levels, from level 1
+    on.
+    """
 
     def __init__(self, history: History, trace: Trace, delays_ms: Sequence[int]) -> None:
         self.history = history
         self.trace = trace
         self.violation: Violated | None = None
-        #: Called when an invariant does not hold: what follows says nothing.
+        #: Called at a violation, because later observations mean nothing.
         self.stop: Callable[[], None] = lambda: None
         self._delays_ms = delays_ms
         self._held: dict[Place, Sent] = {}
         self._contested: set[Place] = set()
-        #: When a master was lost with the locks that it had given.
+        #: Time at which a master was lost together with the queue locks that it had granted.
         self.locks_lost_ms = -LEASE_MS
-        #: When a wall clock jumped last: what was delayed before may come at any time.
+        #: Time of the last jump of a wall clock; messages delayed before it may come at any time.
         self._jumped_ms = -1
         self._newest: dict[tuple[str, str, int], int] = {}
         self._stored_times: dict[tuple[str, Place, str], int] = {}
-        #: Of each ordered queue of a group: the offset below which all is done, and the last begun.
+        #: For each ordered queue of a group: the offset below which all is done, and the last
+        #: attempt.
         self._done: dict[tuple[str, str, int], int] = {}
         self._last: dict[tuple[str, str, int], Attempt] = {}
 
     def violate(self, name: str, problem: str) -> None:
-        """Note that an invariant does not hold."""
+        """Record that an invariant does not hold."""
         self.trace.note(f"VIOLATED {name}: {problem}")
         if self.violation is None:
             self.violation = Violated(name, problem)
             self.stop()
 
-    # --- what senders are told -------------------------------------------------------------------
+    # --- acknowledgements ------------------------------------------------------------------------
 
     def stored_at(self, sent: Sent, place: Place) -> None:
-        """The sender of a plain message was told where it is."""
+        """Check the place that was acknowledged to the sender of a plain message."""
         self._holds(place, sent)
         topic, queue_id, offset = place
         key = sent.sender, topic, queue_id
@@ -109,8 +114,11 @@ class Watch:
             self.violate("place", f"{place} holds {sent.name}, and {known.name} was there before")
 
     def lost(self, gone: Sequence[Stored], kept: Collection[str], *, is_safe: bool) -> None:
-        """The master lacks these records that it, or the one before it, had; it has the messages of
-        ``kept``. ``is_safe`` says that what was acknowledged had to be kept."""
+        """Check the records that a new or restarted master lacks, compared with the master before.
+
+        ``kept`` are the bodies that it has. With ``is_safe``, all acknowledged messages must be
+        kept.
+        """
         for each in gone:
             sent = self.history.sent.get(each.body)
             self.trace.note(f"lost {each.body} at {each.place}")
@@ -121,19 +129,22 @@ class Watch:
             self._free(each.place)
 
     def passed_over(self, held: Iterable[Stored]) -> None:
-        """Of the records that are ``held``, those at places of lost ones may have been passed over
-        by groups that had come further."""
+        """Forgive those ``held`` records that stand at places of lost records.
+
+        Groups whose offsets were past such a place may have skipped the new record.
+        """
         for each in held:
             if each.place in self._contested and each.body in self.history.sent:
                 self.history.sent[each.body].forgiven = True
 
     @property
     def has_losses(self) -> bool:
-        """Whether a master lacks any record that it had, or the one before it."""
+        """True if a master ever lacked records of the master before, or of its own earlier
+        state."""
         return bool(self._contested)
 
     def _free(self, place: Place) -> None:
-        """A place may get another message. Who had come behind it may pass that over."""
+        """Free a place for another message. Groups whose offsets were past it may skip that one."""
         self._held.pop(place, None)
         self._contested.add(place)
         topic, queue_id, offset = place
@@ -144,14 +155,14 @@ class Watch:
             self._last.pop(queue, None)
             self._done[queue] = max(self._done.get(queue, 0), offset + 1)
 
-    # --- what members see ------------------------------------------------------------------------
+    # --- deliveries to members -------------------------------------------------------------------
 
     def sent_of(self, body: bytes) -> Sent:
-        """The message that a body is of."""
+        """Return the message that a body belongs to."""
         return self.history.sent[body.decode()]
 
     def begun(self, attempt: Attempt) -> None:
-        """Work on a message begins."""
+        """Check and record the beginning of an attempt."""
         self.trace.note(f"begin {attempt}")
         sent, group = attempt.sent, self.history.groups[attempt.group]
         is_retry = attempt.place[0] == group.retry_topic
@@ -172,7 +183,7 @@ class Watch:
         self.history.begin(attempt)
 
     def ended(self, attempt: Attempt) -> None:
-        """Work on a message ended."""
+        """Record the end of an attempt."""
         self.trace.note(f"{attempt.outcome.value} {attempt}")
         self.history.end(attempt)
         if attempt.outcome is Outcome.DONE:
@@ -200,7 +211,7 @@ class Watch:
             before.ended_ms
             for before in self.history.of(attempt.group, attempt.sent)
             if before.outcome is Outcome.FAILED
-            # The broker may not have it any more; then a member counts the attempts.
+            # The broker may have lost the message; then the member counts the attempts itself.
             if times in (before.stored_times, before.reconsume_times)
         ]
         if not failures:
@@ -225,18 +236,19 @@ class Watch:
             self.violate("retry delay", f"{attempt} comes {late_ms} ms after its time")
 
     def clock_jumped(self, now_ms: int) -> None:
-        """The wall clock of a machine was set, or another's counts from now on."""
+        """Record that a machine's wall clock was set, or that another machine's counts from now
+        on."""
         self._jumped_ms = now_ms
 
     def check_offsets(self, ahead: Sequence[str]) -> None:
-        """Some offsets of a master that started are behind the ends of their queues."""
+        """Check that no offset was past the end of its queue when a master started."""
         if ahead:
             self.violate("offsets", f"offsets are behind the end: {ahead}")
 
     # --- at the end ------------------------------------------------------------------------------
 
     def check_consumed(self) -> None:
-        """Every acknowledged message is done."""
+        """Check that every acknowledged message is done."""
         owed = list(self.history.owed())
         if owed:
             group, sent = owed[0]
@@ -245,14 +257,14 @@ class Watch:
             )
 
     def check_settled(self, transactions: int, behind: Sequence[str]) -> None:
-        """So many transactions are open; some offsets are behind."""
+        """Check that no transactions are open, and that no offsets lag."""
         if transactions:
             self.violate("settled", f"{transactions} transactions are open")
         if behind:
             self.violate("settled", f"offsets are not at the end: {behind}")
 
     def check_dead(self, group: Group, names: Sequence[str]) -> None:
-        """The dead letters of a group are these."""
+        """Check that the dead letters of a group are exactly those expected."""
         counts = {name: names.count(name) for name in names}
         for sent in self.history.poisonous(group):
             if sent.name not in counts:

@@ -1,10 +1,10 @@
-"""Remembers which seeds were run, so that a deep run goes on where it was interrupted.
+"""A file of the seeds that were run, so that an interrupted deep run can continue.
 
     # <hash of the program>
     17 ok 0d1f2a3b4c5d6e7f
     18 VIOLATED consumed
 
-A seed that went well with another program has to be run again: such a ledger is begun anew.
+Seeds that passed with another program have to be run again, so the file is started afresh then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OK: Final = "ok"
 
 
 def program_hash(folder: Path = Path(cometmq.__file__).parent) -> str:
-    """A hash of all Python files under ``folder``."""
+    """Return a hash of all Python files under ``folder``."""
     found = blake2b(digest_size=8)
     for path in sorted(folder.rglob("*.py")):
         found.update(path.read_bytes())
@@ -27,7 +27,8 @@ def program_hash(folder: Path = Path(cometmq.__file__).parent) -> str:
 
 
 class Ledger:
-    """The ledger at ``path`` for a program; None remembers nothing over an interruption."""
+    """The ledger at ``path`` for one version of the program; without a path it is in memory
+    only."""
 
     def __init__(self, path: Path | None, program: str) -> None:
         self.passed: set[int] = set()
@@ -47,19 +48,19 @@ class Ledger:
         number, _, rest = line.partition(" ")
         state, _, detail = rest.partition(" ")
         if not number.isdecimal() or not detail:
-            return  # the interruption cut it short
+            return  # an interruption cut the line short
         if state == _OK:
             self.passed.add(int(number))
         else:
             self.failed[int(number)] = detail
 
     def note_passed(self, seed: int, digest: str) -> None:
-        """A seed went well."""
+        """Record a seed that passed."""
         self.passed.add(seed)
         self._write(f"{seed} {_OK} {digest}")
 
     def note_failed(self, seed: int, invariant: str) -> None:
-        """A seed violated an invariant."""
+        """Record a seed that violated an invariant."""
         self.failed[seed] = invariant
         self._write(f"{seed} VIOLATED {invariant}")
 

@@ -1,9 +1,9 @@
 """An event loop whose time jumps, and the processes that share it.
 
-Time stands still while there is something to run, and then goes to the next timer. Callbacks run in
-the order in which they were made, so what runs depends on nothing but the program. Every callback
-belongs to the process in whose context it was made: once a process has ended none of its callbacks
-runs any more, not even to clean up, as after ``kill -9``.
+Time stands still while callbacks are ready, and then jumps to the next timer. Callbacks run in the
+order of their creation, so the order depends on the program alone. Every callback belongs to the
+process in whose context it was created. After a process has ended, none of its callbacks runs, not
+even to clean up, as after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ts = TypeVarTuple("Ts")
 
 #: The loop's time at its start.
 START_US: Final = 1_000_000_000
-#: More callbacks at one moment are a loop that never ends.
+#: More callbacks than this at one moment count as an endless loop.
 _CALLBACKS_AT_ONCE: Final = 100_000
 _PRUNE_TASKS: Final = 256
 _CLOSE_TRIES: Final = 100
@@ -36,16 +36,16 @@ _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Livelock(Exception):
-    """Callbacks go on and on at one moment."""
+    """Callbacks continue endlessly at one moment."""
 
 
 class Idle(Exception):
-    """Nothing will ever happen any more."""
+    """No timer is left, so nothing more can happen."""
 
 
 class Process:
-    """One process on ``host``. ``context`` is what its callbacks run in; ``executor`` runs what it
-    gives to threads."""
+    """One process on ``host``. Its callbacks run in ``context``; ``executor`` runs its threads'
+    jobs."""
 
     __slots__ = ("alive", "context", "executor", "host", "name", "on_end", "tasks")
 
@@ -64,7 +64,7 @@ class Process:
         return f"<Process {self.name} {'alive' if self.alive else 'ended'}>"
 
     def end(self) -> None:
-        """Nothing of it runs from now on."""
+        """End the process: none of its callbacks runs from now on."""
         if self.alive:
             self.alive = False
             for callback in self.on_end:
@@ -72,12 +72,12 @@ class Process:
 
 
 def current_process() -> Process | None:
-    """The process whose callback runs; None for the simulation itself."""
+    """Return the process whose callback runs; None for the simulation itself."""
     return _process.get()
 
 
 class Connector(Protocol):
-    """What the loop asks for connections."""
+    """Network that makes the loop's connections."""
 
     async def connect(
         self,
@@ -85,24 +85,26 @@ class Connector(Protocol):
         factory: Callable[[], asyncio.Protocol],
         address: tuple[str, int],
     ) -> tuple[End, asyncio.Protocol]:
-        """Connect a process to an address. Raises OSError."""
+        """Connect a process to an address. Raise OSError if that fails."""
         ...
 
     def serve(self, listener: object, factory: Callable[[], asyncio.Protocol]) -> object:
-        """Accept connections; the result can be closed."""
+        """Accept connections; return an object that can be closed."""
         ...
 
 
 class _Call(asyncio.Handle):
-    """A handle without what only a debugged loop needs, and made without a call of its own: a run
-    makes ten thousand of them."""
+    """A handle without the fields that only a debugged loop needs.
+
+    Handles are created without a constructor call, because a run creates ten thousand of them.
+    """
 
     __slots__ = ()
     _callback: Callable[..., object]
     _context: Context
 
     def __init__(self) -> None:
-        """Whoever makes it fills it in."""
+        """Leave the fields to the code that creates the handle."""
 
     def __repr__(self) -> str:
         return f"<call of {self._callback}>"
@@ -115,19 +117,19 @@ class _Call(asyncio.Handle):
 
 
 class _Timer(_Call, asyncio.TimerHandle):
-    """The same for a moment; once cancelled it stays with the loop until then."""
+    """A handle with a time; after a cancellation it stays in the loop until that time."""
 
     __slots__ = ()
     _when: float
 
 
 def _nothing() -> None:
-    """What is called in place of something that was cancelled."""
+    """Do nothing, in place of a cancelled callback."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """See the module. ``network`` makes its connections; ``uncaught`` is told of exceptions that
-    nobody caught, in processes that live."""
+    """The event loop. ``network`` makes its connections. ``uncaught`` is called with a
+    description of each exception that nothing caught in a living process."""
 
     _ready: deque[_Call]
     _stopping: bool
@@ -152,7 +154,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """See asyncio."""
+        """Schedule a callback, as in asyncio."""
         handle: _Call = _bare(_Call)
         handle._callback = callback
         handle._args = args
@@ -160,16 +162,16 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.append(handle)
         return handle
 
-    #: There is no other thread.
+    #: There are no other threads.
     call_soon_threadsafe = call_soon
 
-    #: Every future asks: no, at the price of nothing.
+    #: Every future calls this; bool() returns False at almost no cost.
     get_debug = bool
 
     # --- time ----------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Seconds; see ``now_us``."""
+        """Return ``now_us`` in seconds."""
         return self.now_us / 1_000_000
 
     def call_later(
@@ -179,7 +181,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """See asyncio."""
+        """Schedule a callback after a delay, as in asyncio."""
         when_us = self.now_us + max(round(delay * 1_000_000), 0)
         return self.call_at_us(when_us, callback, *args, context=context)
 
@@ -190,7 +192,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """See asyncio."""
+        """Schedule a callback at a time, as in asyncio."""
         return self.call_at_us(round(when * 1_000_000), callback, *args, context=context)
 
     def call_at_us(
@@ -200,7 +202,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback at a moment of ``now_us``; callbacks of one moment in their order."""
+        """Schedule a callback at a value of ``now_us``; those of one moment run in order."""
         timer: _Timer = _bare(_Timer)
         timer._callback = callback
         timer._args = args
@@ -211,17 +213,18 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def moment(self, when_us: int) -> asyncio.Future[None]:
-        """Done at a moment of ``now_us``: what most of all timers are for, without a callback."""
+        """Return a future that is done at a value of ``now_us``; cheaper than a timer with a
+        callback."""
         waiter: asyncio.Future[None] = asyncio.Future(loop=self)
         self._made = made = self._made + 1
         heappush(self._timers, (when_us, made, waiter))
         return waiter
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer stays until its time."""
+        """Do nothing: a cancelled timer stays until its time."""
 
     def _run_once(self) -> None:
-        """Run what there is to run, moment after moment, until the loop is to stop."""
+        """Run callbacks, moment after moment, until the loop is stopped."""
         ready, take = self._ready, self._ready.popleft
         while True:
             if not ready and not self._stopping:
@@ -266,12 +269,12 @@ class SimLoop(asyncio.BaseEventLoop):
             timer = heappop(timers)[2]
 
     def _process_events(self, event_list: object) -> None:
-        """There are no sockets to look at."""
+        """Do nothing: there are no sockets."""
 
     # --- processes -----------------------------------------------------------------------------
 
     def launch(self, process: Process, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``main`` as a process."""
+        """Run ``main`` as the main task of a process."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -290,7 +293,8 @@ class SimLoop(asyncio.BaseEventLoop):
         name: object = None,
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
-        """See asyncio. Tasks live as long as the loop, also those of a process that has ended."""
+        """Create a task, as in asyncio. The loop keeps tasks alive, also those of ended
+        processes."""
         task: asyncio.Task[Any] = asyncio.Task(
             coro, loop=self, name=cast("str | None", name), context=context
         )
@@ -304,7 +308,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """See asyncio; threads are the process's own (threads.py)."""
+        """Run a job in a thread of the process (threads.py), as in asyncio."""
         if executor is None:
             process = _process.get()
             assert process is not None
@@ -313,7 +317,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return asyncio.wrap_future(executor.submit(func, *args), loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised; tasks that nobody asks for their end are of processes that ended."""
+        """Report an exception of a callback, unless its process has ended.
+
+        Exceptions that tasks of ended processes never deliver are ignored.
+        """
         handle = context.get("handle")
         if handle is not None:
             process = handle._context.get(_process)
@@ -321,7 +328,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.uncaught(f"{process} raised {context.get('exception')!r}")
 
     def dispose(self) -> None:
-        """End all processes and close what their tasks stopped in; then close the loop."""
+        """End all processes, close their coroutines, then close the loop."""
         for process in self.processes:
             process.alive = False
         for tasks in (self._own_tasks, *(process.tasks for process in self.processes)):
@@ -339,26 +346,27 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
     ) -> tuple[End, asyncio.Protocol]:
-        """See asyncio."""
+        """Open a connection, as in asyncio."""
         process = _process.get()
         assert process is not None
         assert self.network is not None
         return await self.network.connect(process, protocol_factory, (host, port))
 
     async def subprocess_exec(self, *arguments: Any, **options: Any) -> Any:
-        """See asyncio. There are no other programs here, as where memory for one is lacking."""
+        """Raise OSError: there are no other programs, as on a machine without memory for one."""
         raise OSError(errno.ENOMEM, "cannot allocate memory")
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.Protocol], *, sock: object, backlog: int
     ) -> object:
-        """See asyncio."""
+        """Start a server, as in asyncio."""
         assert self.network is not None
         return self.network.serve(sock, protocol_factory)
 
 
 def _close(coro: Any) -> None:
-    """Close a coroutine after those that it waits in, whatever their clean-up waits for."""
+    """Close a coroutine after the inner ones that it waits in, even if their clean-up waits
+    again."""
     closed: list[Any] = []
     for _ in range(_CLOSE_TRIES):
         innermost = coro
@@ -368,7 +376,7 @@ def _close(coro: Any) -> None:
             innermost = inner
         try:
             innermost.close()
-        except BaseException:  # it waits again, or missed the running loop
+        except BaseException:  # it waits again, or needs the running loop
             continue
         if innermost is coro:
             return

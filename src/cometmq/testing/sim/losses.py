@@ -1,9 +1,8 @@
-"""What logs lose, whose they are, and who must not have it: a master's with its power, a slave's
-that differs from its master's.
+"""Records that logs lose, and which brokers must not have them.
 
-A master with ASYNC_FLUSH may lose its last records in a power cut, or with a disk that fails. Its
-slaves may have them still: such a slave is ``parted`` from its master, until its log is the
-master's again. It must say so, and copy nothing meanwhile.
+A master with ASYNC_FLUSH may lose its last records in a power cut or on a failing disk. Its slaves
+may still have them: such a slave is ``parted`` from its master, until their logs are equal again.
+It must report that, and copy nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ _NOTHING: Final[frozenset[Stored]] = frozenset()
 
 
 class Losses:
-    """``parted`` are the slaves whose log may be another than their master's."""
+    """Checks logs for losses. ``parted`` are the slaves whose log may differ from their
+    master's."""
 
     def __init__(self, cluster: Cluster, watch: Watch) -> None:
         self.parted: dict[BrokerMachine, None] = {}
         self._cluster = cluster
         self._watch = watch
-        #: What the log of a master had and lost.
+        #: Records that the log of each master lost.
         self._gone: dict[BrokerMachine, frozenset[Stored]] = {}
 
     def opened(self, machine: BrokerMachine) -> None:
-        """A broker has its store open, after whatever befell its machine; nobody knows yet."""
+        """Check a broker's log when its store is open after a fault, before it serves."""
         before, machine.before = machine.before, None
         if machine is not self._cluster.broker:
             self.compare(machine)
@@ -56,25 +56,27 @@ class Losses:
     def promoted(
         self, chosen: BrokerMachine, log: Sequence[Stored], *, is_safe: bool, now_ms: int
     ) -> None:
-        """A slave takes the place of a master that had these records. ``is_safe`` says that it had
-        to have all that was acknowledged."""
+        """Check the log of a slave that replaces a master whose log had the records ``log``.
+
+        With ``is_safe`` it must have all acknowledged ones.
+        """
         now = stored(chosen)
         present = frozenset(now)
         gone = [each for each in log if each not in present]
         self._watch.lost(gone, {each.body for each in now}, is_safe=is_safe)
         self._watch.locks_lost_ms = now_ms
-        # Delays go by the wall clock of another machine.
+        # Delays are measured by the wall clock of another machine from now on.
         self._watch.clock_jumped(now_ms)
         self._gone[chosen] = frozenset(gone)
 
     def compare_all(self) -> None:
-        """See to it that every slave has its master's log."""
+        """Compare every slave's log with its master's."""
         for slave in self._cluster.slaves:
             if slave.is_serving:
                 self.compare(slave)
 
     def compare(self, slave: BrokerMachine) -> None:
-        """As far as both go a slave has its master's log, and it goes no further."""
+        """Check that a slave's log is a prefix of its master's, or that the slave is parted."""
         master = self._cluster.broker
         if not master.is_serving:
             return

@@ -1,5 +1,4 @@
-"""The machines that brokers run on: a process at a time, a disk that outlives it, and what may
-befall both."""
+"""Machines of brokers: one process at a time, a disk that outlives it, and the faults of both."""
 
 from __future__ import annotations
 
@@ -29,14 +28,16 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.loop import SimLoop
     from cometmq.testing.sim.network import Listener, Network
 
-#: How often it is looked whether something came true.
+#: Interval at which a condition is checked.
 _LOOK_MS: Final = 100
 
 
 class BrokerMachine:
-    """Runs a broker on a disk of its own. Its sleeps end at multiples of ``grain_ms``: work that
-    comes 20 times a second finds nothing to do in most simulated moments. ``on_end`` is called when
-    a process ended by itself."""
+    """Runs a broker on a disk of its own.
+
+    Its sleeps end at multiples of ``grain_ms``, because tasks that run 20 times a second find
+    nothing to do at most times. ``on_end`` is called when a process ended by itself.
+    """
 
     def __init__(
         self,
@@ -55,15 +56,15 @@ class BrokerMachine:
         self.clock = SimClock(loop, grain_ms=grain_ms)
         self._lives: Lives | None = None
         self.files: MemoryFiles | None = None
-        #: What kept a process from starting or stopping, though its disk was well.
+        #: Errors that kept a process from starting or stopping although its disk was well.
         self.failures: list[BaseException] = []
         self.on_end: Callable[[], None] = lambda: None
-        #: Called when a process has its store open, and before anybody can ask it anything.
+        #: Called when a process has its store open, before it answers any request.
         self.on_open: Callable[[], None] = lambda: None
-        #: Whether it may have lost what it said to have: with ASYNC_FLUSH, in a power cut or with a
+        #: True if it may have lost acknowledged records: with ASYNC_FLUSH, in a power cut or on a
         #: disk that failed.
         self.may_lack = False
-        #: What its log held when it may have lost some of it; None once that was looked at.
+        #: Content of its log when it may have lost some of it; None once that was checked.
         self.before: list[Stored] | None = None
         self.config = config
         self.store_config = store_config
@@ -80,7 +81,7 @@ class BrokerMachine:
 
     @property
     def broker(self) -> Broker | None:
-        """The broker of the process that runs, or ran last; None before it was made."""
+        """The broker of the current or the last process; None before it was created."""
         return self._lives.broker if self._lives is not None else None
 
     @property
@@ -89,41 +90,43 @@ class BrokerMachine:
 
     @property
     def log_end(self) -> int:
-        """Where the log ends, or ended when it was open last; 0 before that."""
+        """End of the log, now or when it was last open; 0 before that."""
         store = self._store
         return self._log_end if store is None else store.written_offset
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs."""
+        """True if a process runs."""
         return self._process is not None and self._process.alive
 
     @property
     def is_serving(self) -> bool:
-        """Whether the process has started to the end."""
+        """True if the process has finished its start."""
         return self.is_up and self._serving
 
     @property
     def log_failed(self) -> bool:
-        """Whether the log takes nothing any more, until a restart."""
+        """True if the log refuses appends until a restart."""
         store = self._store
         return store is not None and store.log.failure is not None
 
     @property
     def problem(self) -> str:
-        """What keeps it from copying its master, as it says itself; "" when nothing does."""
+        """The reason, as the broker reports it, why it does not copy its master; "" if there is
+        none."""
         part = self.broker.part if self.broker is not None and self.is_serving else None
         return str(part.slave.problem or "") if isinstance(part, SlavePart) else ""
 
     @property
     def is_synced(self) -> bool:
-        """Whether what it has outlives a power cut."""
+        """True if its log survives a power cut."""
         return self.store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     # --- the process -----------------------------------------------------------------------------
 
     def start(self, *, ends_in: int = -1, moment: Moment = Moment.BEFORE) -> None:
-        """Start a process; with ``ends_in`` it ends at that changing file operation."""
+        """Start a process; with ``ends_in`` it ends at the changing file operation of that
+        number."""
         assert not self.is_up
         self._starts += 1
         self._serving = self._opened = False
@@ -169,14 +172,15 @@ class BrokerMachine:
         self._loop.launch(self._process, run())
 
     def _failed(self, error: BaseException | None) -> None:
-        """The process cannot go on: it ends, and says why. A disk that fails is reason enough."""
+        """End the process after an error, if a disk fault explains it; otherwise record a
+        failure."""
         if self._is_struck and isinstance(error, CometError | OSError):
             self.died()
         elif error is not None:
             self.failures.append(error)
 
     def stop(self) -> None:
-        """Ask the process to stop in order; it ends a while later."""
+        """Ask the process to stop cleanly; it ends a while later."""
         lives = self._lives
         assert lives is not None
         self._serving = False
@@ -187,12 +191,12 @@ class BrokerMachine:
         self.kill()
 
     def end_soon(self, steps: int, moment: Moment) -> None:
-        """The process ends at that changing file operation from now."""
+        """End the process ``steps`` changing file operations from now."""
         assert self.files is not None
         self.files.end_at(self.files.steps + steps, moment)
 
     def kill(self) -> None:
-        """End the process: the kernel keeps what it wrote, except for what a failed sync gave
+        """End the process; the kernel keeps its writes, except for those that a failed sync gave
         up."""
         if self._process is not None and self._process.alive:
             self._look(loses=self._is_struck)
@@ -200,33 +204,34 @@ class BrokerMachine:
             self.disk.kill(self._chance)
 
     def died(self) -> None:
-        """The process ended at a file operation, or by itself."""
+        """Note that the process ended at a file operation, or by itself."""
         self.kill()
         self.on_end()
 
     # --- the machine -----------------------------------------------------------------------------
 
     def cut_power(self) -> None:
-        """The machine goes down, and comes up at the next start with what its device kept."""
+        """Cut the power; the next start finds the bytes that the device kept."""
         self._look(loses=True)
         self._go_dark()
         self.disk.lose_power(self._chance)
 
     def go_dark(self) -> None:
-        """Nobody hears of the machine any more; its disk keeps all that was written."""
+        """Take the machine off the network and end its process; its disk keeps everything that
+        was written."""
         self._look(loses=self._is_struck)
         self._go_dark()
         self.disk.kill(self._chance)
 
     def destroy(self) -> None:
-        """The machine goes down, and its disk is lost: the next one is empty."""
+        """Cut the power and lose the disk; the next one is empty."""
         self._go_dark()
         self.disk = Disk()
         self.before = None
         self._log_end = 0
 
     def _look(self, *, loses: bool) -> None:
-        """Note what the log holds, when its end may cost some of it."""
+        """Record the content of the log if the end of its process may lose some of it."""
         store = self._store
         if store is not None:
             self._log_end = store.written_offset
@@ -249,22 +254,22 @@ class BrokerMachine:
     # --- its disk --------------------------------------------------------------------------------
 
     def fail(self, fault: Fault) -> None:
-        """Operations of a kind fail from now on, so many times."""
+        """Make operations of a kind fail from now on, ``fault.times`` times."""
         self._faults.append(fault)
         self._is_struck = True
 
     def fill_disk(self) -> None:
-        """Nothing more finds room on the disk."""
+        """Fill the disk."""
         self.disk.full = self._is_struck = True
 
     def mend_disk(self) -> None:
-        """The disk is well again, and has room."""
+        """Repair the disk, and free its room."""
         self._faults.clear()
         self.disk.full = False
 
 
 class _Files(MemoryFiles):
-    """Tells its machine when the process is to end at one of its operations."""
+    """File operations that notify the machine when its process ends at one of them."""
 
     def __init__(
         self,
@@ -283,7 +288,7 @@ class _Files(MemoryFiles):
 
 
 async def until(clock: SimClock, is_done: Callable[[], bool], timeout_ms: int) -> bool:
-    """Wait for a condition; gives whether it came true in time."""
+    """Wait for a condition; return whether it became true in time."""
     deadline_ms = clock.monotonic_ms() + timeout_ms
     while not is_done():
         if clock.monotonic_ms() >= deadline_ms:

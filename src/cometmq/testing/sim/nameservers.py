@@ -1,4 +1,4 @@
-"""The machines that name servers run on."""
+"""Machines of name servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_FILE: Final = "/nowhere/kvConfig.json"
 
 
 class NameServerMachine:
-    """Runs a name server; it keeps nothing on a disk."""
+    """Runs a name server, without a disk."""
 
     def __init__(self, loop: SimLoop, network: Network, host: str, port: int) -> None:
         self.name = "namesrv"
@@ -32,7 +32,7 @@ class NameServerMachine:
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs."""
+        """True if a process runs."""
         return self._process is not None and self._process.alive
 
     def start(self) -> None:

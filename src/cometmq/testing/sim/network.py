@@ -1,10 +1,10 @@
-"""A network in memory: hosts, listeners, and connections that delay, split, stall and break.
+"""A simulated network: hosts, listeners, and connections that delay, split, stall and break.
 
-A connection is two ends, each a transport of a real protocol object. What is written arrives in
-order, in pieces, each a while later. Two hosts may be cut off from each other, in one direction or
-both: what is on its way then waits, as TCP repeats it. The sockets of a process that ends are
-closed by its kernel, which the other side hears of; a host that loses power says nothing, and its
-other sides learn of it when it is up again.
+A connection has two ends, each a transport of a real protocol object. Written bytes arrive in
+order, in pieces, each after a delay. Two hosts may be cut off from each other, in one direction or
+both: bytes under way wait then, as TCP resends them. The kernel closes the sockets of a process
+that ends, and the other side learns of it at once. A host that loses power sends nothing; the other
+side learns of it when the host is up again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cometmq.testing.sim.loop import Process, SimLoop
     from cometmq.testing.sim.trace import Trace
 
-#: How long who connects waits before it knocks again, and who resends before it tries again.
+#: Pause before a connection attempt is repeated, or a reset is sent again.
 _AGAIN_US: Final = 1_000_000
 _FIRST_PORT: Final = 40_000
 _WRITE_HIGH_BYTES: Final = 64 * 1024
@@ -34,18 +34,18 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How a network treats its bytes: each piece takes one of ``delays_us``; a write is split with
-    the chance ``split``."""
+    """Properties of a network: each piece has one of ``delays_us``; ``split`` is the probability
+    that a write is split."""
 
     delays_us: tuple[int, ...] = (100, 150, 200, 300)
     split: float = 0.0
 
 
 class Listener(socket.socket):
-    """A reserved address. No socket of the machine: it never gets a descriptor."""
+    """A reserved address. It is no socket of the machine, and never gets a descriptor."""
 
     def __init__(self, network: Network, process: Process, address: Address) -> None:
-        # Without the constructor of the class above, which would open one.
+        # The constructor of the base class is not called, because it would open a socket.
         self._network = network
         self.process = process
         self.address = address
@@ -57,7 +57,7 @@ class Listener(socket.socket):
         return self.address
 
     def listen(self, backlog: int = 0, /) -> None:
-        """It listens once it is served."""
+        """Do nothing: the address is listened on once it is served."""
 
     def fileno(self) -> int:
         return -1
@@ -69,7 +69,8 @@ class Listener(socket.socket):
 
 
 class End(asyncio.Transport):
-    """One end of a connection, of ``process``; ``here`` and ``there`` are both ends' addresses."""
+    """One end of a connection, of ``process``; ``here`` and ``there`` are the addresses of both
+    ends."""
 
     def __init__(
         self, network: Network, process: Process, here: Address, there: Address, number: int
@@ -79,10 +80,12 @@ class End(asyncio.Transport):
         self.host = here[0]
         self.number = number
         self.other: End = self
-        #: Closed by this side; ``gone`` once the protocol was told, or has ended with its process.
+        #: True after this side closed it; ``gone`` once the protocol was notified, or its process
+        #: ended.
         self.closing = False
         self.gone = False
-        #: Written and not arrived yet; None is the end of the stream. ``stalled`` of them were due.
+        #: Written pieces that have not arrived; None is the end of the stream. ``stalled`` is the
+        #: number of them that were due while the network was cut.
         self.pipe: deque[bytes | None] = deque()
         self.stalled = 0
         self.arrives_us = 0
@@ -151,7 +154,7 @@ class End(asyncio.Transport):
         assert self._protocol is not None
         return self._protocol
 
-    # --- what the network does with it -----------------------------------------------------------
+    # --- calls of the network --------------------------------------------------------------------
 
     def attach(self, protocol: asyncio.Protocol) -> None:
         """Open it for a protocol, in a callback of its process."""
@@ -162,7 +165,7 @@ class End(asyncio.Transport):
         self.resume_reading()
 
     def take(self, piece: bytes | None) -> None:
-        """Bytes came in, or the end of the stream."""
+        """Receive bytes, or the end of the stream."""
         if self.gone:
             return
         if self._reading and not self._unread:
@@ -171,7 +174,7 @@ class End(asyncio.Transport):
             self._unread.append(piece)
 
     def break_off(self) -> None:
-        """The connection was reset: what was not read is lost."""
+        """Break the connection by a reset; unread bytes are lost."""
         if not self.gone:
             self.closing = True
             self._unread.clear()
@@ -230,7 +233,7 @@ class Network:
     # --- for processes ---------------------------------------------------------------------------
 
     def reserver(self, process: Process) -> Callable[..., Listener]:
-        """What a process reserves addresses with; see net/server.py, ``reserve``."""
+        """Return a process's function for reserving addresses; see ``reserve`` in net/server.py."""
 
         def reserve(host: str, port: int, *, exclusive: bool = False) -> Listener:
             if not process.alive or (host, port) in self.listeners:
@@ -242,11 +245,11 @@ class Network:
         return reserve
 
     def join(self, process: Process) -> None:
-        """A process that only connects."""
+        """Add a process that only connects."""
         process.on_end.append(lambda: self._ended(process))
 
     def serve(self, listener: object, factory: Callable[[], asyncio.Protocol]) -> Listener:
-        """Accept connections; the result can be closed."""
+        """Accept connections; return an object that can be closed."""
         assert isinstance(listener, Listener)
         listener.on_serve()
         listener.factory = factory
@@ -255,7 +258,8 @@ class Network:
     async def connect(
         self, process: Process, factory: Callable[[], asyncio.Protocol], address: Address
     ) -> tuple[End, asyncio.Protocol]:
-        """Connect; waits as long as nobody answers. Raises OSError."""
+        """Connect to an address; wait as long as the host does not answer. Raise OSError if
+        refused."""
         done: asyncio.Future[tuple[End, asyncio.Protocol]] = self.loop.create_future()
         self._later(self._knock, process, factory, address, done)
         return await done
@@ -290,7 +294,7 @@ class Network:
     # --- bytes -----------------------------------------------------------------------------------
 
     def carry(self, end: End, data: bytes | None) -> None:
-        """Bring bytes to the other end, or that there are no more."""
+        """Carry bytes, or the end of the stream, to the other end."""
         pipe = end.pipe
         if data is None or self._chance.random() >= self.weather.split or len(data) < 2:
             pipe.append(data)
@@ -302,7 +306,7 @@ class Network:
         self._schedule(end)
 
     def _schedule(self, end: End) -> None:
-        """One piece more of an end arrives a while later, behind those before."""
+        """Schedule the arrival of one more piece, after those before it."""
         loop, delays_us = self.loop, self.weather.delays_us
         when_us = loop.now_us + delays_us[int(self._chance.random() * len(delays_us))]
         if when_us < end.arrives_us:
@@ -320,7 +324,7 @@ class Network:
             other.take(end.pipe.popleft())
 
     def reset(self, end: End) -> None:
-        """Let an end hear, a while later, that its connection is no more."""
+        """Notify an end, after a delay, that its connection is broken."""
         self._later(self._reset, end, context=end.process.context)
 
     def _reset(self, end: End) -> None:
@@ -331,7 +335,7 @@ class Network:
             end.break_off()
 
     def forget(self, end: End) -> None:
-        """An end is gone."""
+        """Remove an end."""
         self._ends.pop(end, None)
 
     def _later(self, callback: Callable[..., object], *args: Any, context: Any = None) -> None:
@@ -342,7 +346,7 @@ class Network:
         delays_us = self.weather.delays_us
         return delays_us[int(self._chance.random() * len(delays_us))]
 
-    # --- what befalls it -------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
     def _is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -351,15 +355,15 @@ class Network:
         return not self._is_cut(one, two) and not self._is_cut(two, one)
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing of ``source`` arrives at ``target``."""
+        """Stop all bytes from ``source`` to ``target``."""
         self._cuts.add((source, target))
 
     def heal(self) -> None:
-        """Everybody hears everybody again."""
+        """Repair all cuts."""
         self._cuts.clear()
         for end in list(self._ends):
             self._resend(end)
-            if end.other not in self._ends:  # its process has ended; its kernel has not
+            if end.other not in self._ends:  # its process has ended, but its kernel still sends
                 self._resend(end.other)
 
     def _resend(self, end: End) -> None:
@@ -368,7 +372,7 @@ class Network:
             self._schedule(end)
 
     def break_connections(self, share: float) -> int:
-        """Reset some connections; gives how many."""
+        """Reset some connections; return their number."""
         near = [end for end in self._ends if not end.number % 2 and not end.gone]
         chosen = [end for end in near if self._chance.random() < share]
         for end in chosen:
@@ -378,7 +382,7 @@ class Network:
         return len(chosen)
 
     def _ended(self, process: Process) -> None:
-        """The kernel closes what a process leaves open."""
+        """Close the sockets that a process leaves open, as its kernel does."""
         for listener in [each for each in self.listeners.values() if each.process is process]:
             listener.close()
         for end in [end for end in self._ends if end.process is process]:
@@ -394,18 +398,21 @@ class Network:
                 self.reset(end.other)
 
     def power_off(self, host: str) -> None:
-        """A host says nothing any more; end its processes next. What its kernel still had to send
-        for those that have ended is lost."""
+        """Silence a host; the caller ends its processes next.
+
+        Bytes that its kernel still had to send for ended processes are lost.
+        """
         self._down.add(host)
         for end in self._ends:
             if end.other.gone and end.other.host == host:
                 end.other.pipe.clear()
 
     def power_on(self, host: str) -> None:
-        """A host is up again: it knows nothing of its connections, and says so to who writes."""
+        """Bring a host up again. It does not know its former connections, and resets them when
+        written to."""
         self._down.discard(host)
         for end in [end for end in self._ends if end.other.host == host and end.other.gone]:
-            # Keep-alive and resent bytes find that out sooner or later.
+            # Keep-alive probes and resent bytes discover that sooner or later.
             after_us = self.loop.now_us + self._chance.randrange(100_000, 3_000_000)
             self.loop.call_at_us(after_us, self._reset, end, context=end.process.context)
 
@@ -415,7 +422,7 @@ def _nobody(_piece: bytes) -> None:
 
 
 def _feed(protocol: asyncio.BaseProtocol, piece: bytes) -> None:
-    """Give bytes to a protocol that brings its own buffer."""
+    """Pass bytes to a protocol that has its own buffer."""
     assert isinstance(protocol, asyncio.BufferedProtocol)
     while piece:
         buffer = memoryview(protocol.get_buffer(len(piece)))

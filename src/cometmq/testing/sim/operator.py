@@ -1,6 +1,8 @@
-"""What an operator does once a master is gone: the slave whose log is the longest becomes the
-master, and the others follow it. The machine that was lost may come back as a slave: with an empty
-disk, or with its old log, which it cuts. A slave whose log its master lost is told to cut it.
+"""The operator's actions after the loss of a master: the slave with the longest log becomes the
+master, and the others follow it.
+
+The lost machine may come back as a slave, with an empty disk, or with its old log, which it cuts. A
+slave that has records that its master lost is set to cut them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _TOLD_MS: Final = 60_000
 
 
 class Loss(Enum):
-    """What of a machine is lost."""
+    """Part of a machine that is lost."""
 
     DISK = "disk"
     SIGHT = "sight"
@@ -41,13 +43,13 @@ class Loss(Enum):
 
 
 class Operator:
-    """``lost`` is the machine that was lost, as long as no slave is in its place."""
+    """Replaces lost masters. ``lost`` is the lost machine until a slave has replaced it."""
 
     def __init__(self, loop: SimLoop, cluster: Cluster, losses: Losses, watch: Watch) -> None:
         self.lost: BrokerMachine | None = None
-        #: The one that is to take its place, and ends before that.
+        #: The slave that will replace it, and that is stopped before that.
         self.chosen: BrokerMachine | None = None
-        #: Whether a master was lost at all.
+        #: True if a master was ever lost.
         self.was_needed = False
         #: Called when the lost machine comes back.
         self.on_return: Callable[[BrokerMachine], None] = lambda machine: None
@@ -60,7 +62,7 @@ class Operator:
         self._task: asyncio.Task[None] | None = None
 
     def lose_master(self, loss: Loss) -> None:
-        """The master, which runs, is gone."""
+        """Lose the running master."""
         cluster = self._cluster
         self.lost, self.was_needed, self._loss = cluster.broker, True, loss
         self._log = stored(cluster.broker)
@@ -72,7 +74,7 @@ class Operator:
             cluster.broker.destroy()
 
     def begin(self) -> None:
-        """Go about it, unless that is under way."""
+        """Begin the promotion, unless it is under way."""
         if self._task is None:
             self._task = self._loop.create_task(self._promote(), context=Context())
 
@@ -96,7 +98,7 @@ class Operator:
         await until(cluster.clock, lambda: not chosen.is_up, _STOP_MS)
         self._look_at_losses(chosen, lost)
         if not chosen.log_end:
-            # A log that has nothing in common with its master's is never cut.
+            # A log that shares no record with its master's is never cut.
             lost.destroy()
         others = [slave for slave in cluster.slaves if slave is not chosen]
         comes_back = cluster.chance.random() < _COMES_BACK
@@ -133,8 +135,11 @@ class Operator:
         )
 
     def _look_at_losses(self, chosen: BrokerMachine, lost: BrokerMachine) -> None:
-        """What a SYNC_MASTER acknowledged is in the log of the slave that had it, if that had to
-        keep it; everything else behind its end is gone."""
+        """Report the records that the new master lacks.
+
+        It must have all messages that a SYNC_MASTER acknowledged, unless a slave may have lost
+        some.
+        """
         is_safe = lost.config.broker_role is BrokerRole.SYNC_MASTER and not any(
             slave.may_lack for slave in self._cluster.slaves
         )
@@ -144,8 +149,10 @@ class Operator:
     # --- slaves that differ ----------------------------------------------------------------------
 
     async def reunite(self) -> None:
-        """Give every slave its master's log: what it has otherwise it cuts, or loses with its
-        disk. All of them serve, and everybody hears everybody."""
+        """Give every slave its master's log: it cuts the rest of its own, or gets an empty disk.
+
+        All slaves serve, and the network is whole.
+        """
         for step in (self._let_cut, self._empty):
             if not await self._all_told():
                 return
@@ -155,7 +162,8 @@ class Operator:
         await self._all_told()
 
     async def _all_told(self) -> bool:
-        """Wait until each slave that differs has said so; or violate what says that it must."""
+        """Wait until each parted slave reports the difference; record a violation if one does
+        not."""
         losses = self._losses
 
         def is_told() -> bool:

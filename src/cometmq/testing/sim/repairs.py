@@ -1,4 +1,4 @@
-"""What is repaired a while after it broke, and whatever else an adversary has under way."""
+"""Repairs of faults after a while, and other background work of an adversary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOWNTIMES_MS: Final = (10, 500, 1_500, 4_000)
 
 
 class Repairs:
-    """The repairs of one run. Once it ``rests`` none is made any more."""
+    """The repairs of one run. None is made while ``rests`` is true."""
 
     def __init__(self, loop: SimLoop, chance: Random) -> None:
         self.rests = False
@@ -28,7 +28,7 @@ class Repairs:
         self._tasks: list[asyncio.Task[None]] = []
 
     def soon(self, repair: Callable[[], None], pauses_ms: tuple[int, ...] = _DOWNTIMES_MS) -> None:
-        """Do something after one of some pauses."""
+        """Call ``repair`` after one of some pauses."""
 
         async def wait() -> None:
             await self.clock.sleep_ms(self._chance.choice(pauses_ms))
@@ -38,6 +38,6 @@ class Repairs:
         self.spawn(wait())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have work done that ends with the run."""
-        # Not in the context of who calls: with its process this work would end too.
+        """Run work in a task of the simulation."""
+        # Not in the caller's context: the work would end with the caller's process.
         self._tasks.append(self._loop.create_task(work, context=Context()))

@@ -1,4 +1,5 @@
-"""Runs from seeds: a seed chooses the settings, who does what when, every delay and every fault."""
+"""Runs from seeds: a seed determines the settings, all actions and their times, every delay and
+fault."""
 
 from __future__ import annotations
 
@@ -25,25 +26,25 @@ if TYPE_CHECKING:
     from cometmq.broker.app import Broker
     from cometmq.testing.sim.history import Group
 
-#: What a run comes to before faults end, with a crash after a message was acknowledged; three of
-#: four come to 200 and more until all of it is consumed.
+#: Least number of operations before faults end, with a crash after an acknowledged message. Three
+#: of four runs reach 200 and more before all messages are consumed.
 OPERATIONS: Final = 150
-#: How long slaves wait for the first messages at most.
+#: Longest wait for the topics before slaves start.
 _TOPICS_MS: Final = 2_000
-#: How long faults go on at most.
+#: Longest duration of faults.
 _STRUCK_MS: Final = 120_000
-#: How long the cluster may take to get through everything once it is well again: the lock of a
-#: member that went silently lives for 60 s, its place in the group for 120 s.
+#: Longest time for the cluster to process everything after all repairs: the lock of a silent member
+#: lasts 60 s, its place in the group 120 s.
 _SETTLE_MS: Final = 400_000
 _PAUSES_MS: Final = (100, 300, 1_000, 2_500)
 _LOOK_MS: Final = 1_000
-#: Lines of a trace that a violation shows.
+#: Number of trace lines that a violation shows.
 _LINES: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. ``digest`` is the hash of its trace, ``lines`` what people read of it."""
+    """Result of a run. ``digest`` is the hash of its trace, ``lines`` its readable part."""
 
     seed: int
     digest: str
@@ -77,7 +78,7 @@ class Run:
         self.adversary = Adversary(self.loop, chance, self.cluster, self.groups, self.workload)
 
     def run(self) -> Report:
-        """All of it. Raises Violated."""
+        """Run everything. Raise Violated if an invariant does not hold."""
         begin_us = self.loop.now_us
         random.seed(self.seed)
         try:
@@ -103,7 +104,7 @@ class Run:
         )
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the loop."""
         self.loop.dispose()
 
     async def _live(self) -> None:
@@ -114,7 +115,8 @@ class Run:
         for group in self.groups:
             for _ in range(self.chance.choice((1, 2, 2, 3))):
                 cluster.add_member(group)
-        # Those that find the topics have them at once, else with their next look.
+        # Slaves that start when the topics exist copy them at once, others only with their next
+        # poll.
         await until(cluster.clock, self._has_topics, _TOPICS_MS)
         cluster.start_slaves()
         await self._be_struck()
@@ -129,7 +131,7 @@ class Run:
         for group in self.groups:
             if not cluster.alive(group.name):
                 cluster.add_member(group)
-        # Somebody has to answer for transactions that nobody ended.
+        # One producer has to answer checks of open transactions.
         cluster.add_producer().start(no_message, (1,), stays=True)
         await self._settle()
 
@@ -139,7 +141,7 @@ class Run:
         return all(topic in broker.topics for group in self.groups for topic in group.topics)
 
     async def _be_struck(self) -> None:
-        """Faults until enough has happened."""
+        """Cause faults until enough has happened."""
         clock, history = self.cluster.clock, self.history
         faults_left = self.chance.randrange(3, 6)
         deadline_ms = clock.monotonic_ms() + _STRUCK_MS
@@ -157,7 +159,7 @@ class Run:
                 return
 
     async def _settle(self) -> None:
-        """Wait until the cluster is through with everything; check that it is."""
+        """Wait until the cluster has processed everything; check that it has."""
         cluster, watch = self.cluster, self.watch
         master = cluster.broker.broker
         assert master is not None
@@ -181,8 +183,10 @@ class Run:
         await self._be_copied(master, deadline_ms)
 
     async def _be_copied(self, master: Broker, deadline_ms: int) -> None:
-        """Wait until every slave has what its master has, which it asks for every 10 s: without
-        clients, which have nothing left to do."""
+        """Wait until every slave has copied its master, whose tables it requests every 10 s.
+
+        Clients have nothing left to do, and are killed before.
+        """
         clock = self.cluster.clock
         if self.cluster.slaves:
             for client in self.cluster.clients():
@@ -202,7 +206,7 @@ class Run:
         return False
 
     async def _unlike(self, master: Broker) -> list[str]:
-        """What slaves have otherwise than the master."""
+        """Return the differences between slaves and the master."""
         found = []
         for slave in self.cluster.slaves:
             assert slave.broker is not None
@@ -212,7 +216,10 @@ class Run:
 
 
 def run(seed: int) -> Report:
-    """Run one seed. Raises Violated, with the last lines of its trace and how to run it again."""
+    """Run one seed.
+
+    Raise Violated, with the last lines of the trace and the command to run the seed again.
+    """
     with quiet():
         made = Run(seed)
         try:

@@ -1,4 +1,4 @@
-"""What a seed chooses once: sizes, waits, who takes part, what goes wrong."""
+"""Choices that a seed makes once: sizes, waiting times, participants, faults."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 NAMESRV_HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 NAMESRV_PORT: Final = 9876
-#: The master's first, then those of slaves.
+#: The master's host first, then those of slaves.
 BROKER_HOSTS: Final = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
 BROKER_PORT: Final = 10911
 BROKER_NAME: Final = "broker-a"
-#: Levels 3, 4 and 5 are what a first, second and third retry waits.
+#: Levels 3, 4 and 5 are the delays of the first, second and third retry.
 DELAY_LEVELS: Final = "2s 4s 1s 3s 5s"
 
-#: How many slaves a master has: none in half of the seeds, for each costs a third of a run more.
+#: Numbers of slaves to choose from: none in half of the seeds, because each adds a third to the
+#: duration of a run.
 SLAVES: Final = (0, 0, 0, 1, 1, 2)
 _MASTERS: Final = (BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER, BrokerRole.SYNC_MASTER)
 _FLUSHES: Final = (FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH)
@@ -38,28 +39,31 @@ WEATHERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One seed's choice: the master's ``broker`` and ``store``, and the stores of its slaves, which
-    do ``rejoin`` when their log is not their master's."""
+    """One seed's choice: the master's ``broker`` and ``store``, and the stores of its slaves.
+
+    ``rejoin`` is what slaves do if their log differs from their master's.
+    """
 
     broker: BrokerConfig
     store: StoreConfig
     weather: Weather
     queues: int
-    #: See machines.py.
+    #: Multiple of ms at which the brokers' sleeps end; see machines.py.
     grain_ms: int
     namesrvs: int = 1
     slaves: tuple[StoreConfig, ...] = ()
     rejoin: HaRejoin = HaRejoin.REFUSE
 
     def machines(self) -> Iterator[tuple[str, BrokerConfig, StoreConfig]]:
-        """The brokers: name, settings and store, the master's first."""
+        """Yield name, settings and store of each broker, the master's first."""
         yield "broker", self.broker, self.store
         for number, store in enumerate(self.slaves, 1):
             yield f"slave-{number}", as_slave(self.broker, number, self.rejoin), store
 
 
 def as_slave(config: BrokerConfig, number: int, rejoin: HaRejoin) -> BrokerConfig:
-    """The settings of a slave, from 1 on, of a master."""
+    """Return the settings of slave ``number`` (from 1 on) of the master with settings
+    ``config``."""
     host = BROKER_HOSTS[number]
     return replace(
         config,
@@ -72,12 +76,12 @@ def as_slave(config: BrokerConfig, number: int, rejoin: HaRejoin) -> BrokerConfi
 
 
 def namesrv_addresses(count: int) -> tuple[str, ...]:
-    """The addresses of so many name servers."""
+    """Return the addresses of ``count`` name servers."""
     return tuple(f"{host}:{NAMESRV_PORT}" for host in NAMESRV_HOSTS[:count])
 
 
 def choose(chance: Random) -> Settings:
-    """The settings of a seed."""
+    """Return the settings of a seed."""
     queues = chance.choice((1, 2, 2, 3))
     namesrvs = chance.choice((1, 2))
     slaves = chance.choice(SLAVES)
@@ -120,7 +124,7 @@ def choose(chance: Random) -> Settings:
 def client_config(
     chance: Random, client_id: str, *, namesrvs: int = 1, **changes: Any
 ) -> ClientConfig:
-    """The settings of one client: waits are short, for a simulation to be."""
+    """Return the settings of one client, with short waits to keep a simulation short."""
     return ClientConfig(
         name_servers=namesrv_addresses(namesrvs),
         client_id=client_id,

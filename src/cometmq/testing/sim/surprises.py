@@ -1,4 +1,4 @@
-"""What nobody expects: exceptions that nobody catches, errors logged with a traceback."""
+"""Unexpected errors: exceptions that nothing catches, and errors logged with a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGERS: Final = ("cometmq", "asyncio")
 
 
 class Surprises(logging.Handler):
-    """While it is entered, every surprise in a living process violates an invariant."""
+    """While this is entered, every unexpected error in a living process violates an invariant."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(logging.ERROR)
@@ -40,14 +40,14 @@ class Surprises(logging.Handler):
         self._watch.violate("no surprise", f"{process.name}: {record.getMessage()}: {error!r}")
 
     def uncaught(self, problem: str) -> None:
-        """An exception reached the event loop."""
+        """Report an exception that reached the event loop."""
         self._watch.violate("no surprise", problem)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing but errors is logged, and those to nobody else; the random numbers of everybody else
-    go on afterwards as if nothing had been drawn."""
+    """Silence the log except for errors, which reach the loggers' own handlers only; afterwards
+    restore the state of the global random numbers."""
     disabled, state = logging.root.manager.disable, random.getstate()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     propagates = [logger.propagate for logger in loggers]

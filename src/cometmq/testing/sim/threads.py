@@ -1,4 +1,5 @@
-"""Threads of a simulated process: each job runs whole, a while after it was given, on the loop."""
+"""Threads of a simulated process: each job runs whole on the loop, some time after its
+submission."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
     from cometmq.testing.sim.loop import Process, SimLoop
 
-#: How long a job waits for its turn: mostly next to nothing.
+#: Delays of a job in microseconds: most are short.
 _DELAYS_US: Final = (20, 50, 100, 200, 500, 2_000, 20_000)
 _WEIGHTS: Final = tuple(accumulate((20, 20, 20, 20, 10, 5, 1)))
 
 
 class LoopThreads(SteppedThreads):
-    """All threads of one process; jobs of different executors overtake each other."""
+    """All threads of one process; jobs of different executors run in any order."""
 
     def __init__(self, loop: SimLoop, process: Process, chance: Random) -> None:
         super().__init__(chance, split=0)
@@ -31,36 +32,38 @@ class LoopThreads(SteppedThreads):
         process.on_end.append(self.abandon)
 
     def executor(self, count: int) -> SteppedExecutor:
-        """An executor with ``count`` threads."""
+        """Return an executor with ``count`` threads."""
         made = _LoopExecutor(self, count)
         self._executors.append(made)
         return made
 
     def run_soon(self) -> None:
-        """Run one job more, a while from now."""
+        """Schedule one more job, after a delay."""
         delay_us = self._chance.choices(_DELAYS_US, cum_weights=_WEIGHTS)[0]
         self.loop.call_at_us(self.loop.now_us + delay_us, self.step, context=self.process.context)
 
 
 class _LoopFuture(asyncio.Future[Any]):
-    """What :class:`JobFuture` is, and the loop's own: there is no other thread to wait for, and
-    who waits on the loop needs no second future."""
+    """A :class:`JobFuture` that is also the loop's own future.
+
+    There is no other thread to wait for, and code that waits on the loop needs no second future.
+    """
 
     def __init__(self, finish: Callable[[JobFuture], None], loop: SimLoop) -> None:
         super().__init__(loop=loop)
         self._finish = finish
 
     def set_running_or_notify_cancel(self) -> bool:
-        """See :class:`concurrent.futures.Future`."""
+        """Return False if cancelled; see :class:`concurrent.futures.Future`."""
         return not self.cancelled()
 
     def result(self, timeout: float | None = None) -> Any:
-        """See :class:`JobFuture`."""
+        """Run the job if needed, and return its result; see :class:`JobFuture`."""
         self._finish(cast("JobFuture", self))
         return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """See :class:`JobFuture`."""
+        """Run the job if needed, and return its exception; see :class:`JobFuture`."""
         self._finish(cast("JobFuture", self))
         return super().exception()
 

@@ -1,4 +1,4 @@
-"""What happened in a simulation, in order: two runs are the same when their hashes are."""
+"""Trace of a simulation, in order: two runs are equal if the hashes of their traces are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIMES: Final = (2_654_435_761, 2_246_822_519)
 
 
 class Trace:
-    """Lines for people; the hash also covers every byte that the network carried, and when."""
+    """Readable lines; the hash also covers every byte that the network carried, and its time."""
 
     __slots__ = ("_bytes_sum", "_loop", "lines")
 
@@ -23,16 +23,16 @@ class Trace:
         self._bytes_sum = 0
 
     def note(self, text: str) -> None:
-        """Something happened now."""
+        """Add a line with the current time."""
         self.lines.append(f"{self._loop.now_us / 1_000_000 - 1_000:10.6f} {text}")
 
     def carried(self, end: int, piece: bytes) -> None:
-        """Bytes arrived at an end."""
+        """Add bytes that arrived at an end of a connection to the hash."""
         place = self._loop.now_us * _PRIMES[0] + end * _PRIMES[1]
         self._bytes_sum = crc32(piece, (self._bytes_sum + place) & 0xFFFFFFFF)
 
     @property
     def digest(self) -> str:
-        """The hash of everything until now."""
+        """Hash of everything up to now."""
         text = "\n".join(self.lines) + f"\n{self._bytes_sum}"
         return blake2b(text.encode(), digest_size=8).hexdigest()

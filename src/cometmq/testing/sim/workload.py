@@ -1,4 +1,4 @@
-"""What the producers of a run send, and when they have sent enough."""
+"""Messages that the producers of a run send, and their end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 WORKERS: Final = Group("workers", ("events",), max_times=2)
 LINE: Final = Group("line", ("orders",), ordered=True)
-#: The groups of a run.
+#: Sets of groups; each run has one of them.
 CASTS: Final = ((WORKERS,), (LINE,), (WORKERS, LINE), (WORKERS, LINE))
 
 _FAILING: Final = 0.15
@@ -23,7 +23,7 @@ _ORDER_KEYS: Final = ("a", "b", "c")
 
 
 class Workload:
-    """Messages for ``groups``; ``ended`` once nobody is to send any more."""
+    """Messages for ``groups``; once ``ended`` is true, there are no more."""
 
     def __init__(self, chance: Random, groups: tuple[Group, ...]) -> None:
         self.ended = False
@@ -32,17 +32,17 @@ class Workload:
         self._count = 0
 
     def pauses_ms(self) -> tuple[int, ...]:
-        """How long a producer rests after a message."""
+        """Return the pauses in ms from which a producer draws after each message."""
         return self._chance.choice(_PAUSES_MS)
 
     def next_message(self) -> tuple[Sent, str | None] | None:
-        """A message and its order key, if any; None at the end."""
+        """Return a message and its order key, if any; None at the end."""
         if self.ended:
             return None
         self._count += 1
         chance = self._chance
         group = chance.choice(self._groups)
-        # Of one length: a record that was cut off may begin where a new one ends.
+        # Names have one length, so that a record that was cut off may begin where a new one ends.
         sent = Sent(f"m{self._count:04}", group.topics[0])
         if chance.random() < _FAILING:
             sent.fails = chance.choice((1, 1, 2))
@@ -59,4 +59,4 @@ class Workload:
 
 
 def no_message() -> None:
-    """What a producer sends that is only there to be asked."""
+    """Return None: a producer with this function only answers transaction checks."""

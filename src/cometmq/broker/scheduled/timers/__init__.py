@@ -1,1 +1,1 @@
-"""Messages with a delivery time of their own: waiting, delivered when due, recalled, kept."""
+"""Messages with a delivery time of their own: storage, delivery, recall and recovery."""

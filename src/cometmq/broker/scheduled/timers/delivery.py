@@ -1,7 +1,7 @@
-"""Delivering timed messages when they are due, in the order of their ticks.
+"""Delivery of due timed messages, tick by tick.
 
-A tick is over once everything in it is stored in its real topic, recalled, or held back because its
-record is damaged. While the store refuses, the tick is tried again.
+A tick is complete once each message in it is stored in its real topic, recalled, or held back
+because its record is damaged. While the store refuses messages, the tick is tried again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Damaged records are tried again so often; an operator may have brought the file back.
+#: Interval at which damaged records are tried again; an operator may have restored the file.
 RETRY_HELD_MS: Final = 60_000
-#: More damaged records than this are given up.
+#: Limit of damaged records held back; further ones are dropped.
 MAX_HELD: Final = 10_000
 _PART_BYTES: Final = 1_024 * ROW_BYTES
 _DEQUEUED: Final = props.TIMER_DEQUEUE_MS.encode()
@@ -50,8 +50,11 @@ Row = tuple[int, int, int, int]
 
 
 class TimerDelivery:
-    """Delivers rows that are due. ``delivered`` and ``recalls`` count since the start; ``held`` are
-    rows with damaged records, by physical offset."""
+    """Delivers due rows.
+
+    ``delivered`` and ``recalls`` count messages since the start. ``held`` has the rows with damaged
+    records, by physical offset.
+    """
 
     def __init__(
         self, store: MessageStore, pending: Pending, redelivery: Redelivery, clock: Clock
@@ -60,7 +63,7 @@ class TimerDelivery:
         self._pending = pending
         self._redelivery = redelivery
         self._clock = clock
-        #: Keys of recalls, and until which tick each counts: in the order of these.
+        #: Keys of recalls and the last tick in which each is valid, in the order of these ticks.
         self._recalled: dict[str, int] = {}
         self._held_tried_ms = 0
         self.held: dict[int, Row] = {}
@@ -68,7 +71,7 @@ class TimerDelivery:
         self.recalls = 0
 
     async def deliver_tick(self, tick: int, rows: bytes) -> None:
-        """Deliver all rows of a tick, recalls first."""
+        """Deliver all rows of a tick, after its recalls are read."""
         self._forget_recalls(tick)
         pending, slices = self._pending, Slices(self._clock)
         for of_recalls in (True, False):
@@ -81,7 +84,7 @@ class TimerDelivery:
                 await slices.pause()
 
     async def retry_held(self) -> None:
-        """Try damaged records again, now and then."""
+        """Try damaged records again, at most every RETRY_HELD_MS."""
         now_ms = self._clock.monotonic_ms()
         if self.held and now_ms - self._held_tried_ms >= RETRY_HELD_MS:
             self._held_tried_ms = now_ms
@@ -118,8 +121,10 @@ class TimerDelivery:
     def _append_some(
         self, rows: Sequence[Row], found: list[Found], at: int
     ) -> tuple[int, StoreError | None]:
-        """Append what one turn takes of the rows from ``at`` on; gives the first that it has not,
-        and why, when the store refused it."""
+        """Append as many rows from ``at`` on as one turn takes.
+
+        Return the index of the first row left, and the error if the store refused it.
+        """
         redelivery = self._redelivery
         redelivery.begin()
         while at < len(rows):
@@ -174,7 +179,7 @@ class TimerDelivery:
 
 
 def _count(rows: Sequence[Row], start: int) -> int:
-    """How many rows from ``start`` on are read together."""
+    """Return how many rows from ``start`` on are read together."""
     room, count = GATHER_BYTES, 0
     for row in rows[start : start + GATHER_COUNT]:
         room -= abs(row[3])

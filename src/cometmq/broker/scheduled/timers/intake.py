@@ -1,8 +1,8 @@
-"""From records of the timer topic, and from those that end their wait, to what is pending.
+"""Intake of records of the timer topic, and of records that end a wait, into the pending messages.
 
-A record that ends the wait of another one, because it delivers it or is stored in its place, has
-that one's physical offset as its prepared offset, and TIMER_OUT_MS. So the log alone says what has
-been delivered, and a crash between a delivery and a note of it changes nothing.
+A record ends the wait of another one if it delivers that one or replaces it. Such a record has
+TIMER_OUT_MS, and the other record's physical offset as its prepared offset. So the log alone shows
+what has been delivered, and a crash between a delivery and its note changes nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Rows that are buffered before they are written.
+#: Limit of buffered rows before they are written to the files.
 BUFFER_BYTES: Final = 1 << 20
 _ENTRIES: Final = 256
 _GATHER_BYTES: Final = 1 << 20
@@ -34,7 +34,7 @@ _OUT_MARK: Final = props.TIMER_OUT_MS.encode()
 
 
 def waiting_of(record: Record) -> Waiting | None:
-    """What a record of the timer topic waits for; None when it does not say."""
+    """Return due time and place of a record of the timer topic; None if it has no due time."""
     properties = props.decode(record.properties)
     due = due_ms(properties, record.store_ms)
     if due is None:
@@ -45,13 +45,15 @@ def waiting_of(record: Record) -> Waiting | None:
 
 
 def end_mark(physical_offset: int) -> int:
-    """The prepared offset of a record that ends the wait of the one at a physical offset: this, but
-    0, which says nothing, is -1."""
+    """Return the prepared offset of a record that ends the wait of the one at ``physical_offset``.
+
+    It is that offset, except that 0 becomes -1, because a prepared offset of 0 means "none".
+    """
     return physical_offset or -1
 
 
 def ended_by(record: Record) -> tuple[int, int] | None:
-    """Physical offset and second of the message whose wait a record ends; None when it ends
+    """Return physical offset and second of the message whose wait a record ends; None if it ends
     none."""
     if not record.prepared_offset or _OUT_MARK not in record.properties:
         return None
@@ -60,13 +62,13 @@ def ended_by(record: Record) -> tuple[int, int] | None:
 
 
 def end_wait(pending: Pending, ended: tuple[int, int]) -> None:
-    """A message waits no longer; when exactly it was due does not matter."""
+    """End the wait of a message. Its second is enough; the exact due time does not matter."""
     physical_offset, slot_ms = ended
     pending.done(physical_offset, slot_ms, slot_ms + SECOND_MS)
 
 
 class Intake:
-    """Takes in what is stored in the timer topic while the broker runs."""
+    """Takes in records of the timer topic while the broker runs."""
 
     def __init__(self, store: MessageStore, pending: Pending) -> None:
         self._store = store
@@ -74,11 +76,11 @@ class Intake:
 
     @property
     def is_used(self) -> bool:
-        """Whether there ever was a timed message."""
+        """True if there ever was a timed message."""
         return self._store.find_queue(TIMER_TOPIC, 0) is not None
 
     def log_offset(self) -> int:
-        """The offset of the log before which everything in the timer topic was taken in."""
+        """Return the log offset before which all records of the timer topic were taken in."""
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         position = self._pending.position
         if queue is None or position >= queue.max_offset:
@@ -86,7 +88,7 @@ class Intake:
         return int(QUEUE_ENTRY.unpack(queue.read(position, 1))[0])
 
     async def follow(self, slices: Slices) -> None:
-        """Take in all that is there now."""
+        """Take in all records of the timer topic that are there now."""
         queue = self._store.find_queue(TIMER_TOPIC, 0)
         if queue is None:
             return
@@ -108,7 +110,8 @@ class Intake:
                 try:
                     await pending.files.write(slices)
                 except OSError as error:
-                    # What waits in the log may wait there; what is due must not.
+                    # Rows can stay in memory and in the log for now; due messages must not be
+                    # delayed.
                     log.error("timers not written error=%s", error)
                     return
 
@@ -125,7 +128,7 @@ class Intake:
 
 
 def _bounded(entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """As many entries as may be read together, at least one."""
+    """Return as many entries as may be read together, at least one."""
     room = _GATHER_BYTES
     for number, (_, size, _) in enumerate(entries):
         room -= 0 if size == HOLE_SIZE else size
@@ -135,7 +138,7 @@ def _bounded(entries: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def record_or_none(found: memoryview | StoreCorrupt | None, physical: int) -> Record | None:
-    """A record of the timer topic; None, and logged, when it is damaged or gone."""
+    """Return a record of the timer topic; None, after logging it, if it is damaged or missing."""
     try:
         return record_in(found, TIMER_TOPIC)
     except StoreCorrupt as error:

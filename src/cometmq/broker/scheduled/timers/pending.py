@@ -1,16 +1,15 @@
-"""Which messages wait: all of them on disk by due time, those of the near future in memory as well.
+"""Waiting timed messages: all of them on disk by due time, those of the near future also in memory.
 
-A row of store/timerfiles.py stands for a message; here it is put where it belongs, and taken out
-when it is due:
+A row of store/timerfiles.py stands for a message:
 
-    put      behind the ticks that are delivered: into the wheel, to go at once
-             in a bucket that is loaded: into its file and into the wheel
-             later: into its file
-    load     a bucket's rows go from its file into the wheel, ahead of time
-    done     a row that says so, in the file; a set, while the bucket is loaded
+    put      if its tick was delivered: into the wheel, for the next tick
+             if its bucket is loaded: into the bucket's file and into the wheel
+             otherwise: into the bucket's file
+    load     copies a bucket's rows from its file into the wheel, ahead of time
+    done     appends a row to the file that ends a wait; for a loaded bucket also notes it in memory
 
-``through`` is the last tick of which all is delivered, ``loaded`` the first bucket that is not in
-the wheel, ``position`` the first queue offset in the timer topic that was not put here.
+``through`` is the last tick delivered completely, ``loaded`` the first bucket that is not in the
+wheel, ``position`` the first queue offset in the timer topic that was not put here.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     from cometmq.core.slices import Slices
     from cometmq.store.timerfiles import TimerFiles
 
-#: A recall counts for so long after the moment that it is due at.
+#: A recall stays valid for this long after its due time.
 RECALL_MS: Final = 1_000
 _ROWS_A_PAUSE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One waiting message: ``size`` is negative for a recall."""
+    """One waiting message; ``size`` is negative for a recall."""
 
     due_ms: int
     queue_offset: int
@@ -41,7 +40,8 @@ class Waiting:
 
 
 class Pending:
-    """See the module. ``count`` is how many wait, as far as that is known."""
+    """All waiting messages, in files and in the wheel. ``count`` is their number, as far as
+    known."""
 
     def __init__(self, files: TimerFiles) -> None:
         self.files = files
@@ -52,12 +52,12 @@ class Pending:
         self.count = 0
         self._loading = -1
         self._late_tick = 0
-        #: Physical offsets of records in loaded buckets that are done with before they are due.
+        #: Physical offsets of records in loaded buckets whose wait ended before they were due.
         self._gone: set[int] = set()
 
     def clear(self) -> None:
-        """Forget everything, also on disk: nothing waits and nothing was delivered. Raises
-        OSError."""
+        """Remove all waiting messages, also on disk, and reset the progress. Raise OSError if
+        that fails."""
         self.files.clear()
         self.wheel = Wheel()
         self.position = self.through = self.loaded = self.count = 0
@@ -65,17 +65,17 @@ class Pending:
         self._gone.clear()
 
     def begin(self, through: int) -> None:
-        """Start with nothing in the wheel, and all delivered up to a tick."""
+        """Start with an empty wheel, and with everything delivered up to the tick ``through``."""
         self.through = through
         self.loaded = self.first_needed()
 
     def put(self, waiting: Waiting) -> None:
-        """Take a message that waits."""
+        """Add a waiting message."""
         row = ROW.pack(waiting.due_ms, waiting.queue_offset, waiting.physical_offset, waiting.size)
         tick, bucket = tick_of(waiting.due_ms), bucket_of(waiting.due_ms)
         self.count += 1
         if tick <= self.through:
-            # Not in a file: there, what is due up to ``through`` counts as delivered.
+            # Not into a file: rows there count as delivered if they are due up to ``through``.
             self._late_tick = self.through + 1
             self.wheel.put(self._late_tick, row)
             return
@@ -84,18 +84,18 @@ class Pending:
             self.wheel.put(tick, row)
 
     def is_noted_by_files(self) -> bool:
-        """Whether all that waits is in the files, those of its rows that are due up to ``through``
-        left out."""
+        """Decide whether the files hold all waiting messages, not counting rows due up to
+        ``through``."""
         return self._late_tick <= self.through
 
     def first_needed(self) -> int:
-        """The first bucket that has something which waits, or a recall that still counts."""
+        """Return the first bucket that has waiting messages, or recalls that are still valid."""
         return first_bucket(self.through)
 
     def done(self, physical_offset: int, earliest_ms: int, latest_ms: int) -> None:
-        """A record is done with that is, or was, due in a span of time: at most a bucket long.
+        """End the wait of a record whose due time lies in a span of at most one bucket's length.
 
-        ``count`` is the caller's.
+        The caller adjusts ``count``.
         """
         if tick_of(latest_ms) <= self.through:
             return
@@ -105,15 +105,19 @@ class Pending:
             self.files.add(bucket, ROW.pack(latest_ms, 0, physical_offset, 0))
 
     def is_gone(self, physical_offset: int) -> bool:
-        """Whether a due row's record is done with already; asked once."""
+        """Decide whether the wait of a due row's record has ended already. Call this once per
+        row: it forgets the mark."""
         if physical_offset not in self._gone:
             return False
         self._gone.discard(physical_offset)
         return True
 
     def next_bucket(self, until_ms: int) -> int | None:
-        """The bucket to load next, when one begins before ``until_ms``; else those before it are
-        loaded: they have no rows."""
+        """Return the next bucket to load, if one begins before ``until_ms``.
+
+        Otherwise return None and count the buckets before that time as loaded, as they have no
+        rows.
+        """
         last = bucket_of(until_ms)
         found = self.files.first_from(self.loaded)
         if found is not None and found <= last:
@@ -122,14 +126,14 @@ class Pending:
         return None
 
     def begin_load(self, bucket: int) -> tuple[int, int, int]:
-        """From now on the bucket's new rows go into the wheel too; gives what the files' ``fetch``
-        takes. Raises OSError."""
+        """Begin to load a bucket: its new rows go into the wheel too. Return the arguments for
+        the files' ``fetch``. Raise OSError if the bucket cannot be read."""
         read = self.files.begin_read(bucket)
         self._loading = bucket
         return read
 
     async def end_load(self, bucket: int, rows: bytes, slices: Slices) -> None:
-        """Put the rows of a bucket, up to its :meth:`begin_load`, into the wheel."""
+        """Put the rows that a bucket had at :meth:`begin_load` into the wheel."""
         done = await done_in(rows, slices)
         through = self.through
         for number, (due_ms, _, physical, size) in enumerate(ROW.iter_unpack(rows)):
@@ -144,12 +148,12 @@ class Pending:
 
 
 def first_bucket(through: int) -> int:
-    """The first bucket that matters once all is delivered up to a tick."""
+    """Return the first bucket still needed once everything up to a tick is delivered."""
     return bucket_of(through * TICK_MS - RECALL_MS)
 
 
 async def done_in(rows: bytes, slices: Slices) -> set[int]:
-    """The physical offsets that rows say are done with."""
+    """Return the physical offsets whose wait ended, according to rows of size 0."""
     done: set[int] = set()
     for number, (_, _, physical, size) in enumerate(ROW.iter_unpack(rows)):
         if not number % _ROWS_A_PAUSE:

@@ -1,8 +1,8 @@
-"""Taking a waiting message back (upstream: RecallMessageProcessor.java).
+"""Recall of waiting messages (upstream: RecallMessageProcessor.java).
 
-The handle says which message is meant and in which second it waits. A recall is a message itself:
-it waits in the same second, and what it names is not delivered then. Whether there is such a
-message is not known before.
+The handle identifies a message and the second in which it waits. A recall is a message itself: it
+waits in the same second, and suppresses the delivery of the message it names. Whether that message
+exists is not checked before.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class RecallHandler:
         self._clock = clock
 
     def handlers(self) -> dict[int, Handler]:
-        """Handlers by request code."""
+        """Return the handlers by request code."""
         return {RequestCode.RECALL_MESSAGE: self.recall}
 
     async def recall(self, peer: Peer, request: Request[RecallMessage]) -> Reply:
-        """Store a recall; the message it is for will not be delivered once this is answered."""
+        """Store a recall. Once it is answered, the message it names will not be delivered."""
         header, config = request.header, self._config
         if not config.recall_message_enable:
             raise BadRequest(

@@ -1,7 +1,7 @@
-"""What waits, at a start: the last snapshot, and the log since.
+"""Recovery of waiting timed messages at a start, from the last snapshot and the log after it.
 
-Without a snapshot that can be believed all of the log is read. Each record of the timer topic
-waits, unless a later record ends that (intake.py).
+Without a valid snapshot the whole log is read. Each record of the timer topic waits, unless a later
+record ends its wait (intake.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Held = tuple[tuple[int, int, int, int], ...]
 
 
 async def recover(store: MessageStore, pending: Pending, clock: Clock) -> Held:
-    """Find what waits; gives what the last run held back. Nothing may be appended meanwhile.
+    """Recover the waiting messages; return the rows that the last run held back.
 
-    Raises OSError.
+    Nothing may be appended meanwhile. Raise OSError if the files cannot be read or written.
     """
     _, end = bounds(store, TIMER_TOPIC, 0)
     known = read_snapshot(store.files, pending.files.directory)
@@ -50,8 +50,10 @@ async def recover(store: MessageStore, pending: Pending, clock: Clock) -> Held:
 
 
 async def rebuild(store: MessageStore, pending: Pending, clock: Clock) -> None:
-    """Find what waits in the log alone. Nothing may be delivered or taken in meanwhile. Raises
-    OSError."""
+    """Recover the waiting messages from the log alone.
+
+    Nothing may be delivered or taken in meanwhile. Raise OSError if the files cannot be written.
+    """
     low, _ = bounds(store, TIMER_TOPIC, 0)
     pending.clear()
     pending.position = low
@@ -68,7 +70,7 @@ async def _resume(store: MessageStore, pending: Pending, known: Snapshot, slices
 
 
 class _Reading:
-    """One reading of the log."""
+    """One pass over the log."""
 
     def __init__(
         self, pending: Pending, position: int, held: Held, slices: Slices, counted_to: int = 0
@@ -82,7 +84,7 @@ class _Reading:
         self._held = {row[2]: row for row in held}
 
     async def read(self, store: MessageStore, start: int) -> None:
-        """Take in all records from a physical offset on."""
+        """Take in all records from the physical offset ``start`` on."""
         segments, end = store.log.segments, store.dispatched_offset
         scan = Scan(segments, start, end)
         files = self._pending.files
@@ -123,10 +125,10 @@ class _Reading:
             self._pending.count -= 1 if is_news else 0
 
     def held(self) -> Held:
-        """What is still held back."""
+        """Return the rows that are still held back."""
         return tuple(self._held.values())
 
     def put_late(self) -> None:
-        """Messages that were late then are delivered first now."""
+        """Put the late messages into ``pending``, which delivers them first."""
         for waiting in self._late.values():
             self._pending.put(waiting)

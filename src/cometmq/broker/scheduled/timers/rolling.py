@@ -1,11 +1,13 @@
-"""Old log files go, waiting messages stay: what waits in them is stored again, where the log ends
-(upstream rolls what waits for long, whether its file is old or not).
+"""Rolling: waiting messages in old log files are stored again at the end of the log, so that the
+files can be deleted (upstream rolls all long waits, however old their file is).
 
-Before the store drops files (store/maintenance/expiry.py) it says up to where the log is to go, and
-learns up to where nothing waits: at first, not that far. What lies below and is due later is then
-stored again, TIMER_ROLL_TIMES counts how often; what is due within a minute is waited for. The next
-round of the store drops the files. Half of a range waiting would make room for too little: while
-the disk is full such files stay, because what waits is never lost.
+Before the store deletes files (store/maintenance/expiry.py), it asks :class:`Rolling` for the offset before
+which nothing waits, and deletes no further. Messages below the wanted end that are due later are
+then stored again, and TIMER_ROLL_TIMES counts how often. Those due within a minute stay until they
+are delivered. The next round of the store deletes the files.
+
+On a full disk, files stay if waiting messages fill more than half of them: copies would take the
+room that they free, and waiting messages are never lost.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What is due so soon is not rolled.
+#: Messages due within this time are not rolled.
 NEAR_MS: Final = 60_000
 _ROWS_A_PAUSE: Final = 256
 
@@ -42,10 +44,11 @@ Row = tuple[int, int, int, int]
 
 
 class Rolling:
-    """Rolls what a store wants to drop. ``free_to`` is the offset of the log before which nothing
-    waits, as far as that was looked at; ``rolled`` counts messages since the start.
+    """Rolls waiting messages out of log files that the store wants to delete.
 
-    While ``floor`` is not -1, what was stored from there on is not all accounted for yet.
+    ``free_to`` is the log offset before which nothing waits, as far as known. ``rolled`` counts
+    messages since the start. While ``floor`` is not -1, copies stored from that offset on may not
+    be accounted for.
     """
 
     def __init__(
@@ -70,8 +73,11 @@ class Rolling:
         self.rolled = 0
 
     def release(self, end: int, forced: bool) -> int:
-        """The store wants to drop what is before ``end``, ``forced`` by a full disk; gives up to
-        where it may."""
+        """Return the log offset up to which the store may delete. It wants to delete up to ``end``.
+
+        ``forced`` says that the disk is full. If ``end`` is not free yet, the next :meth:`roll`
+        frees it.
+        """
         if not self._pending.count and not self._pending.files.buckets():
             return end
         if end > self.free_to:
@@ -80,11 +86,12 @@ class Rolling:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the store waits for a range of the log."""
+        """True if the store waits for a range of the log to become free."""
         return self._wanted > self.free_to
 
     async def roll(self) -> None:
-        """Free the wanted range of the log, as far as that can be done now. Raises StoreError."""
+        """Free the wanted range of the log as far as possible now. Raise StoreError if the store
+        refuses the copies."""
         end, start = self._wanted, self._store.log.segments.start
         self._wanted = 0
         slices = Slices(self._clock)
@@ -115,7 +122,7 @@ class Rolling:
         log.info("timers_rolled count=%d free_to=%d of=%d", self.rolled - before, free_to, end)
 
     async def _rows_below(self, bucket: int, end: int, slices: Slices) -> bytes:
-        """The rows of a bucket that wait for records before ``end``."""
+        """Return the rows of a bucket that wait for records before ``end``."""
         rows = await self._read_bucket(bucket)
         done = await done_in(rows, slices)
         found = bytearray()
@@ -128,7 +135,7 @@ class Rolling:
         return bytes(found)
 
     async def _roll_some(self, rows: bytes, start: int, near_ms: int) -> int:
-        """Roll some of the rows that are not near; gives where the others begin."""
+        """Roll rows that are not due soon, one batch; return the position of the next batch."""
         part = _part(rows, start)
         far = [row for row in part if row[0] > near_ms]
         found = await self._store.reads.gather([(at, abs(size)) for _, _, at, size in far])
@@ -141,7 +148,8 @@ class Rolling:
             except StoreError:
                 self.floor = -1
                 raise
-            # Not when this is cancelled: the copies may be stored then, and are not accounted for.
+            # Skipped if cancelled: the copies may be stored, and ``floor`` keeps marking them as
+            # not accounted for.
             for due, _, physical, _ in far[at : at + count]:
                 self._pending.done(physical, due, due)
             self.floor = -1
@@ -151,7 +159,7 @@ class Rolling:
         return start + len(part) * ROW_BYTES
 
     def _append(self, part: list[Row], found: list[Found]) -> int:
-        """Append the copies that one turn takes; gives how many rows that is."""
+        """Append as many copies as one turn takes; return the number of rows handled."""
         redelivery = self._redelivery
         redelivery.begin()
         for number, ((_, _, physical, _), view) in enumerate(zip(part, found, strict=True)):
@@ -170,7 +178,7 @@ class Rolling:
 
 
 def _part(rows: bytes, start: int) -> list[Row]:
-    """The rows from ``start`` on that are read together."""
+    """Return the rows from ``start`` on that are read together."""
     room = GATHER_BYTES
     part: list[Row] = []
     for row in ROW.iter_unpack(rows[start : start + GATHER_COUNT * ROW_BYTES]):

@@ -1,13 +1,13 @@
-"""Which messages wait for a time of their own, until when, and as what they are stored meanwhile
-(upstream: HookUtils.java, TimerMessageStore.java). Times come as arguments; no I/O.
+"""Rules of timed messages: properties, due times, and the stored form (upstream: HookUtils.java,
+TimerMessageStore.java). Times come as arguments; no I/O.
 
-    TIMER_DELAY_SEC, TIMER_DELAY_MS   from the send on, or from the commit of the transaction
+    TIMER_DELAY_SEC, TIMER_DELAY_MS   delay after the send, or after the transaction's commit
     TIMER_DELIVER_MS                  wall clock, ms
-    TIMER_OUT_MS                      set here: the second before the due time; due is after it, and
-                                      at most 1 000 ms after it
-    TIMER_DEL_UNIQKEY                 the message is a recall: of "topic+uniqueKey", in that second
+    TIMER_OUT_MS                      set here: the second before the due time; the message is due
+                                      after it, by at most 1 000 ms
+    TIMER_DEL_UNIQKEY                 marks a recall of "topic+uniqueKey" in that second
 
-A delay level wins over all of them. A time that has passed makes a plain message.
+A delay level overrides all of these. A message whose time has passed is stored as a plain message.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from cometmq.protocol.codes import ResponseCode
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
 
-#: Upstream's precision: recalls and other brokers find a message by the second it is due in.
+#: Upstream's precision: recalls and other brokers identify a message's due time by its second.
 SECOND_MS: Final = 1_000
 
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _WISHES: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
 _ANY_WISH: Final = frozenset(_WISHES)
-#: The two that count from a moment, and how many ms their unit has.
+#: Properties with relative times, and the length of their unit in ms.
 _RELATIVE: Final = {props.TIMER_DELAY_SEC: SECOND_MS, props.TIMER_DELAY_MS: 1}
 
 
 def wants_timer(properties: Mapping[str, str]) -> bool:
-    """Whether a message asks for a time of its own; one that has waited already does not."""
+    """Decide whether a message asks for a delivery time; one that has waited already does not."""
     return not _ANY_WISH.isdisjoint(properties) and props.TIMER_OUT_MS not in properties
 
 
 def drop_wishes(properties: MutableMapping[str, str]) -> None:
-    """Take the wishes out of a message that a delay level delays."""
+    """Remove the delivery times from a message that has a delay level."""
     for name in _WISHES:
         properties.pop(name, None)
 
 
 def out_ms(properties: Mapping[str, str]) -> int | None:
-    """The second in which a stored message waits, or waited; None when it never did."""
+    """Return the second in which a stored message waits or waited; None if it never did."""
     text = properties.get(props.TIMER_OUT_MS, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def due_ms(properties: Mapping[str, str], store_ms: int) -> int | None:
-    """When a message that was stored to wait is due; None when it does not say.
+    """Return the due time of a message in the timer topic; None if it has none.
 
-    A recall is due before whatever it may be for. A message that was rolled counts from no moment
-    that is still known, so its second has to do.
+    A recall is due before any message it may name. For a rolled message, the moment from which a
+    relative delay counts is unknown, so it is due at the end of its second.
     """
     slot_ms = out_ms(properties)
     if slot_ms is None or props.TIMER_DEL_UNIQKEY in properties:
@@ -73,20 +73,20 @@ def due_ms(properties: Mapping[str, str], store_ms: int) -> int | None:
 
 
 def rolled(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a waiting message that is stored once more, to go on waiting."""
+    """Return the properties of a waiting message that is stored once more, to wait further."""
     text = properties.get(props.TIMER_ROLL_TIMES, "")
     times = int(text[:9]) if text.isascii() and text.isdigit() else 0
     return {**properties, props.TIMER_ROLL_TIMES: str(times + 1)}
 
 
 def recall_key(topic: str, unique_key: str) -> str:
-    """What a recall calls the message it is for."""
+    """Return the key by which a recall names its message."""
     return f"{topic}+{unique_key}"
 
 
 def is_recalled(properties: Mapping[str, str], recalled: Mapping[str, int]) -> bool:
-    """Whether a due message is among those taken back, given by key; the first releases of the 5.x
-    line name the unique key alone."""
+    """Decide whether a due message is recalled. The first releases of the 5.x line write the
+    unique key alone."""
     key = properties.get(props.UNIQ_KEY)
     if key is None:
         return False
@@ -94,7 +94,7 @@ def is_recalled(properties: Mapping[str, str], recalled: Mapping[str, int]) -> b
 
 
 class TimerRules:
-    """The rules with a broker's settings, which may change while it runs."""
+    """The rules under a broker's settings, which may change while it runs."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -102,10 +102,10 @@ class TimerRules:
     def park(
         self, topic: str, queue_id: int, properties: Mapping[str, str], now_ms: int
     ) -> tuple[str, int, dict[str, str]] | None:
-        """Where a message that wants a timer waits, and with which properties; None when its time
-        has come already.
+        """Return topic, queue id and properties under which a message with a delivery time waits;
+        None if that time has passed.
 
-        Raises MessageIllegal for a time that cannot be, BadRequest while timers are off.
+        Raise MessageIllegal for an impossible time, BadRequest while timers are disabled.
         """
         config = self._config
         if not config.timer_wheel_enable:
@@ -140,7 +140,7 @@ class TimerRules:
         return TIMER_TOPIC, 0, waiting
 
     def recall_handle(self, properties: Mapping[str, str]) -> str | None:
-        """By what a parked message can be taken back; None when it cannot."""
+        """Return the handle by which a waiting message can be recalled; None if it cannot."""
         topic, key = properties.get(props.REAL_TOPIC, ""), properties.get(props.UNIQ_KEY)
         slot_ms = out_ms(properties)
         if slot_ms is None or key is None or topic.startswith(RETRY_PREFIX):
@@ -151,7 +151,8 @@ class TimerRules:
 
 
 def _wish(properties: Mapping[str, str]) -> tuple[str, int | None]:
-    """The property that decides, and its number; None for one that is no number."""
+    """Return the property that sets the time, and its number; None instead of a malformed
+    number."""
     for name in _WISHES:
         text = properties.get(name)
         if text is not None:

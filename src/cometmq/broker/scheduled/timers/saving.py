@@ -1,9 +1,9 @@
-"""Noting on disk what is known of waiting messages, while the broker runs and when it stops.
+"""Snapshots of the waiting messages on disk, while the broker runs and when it stops.
 
-    know    between two ticks, within one turn of the loop: everything that a snapshot says
-    save    rows to the files, files to the device; wait until the log is there too; the snapshot
+    know    capture a snapshot in memory, between two ticks and within one turn of the event loop
+    save    write and sync the files, wait until the log is durable too, then write the snapshot
 
-So a snapshot never says more than a power cut leaves.
+So a snapshot never claims more than survives a power cut.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SAVE_INTERVAL_MS: Final = 2_000
 KNOW_INTERVAL_MS: Final = 500
-#: While no timed message comes or goes, the log grows past the last note by this much at most.
+#: While no timed message arrives or leaves, a new snapshot is written after this much log.
 SAVE_LOG_BYTES: Final = 64 << 20
 _DURABLE_LIMIT_MS: Final = 30_000
 _DURABLE_STEP_MS: Final = 25
@@ -58,12 +58,12 @@ class Saver:
         self._saved: Snapshot | None = None
 
     def know_sometimes(self) -> None:
-        """:meth:`know`, if that was not done lately."""
+        """Call :meth:`know` if the last capture is KNOW_INTERVAL_MS old."""
         if self._clock.monotonic_ms() - self._known_ms >= KNOW_INTERVAL_MS:
             self.know()
 
     def know(self) -> None:
-        """Take down what is known. No tick may be half delivered."""
+        """Capture the current state in memory. No tick may be delivered in part."""
         pending = self._pending
         if not pending.is_noted_by_files() or self._store.find_queue(TIMER_TOPIC, 0) is None:
             return
@@ -89,13 +89,14 @@ class Saver:
         )
 
     async def save_forever(self) -> None:
-        """Save in the interval."""
+        """Save at every SAVE_INTERVAL_MS, until cancelled."""
         while True:
             await self._clock.sleep_ms(SAVE_INTERVAL_MS)
             await self.save()
 
     async def save(self) -> bool:
-        """Write what was known last, if it is worth it. False, and logged, when that failed."""
+        """Write the last captured state if it changed. Return False, after logging it, if that
+        failed."""
         known = self._known
         if known is None or not self._is_news(known):
             return True

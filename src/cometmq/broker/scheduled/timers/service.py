@@ -1,10 +1,10 @@
-"""The timed messages of one broker: taken in, delivered, and noted on disk while it runs.
+"""The timed messages of one broker: intake, delivery and snapshots while it runs.
 
-intake     reads what is stored in the timer topic, and puts it where it belongs (pending.py)
+intake     reads records from the timer topic and files them by due time (pending.py)
 load       brings buckets into the wheel before they begin
 delivery   delivers tick by tick
-save       notes on disk what is known, for the next start (saving.py)
-rolling    frees old log files from what still waits in them
+save       writes snapshots for the next start (saving.py)
+rolling    moves waiting messages out of old log files
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A bucket is in the wheel so long before it begins.
+#: A bucket is loaded into the wheel this long before it begins.
 LEAD_MS: Final = 60_000
-#: While more than this waits in the wheel, later buckets wait for it.
+#: While more rows than this wait in the wheel, no further bucket is loaded.
 MAX_WHEEL_ROWS: Final = 1_000_000
 LOAD_INTERVAL_MS: Final = 1_000
-#: How often a broker that never had a timed message looks for the first.
+#: Interval at which a broker without any timed message yet looks for the first.
 IDLE_MS: Final = 100
-#: A round that lasts longer looks in between for what came meanwhile.
+#: A round that lasts longer than this takes in new messages between two ticks.
 LONG_ROUND_MS: Final = 100
 
 
 class Timers:
-    """See the module. :meth:`recover` comes before the first append, :meth:`close` after the
-    last."""
+    """Owns the timed messages of a store. Call :meth:`recover` before the first append, and
+    :meth:`close` after the last."""
 
     def __init__(self, *, store: MessageStore, appender: Appender, clock: Clock) -> None:
         self._store = store
@@ -63,12 +63,12 @@ class Timers:
             store, self.pending, redelivery, clock, self._read_bucket, self._load_due
         )
         self.saver = Saver(store, self.pending, self.delivery, self._intake, self.rolling, clock)
-        #: Held by a round, and by whoever makes all of it anew.
+        #: Held during a round, and during a rebuild of all files.
         self._rounds = asyncio.Lock()
         self._is_whole = True
 
     async def recover(self) -> None:
-        """Find what waits, at a start. Raises OSError."""
+        """Recover the waiting messages at a start. Raise OSError if their files cannot be read."""
         held = await recover(self._store, self.pending, self._clock)
         self.delivery.held = {row[2]: row for row in held}
         self.saver.know()
@@ -83,7 +83,7 @@ class Timers:
         keep(self.saver.save_forever, name="save timed messages")
 
     async def close(self) -> None:
-        """Note what is known, for the next start."""
+        """Save a snapshot for the next start."""
         if self._is_whole:
             await self._intake.follow(Slices(self._clock))
             self.saver.know()
@@ -91,11 +91,12 @@ class Timers:
         await self.saver.save()
 
     def release(self, end: int, forced: bool) -> int:
-        """Up to where the store may drop its log, which it wants to do up to ``end``."""
+        """Return the log offset up to which the store may delete. It wants to delete up to
+        ``end``."""
         return min(self.rolling.release(end, forced), self._intake.log_offset())
 
     def facts(self) -> Mapping[str, str]:
-        """Numbers for the broker's runtime information."""
+        """Return entries for the broker's runtime information."""
         return {
             "timerWaiting": str(max(self.pending.count, 0)),
             "timerDelivered": str(self.delivery.delivered),
@@ -112,9 +113,10 @@ class Timers:
             await self.round()
 
     async def round(self) -> None:
-        """Take in what came, and deliver what is due."""
+        """Take in new messages, and deliver due ones."""
         async with self._rounds:
-            # Ended in the middle of a tick, it leaves the last whole state to be noted.
+            # If this is cancelled in the middle of a tick, the snapshot of the last whole state
+            # stays.
             self._is_whole = False
             await self._round()
             self._is_whole = True
@@ -126,7 +128,7 @@ class Timers:
         began_ms = self._clock.monotonic_ms()
         while True:
             now = self._clock.wall_ms() // TICK_MS
-            # The tick in which a bucket ends has rows of the next one too.
+            # A tick that spans the end of a bucket also has rows of the next bucket.
             last = min(now, pending.loaded * BUCKET_MS // TICK_MS - 1)
             tick = pending.wheel.next_tick()
             if tick is None or tick > last:
@@ -158,7 +160,7 @@ class Timers:
             pass
 
     async def load_next(self) -> bool:
-        """Load one bucket, if one is wanted."""
+        """Load the next bucket that is wanted; return False if there is none."""
         pending = self.pending
         if pending.wheel.count > MAX_WHEEL_ROWS:
             return False
@@ -181,7 +183,7 @@ class Timers:
         return await loop.run_in_executor(self._store.executor, self.pending.files.fetch, *read)
 
     async def _rebuild(self, error: StoreCorrupt) -> None:
-        """A file cannot be believed: make all of them again from the log."""
+        """Rebuild all timer files from the log, after one proved corrupt."""
         log.error("timer_file_bad error=%s", error)
         async with self._rounds:
             await rebuild(self._store, self.pending, self._clock)

@@ -1,19 +1,18 @@
-"""What is known of waiting messages at one point of the log, as a file.
+"""Snapshot of the waiting messages at one offset of the log, as a file.
 
 ``cometmq-timers/state.json``:
 
     position     queue offset in the timer topic before which all messages are in the files
-    log_offset   all that was delivered, or is otherwise done with, before this offset of the log is
-                 accounted for; from here on the log is read again
-    through      the tick up to which all of it is delivered
-    count        how many wait, where the log ends at ``counted_to``
-    held         rows whose record was damaged when it was due: they are tried again
+    log_offset   deliveries and other ends of waits before this log offset are accounted for; a
+                 start reads the log from here
+    through      last tick delivered completely
+    count        number of waiting messages at the log offset ``counted_to``
+    held         rows whose record was damaged when it was due; they are tried again
     buckets      number, length and CRC-32 of each file
     crc          CRC-32 of this text with 0 in this place
 
-It is written once the log is on the device up to ``log_offset`` and the files are as far as they
-are noted: so it is true whatever ends the broker, and what a start has to read is what the log grew
-by since.
+The snapshot is written after the log is durable up to ``log_offset`` and the files up to the noted
+lengths. So it is true however the broker ends, and a start only reads the log written since.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ STATE_FILE = "state.json"
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The content of the file."""
+    """Content of the file."""
 
     position: int
     log_offset: int
@@ -45,12 +44,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     crc: int = 0
 
     def note(self) -> dict[int, tuple[int, int]]:
-        """The lengths and sums as the files take them."""
+        """Return length and CRC-32 of each bucket, as the timer files take them."""
         return {bucket: (size, crc) for bucket, size, crc in self.buckets}
 
 
 def write_snapshot(files: Files, directory: str, snapshot: Snapshot) -> None:
-    """Replace the file, durably; for a thread. Raises OSError."""
+    """Replace the file durably. Call this in a thread. Raise OSError if it cannot be written."""
     plain = msgspec.structs.replace(snapshot, crc=0)
     summed = msgspec.structs.replace(plain, crc=crc32(msgspec.json.encode(plain)))
     path = os.path.join(directory, STATE_FILE)
@@ -58,7 +57,7 @@ def write_snapshot(files: Files, directory: str, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(files: Files, directory: str) -> Snapshot | None:
-    """What the file says; None when there is none, or none that can be believed."""
+    """Return the content of the file; None if there is none or its CRC does not match."""
     try:
         raw = read_file(files, os.path.join(directory, STATE_FILE))
         if raw is None:

@@ -1,7 +1,7 @@
 """Waiting messages of the near future, by the tick in which they are delivered. No I/O.
 
-A tick gathers what is due up to its end, so nothing is early, and late by a tick at most; within a
-tick messages keep the order in which they came.
+A tick collects all messages due up to its end, so none is early, and none is late by more than a
+tick. Within a tick messages keep the order in which they were added.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ TICK_MS: Final = 25
 
 
 def tick_of(due_ms: int) -> int:
-    """The tick in which something due at ``due_ms`` is delivered."""
+    """Return the tick in which a message due at ``due_ms`` is delivered."""
     return -(-due_ms // TICK_MS)
 
 
 class Wheel:
-    """Rows (store/timerfiles.py) by tick; ``count`` of them."""
+    """Rows (store/timerfiles.py) by tick; ``count`` is their number."""
 
     __slots__ = ("_heap", "_ticks", "count")
 
@@ -39,11 +39,11 @@ class Wheel:
         self.count += 1
 
     def next_tick(self) -> int | None:
-        """The first tick that has rows."""
+        """Return the first tick that has rows, or None."""
         return self._heap[0] if self._heap else None
 
     def take(self) -> bytes:
-        """The rows of the first tick, which it has no longer."""
+        """Remove the first tick, and return its rows."""
         rows = bytes(self._ticks.pop(heappop(self._heap)))
         self.count -= len(rows) // ROW_BYTES
         return rows
