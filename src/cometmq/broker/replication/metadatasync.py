@@ -145,15 +145,9 @@ class MasterTables:
             # A topic in neither list was unknown to a master that was promoted; its queues stay.
             ends = table.cometmq_deleted
         else:
-<<<<<<< HEAD
-            # Another master's table may not name what this one's did, of the broker's own.
-            deleted = [
-                topic for topic in gone if topic in store.queues.known and topic not in UNLISTED
-            ]
-=======
             # The broker's own topics are left out: not every master lists them.
-            deleted = [topic for topic in gone if topic in store.known and topic not in UNLISTED]
->>>>>>> words-broker
+            known = store.queues.known
+            deleted = [topic for topic in gone if topic in known and topic not in UNLISTED]
             ends = dict.fromkeys(deleted, asked_at)
         for topic, end in sorted(ends.items(), key=lambda item: item[1]):
             if topics.life_begin(topic) < end:
