@@ -1,4 +1,4 @@
-"""What a running store tells about itself."""
+"""Runtime figures of a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def numbers(store: MessageStore) -> dict[str, int | float]:
-    """Positions, sizes and counts by name; offsets and sizes in bytes."""
+    """Return positions, sizes and counts by name; offsets and sizes in bytes."""
     log, flusher = store.log, store.flusher
     space = store.files.disk_space(store.config.commit_log_directory)
     return {

@@ -12,14 +12,14 @@ there for a log file. Each seal is one file, named like its log file, big-endian
     16         8       size of the log file
     24         4       size of a block, 65 536
     28         4       number of blocks
-        32         8       creation time, ms
+    32         8       creation time, ms
     40         8       number of records
-        48         8       store time of the oldest record, ms
-        56         8       store time of the youngest record, ms
-        64         8       number of queue entries that the records have
-        72         8       digest of these entries (tools/digest.py)
-        80         8       number of index entries that the records have
-        88         8       digest of these entries
+    48         8       store time of the oldest record, ms
+    56         8       store time of the youngest record, ms
+    64         8       number of queue entries that the records have
+    72         8       digest of these entries (tools/digest.py)
+    80         8       number of index entries that the records have
+    88         8       digest of these entries
     96         4 x B   CRC of each block, the last one up to the end of the file
     96 + 4 B   4       CRC-32 of everything before
 

@@ -20,7 +20,7 @@ _MAX_DROPS = 10
 
 @dataclass(frozen=True, slots=True)
 class LogAge:
-    """A log file's base offset and the store time of its last known record, ms."""
+    """A log file's base offset and the time of its last write, ms."""
 
     base: int
     last_ms: int
