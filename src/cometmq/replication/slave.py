@@ -4,7 +4,7 @@ Received records are checked and written in the turn in which they arrive. They 
 they are as safe as the flush policy requires: written, or with SYNC_FLUSH durable. After any
 disconnect the slave connects again; bytes that were incomplete or invalid are sent again.
 
-    connect -> report an offset before the own end -> compare the overlap -> copy the rest
+    connect -> report an offset before its own end -> compare the overlap -> copy the rest
             -> the logs differ: nothing is copied; LogsDiffer reports the offset
             -> the master has nothing more: its log is shorter, also reported by LogsDiffer
             -> the master ends the connection: report less, its log may be far shorter

@@ -266,7 +266,7 @@ class Upkeep:
         await asyncio.shield(done)
 
     async def _log_durable(self, offset: int) -> bool:
-        """Sync the log up to ``offset``; return False if the device fails or it takes too long."""
+        """Sync the log up to ``offset``; return False if that fails or takes too long."""
         store = self._store
         deadline_ms = store.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
         while store.log.durable < offset:

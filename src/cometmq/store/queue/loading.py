@@ -1,6 +1,6 @@
-"""Queues come into memory when they are first asked for: from their files, or from the journal.
+"""Loading of queues on first use, from their files or from the journal.
 
-A start does not look at the files of queues that nobody uses yet.
+A start does not read the files of queues that are not used yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue:
-    """A queue that is not in memory yet, new or with what its files hold.
+    """Load a queue that is not in memory, new or with the entries of its files.
 
     Raises MessageIllegal for a bad name.
     """
@@ -43,8 +43,10 @@ def load_queue(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue:
 
 
 def resume_queues(store: MessageStore, tails: Mapping[tuple[str, int], Tail], since: Mark) -> None:
-    """Take over queues whose last entries the journal had; their files are complete up to
-    ``since``, and are looked at when a queue is first asked for."""
+    """Take over the queues whose last entries the journal had.
+
+    Their files are complete up to ``since`` and are read when a queue is first used.
+    """
     for (topic, queue_id), tail in tails.items():
         queue = store.resumed[topic, queue_id] = _made(store, topic, queue_id)
         queue.resume(tail.first, tail.entries)

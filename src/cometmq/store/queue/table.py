@@ -1,7 +1,7 @@
-"""The consume queues in memory, by topic and number.
+"""The table of consume queues in memory, by topic and queue id.
 
-Two small tables instead of one with a pair for each queue: with very many queues it is memory that
-is not at hand which a send waits for, and the queues of a topic share what stands for the topic.
+A nested table takes less memory than one with a (topic, queue id) key per queue: with very many
+queues, cache misses slow down each send. The queues of a topic also share the data of the topic.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 class QueueTable:
-    """``by_topic`` is for reading alone. ``on_gone`` are called at once with each queue that is
-    given up: whoever keeps it lets go of it."""
+    """The consume queues in memory.
+
+    ``by_topic`` is read-only for others. The calls in ``on_gone`` get each removed queue at once,
+    so that its users release it.
+    """
 
     __slots__ = ("_count", "by_topic", "on_gone")
 
@@ -29,25 +32,25 @@ class QueueTable:
         return self._count
 
     def values(self) -> Iterator[ConsumeQueue]:
-        """All queues."""
+        """Return all queues."""
         return chain.from_iterable(map(dict.values, self.by_topic.values()))
 
     def get(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """The queue of a topic and a number."""
+        """Return the queue of a topic and a queue id."""
         queues = self.by_topic.get(key[0])
         return None if queues is None else queues.get(key[1])
 
     def like(self, topic: str) -> ConsumeQueue | None:
-        """Any queue of a topic."""
+        """Return any queue of a topic."""
         return next(iter(self.by_topic.get(topic, {}).values()), None)
 
     def add(self, queue: ConsumeQueue) -> None:
-        """Take a queue that is not there yet."""
+        """Add a queue that is not in the table."""
         self.by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
         self._count += 1
 
     def pop(self, key: tuple[str, int]) -> ConsumeQueue | None:
-        """Give a queue up, if there is such a one."""
+        """Remove a queue, if it exists, and return it."""
         topic, queue_id = key
         queues = self.by_topic.get(topic, {})
         queue = queues.pop(queue_id, None)
