@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 1_000
-# Limit of unsent bytes in a connection; above it, the slave gets no more of the log for a while.
+#: Limit of unsent bytes in a connection; above it, the slave gets no more of the log for a while.
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
 _ANY: Final = Bounds(0, 0)
@@ -74,8 +74,8 @@ class Master:
         self._places: Places[_Slave] = Places()
         self._slaves = self._places.slaves
         self._links: list[SlaveLink] = []
-        # For each reason, the connections closed since the last tick to make room: count and last
-        # address.
+        #: For each reason, the connections closed since the last tick to make room: count and last
+        #: address.
         self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
 
@@ -200,7 +200,7 @@ class _Slave(asyncio.Protocol):
         self._loading = False
         bytes_per_s = master.settings.rate_bytes_per_s
         self._rate = Rate(bytes_per_s) if bytes_per_s else None
-        # True once the slave's host is remembered as one with a slave.
+        #: True once the slave's host is remembered as one with a slave.
         self.is_remembered = False
 
     @property

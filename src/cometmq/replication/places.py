@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Generic, Protocol, TypeVar
 
-# Limit of silent connections: a Java slave reports 5 to 6 s after it connects.
+#: Limit of silent connections: a Java slave reports 5 to 6 s after it connects.
 SILENT_MAX: Final = 64
-# Limit of slaves: more are a mistake, or a program that reconnects over and over.
+#: Limit of slaves: more are a mistake, or a program that reconnects over and over.
 SLAVES_MAX: Final = 64
-# Limit of remembered hosts that had slaves; the latest are kept.
+#: Limit of remembered hosts that had slaves; the latest are kept.
 _HOSTS_MAX: Final = 64
 
 

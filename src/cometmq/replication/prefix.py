@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 OVERLAP_BYTES: Final = 64 << 10
-# Different logs may match by chance for this many bytes, since bodies repeat.
+#: Different logs may match by chance for this many bytes, since bodies repeat.
 SURE_BYTES: Final = 4 << 10
 _GROWTH: Final = 16
 

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Interval between two attempts to reach the master.
+#: Interval between two attempts to reach the master.
 RETRY_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 _TICK_MS: Final = 1_000
-# A single heartbeat may come because the connection was busy for long. This many in a row, without
-# data in between, mean that the master has no more.
+#: A single heartbeat may come because the connection was busy for long. This many in a row, without
+#: data in between, mean that the master has no more.
 _BEATS_AT_END: Final = 2
-# Messages waiting for dispatch: reading pauses above the first limit and resumes at the second.
+#: Messages waiting for dispatch: reading pauses above the first limit and resumes at the second.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
-# Bytes of one read from the master; they stay in the processor's cache.
+#: Bytes of one read from the master; they stay in the processor's cache.
 _RECEIVE_BYTES: Final = 256 << 10
 
 

@@ -32,7 +32,7 @@ TRANSFER: Final = Struct(">qi")
 HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 
-# A limit above what any implementation sends at once: a Java slave's buffer holds 4 MiB.
+#: A limit above what any implementation sends at once: a Java slave's buffer holds 4 MiB.
 TRANSFER_MAX_BYTES: Final = 32 << 20
 
 

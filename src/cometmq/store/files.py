@@ -22,16 +22,16 @@ from cometmq.core.memory import limit_bytes
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
-# Most pages of one query, and the size of CPython's Py_buffer.
+#: Most pages of one query, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
 _PY_BUFFER_WORDS: Final = 10
-# Only the user who runs the broker may read messages. Existing files keep their mode, which an
-# administrator may have widened on purpose.
+#: Only the user who runs the broker may read messages. Existing files keep their mode, which an
+#: administrator may have widened on purpose.
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 Buffer = bytes | bytearray | memoryview
-# Returns whether all bytes between two positions of a map are in memory.
+#: Returns whether all bytes between two positions of a map are in memory.
 Residency: TypeAlias = Callable[[int, int], bool]
 
 
@@ -446,7 +446,7 @@ class SnapshotFiles(PosixFiles):
         return os.path.isdir(path)
 
 
-# Errors of a kernel or file system that does not support the copy call.
+#: Errors of a kernel or file system that does not support the copy call.
 _NOT_THERE = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
 
 

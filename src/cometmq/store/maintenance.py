@@ -40,7 +40,7 @@ _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _SEAL_INTERVAL_MS = 5_000
 _SCRUB_INTERVAL_MS = 60_000
-# A slice takes up to 6 ms, if each of its queues needs a new file.
+#: A slice takes up to 6 ms, if each of its queues needs a new file.
 _QUEUES_A_SLICE = 16
 _QUEUES_A_ROUND = 1_024
 _ROUNDS_TO_WAIT = 60

@@ -79,21 +79,22 @@ _LENGTH = Struct(">H")
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOST = bytes(8)
 _CLOCK_AHEAD_MS = 1_000
-# Limits of what is taken from one connection before other connections are served.
+#: Limits of what is taken from one connection before other connections are served.
 ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
-# Limit of one batch's records. A body of 4 MiB may have 190 000 messages, and each gets properties.
+#: Limit of one batch's records. A body of 4 MiB may have 190 000 messages, and each gets
+#: properties.
 BATCH_BYTES_MAX = 64 << 20
-# A batch packed in a thread is split into parts of at most this many messages. Each part is
-# dispatched in its own turn of the loop, which takes a few ms.
+#: A batch packed in a thread is split into parts of at most this many messages. Each part is
+#: dispatched in its own turn of the loop, which takes a few ms.
 PART_ROWS = 16_384
-# Bytes of a turn with such a batch that are written early in one turn of the loop.
+#: Bytes of a turn with such a batch that are written early in one turn of the loop.
 EARLY_BYTES = 4 << 20
 
-# Plain sends and transactions of one connection, or the messages of a batch: their write batch, the
-# first row, and the row after the last.
+#: Plain sends and transactions of one connection, or the messages of a batch: their write batch,
+#: the first row, and the row after the last.
 SentRows: TypeAlias = tuple[TransactionBatch, int, int]
-# A batch that was packed before its offsets are known: write batches with their packed records.
+#: A batch that was packed before its offsets are known: write batches with their packed records.
 Packed: TypeAlias = list[tuple[WriteBatch, bytearray]]
 
 
@@ -128,7 +129,7 @@ class MessageStore:
         flush_thread = files.threads(1, "cometmq-flush")
         self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
-        # Called when more of the log was written or became durable.
+        #: Called when more of the log was written or became durable.
         self.on_progress: list[Callable[[], None]] = []
         self.put_failures = 0
         self.last_ms = 0
@@ -144,7 +145,7 @@ class MessageStore:
         self.executor = files.threads(2, "cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        # Appended records that are not committed yet.
+        #: Appended records that are not committed yet.
         self.uncommitted: list[Segment] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio

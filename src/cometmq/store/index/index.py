@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_KEYS = 256
 
-# Fields of a row; rows of records without keys are not gathered.
+#: Fields of a row; rows of records without keys are not gathered.
 _QUEUE, _PLACE, _TIME_MS, _KEYS = map(itemgetter, (0, 2, 5, 6))
 _TOPIC_HASH = attrgetter("topic_hash")
 
@@ -61,7 +61,7 @@ class Index:
         self._enabled = config.message_index_enable
         self._directory = os.path.join(config.store_path_root_dir, "index")
         self.files: list[IndexFile] = []
-        # Approximate number of gathered keys that are not written yet.
+        #: Approximate number of gathered keys that are not written yet.
         self.pending = 0
         self._rows: list[Dispatched] = []
         self._hashes = array("q")

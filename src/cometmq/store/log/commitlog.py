@@ -73,13 +73,13 @@ class CommitLog:
         size = self.segments.file_bytes
         self.position = self.held = self.written
         self._held: list[tuple[int, list[bytes | memoryview]]] = []
-        # End of the bytes that a failed write may have left in the files.
+        #: End of the bytes that a failed write may have left in the files.
         self._reached = self.written
         start = self.segments.start
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
         self._runs: list[tuple[int, list[bytes | memoryview]]] = [(self.position, self.parts)]
-        # Number of runs that :meth:`write_early` has written.
+        #: Number of runs that :meth:`write_early` has written.
         self._early = 0
 
     def append(self, packed: bytes | memoryview) -> None:

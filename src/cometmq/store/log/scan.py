@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
-# Bytes that are enough to read all lengths in a record's head, whatever its host addresses.
+#: Bytes that are enough to read all lengths in a record's head, whatever its host addresses.
 _LEAST_BYTES = 128
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _ZEROS = bytes(_CHUNK_BYTES)
 
 Check = Callable[[Record], str]
-# Takes rows of a walk, beginning with the given one. Arguments: the walk, the physical offset of
-# its first byte, and the row. Returns the first row that it did not take.
+#: Takes rows of a walk, beginning with the given one. Arguments: the walk, the physical offset of
+#: its first byte, and the row. Returns the first row that it did not take.
 Take = Callable[[Walked, int, int], int]
 
 

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 SCRUB_FILE: Final = "cometmq-scrub.json"
 _HOUR_MS: Final = 3_600_000
 
-# Takes the path of a log file, its size and a rate in bytes per second; returns the CRCs of its
-# blocks. Raises SumsFailed, OSError.
+#: Takes the path of a log file, its size and a rate in bytes per second; returns the CRCs of its
+#: blocks. Raises SumsFailed, OSError.
 BlockReader = Callable[[str, int, int], Awaitable[bytes]]
 
 
@@ -68,8 +68,8 @@ class Scrub:
         self.read: BlockReader = block_sums_by_child
         self._progress = Progress()
         self._saved = b""
-        # Damage that an earlier run found must be confirmed: the files may have been restored
-        # since.
+        #: Damage that an earlier run found must be confirmed: the files may have been restored
+        #: since.
         self._unsure = False
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAGE_BYTES: Final = 4096
-# One write of this size holds the loop for 3 to 5 ms.
+#: One write of this size holds the loop for 3 to 5 ms.
 POOL_MAX_BYTES: Final = 8 << 20
 
 

@@ -78,7 +78,7 @@ class EntryJournal:
         self._directory = directory
         self._bases: list[int] = []
         self._handle = -1
-        # Numbers of queues in this file begin at ``_first``; ``_names`` are not written yet.
+        #: Numbers of queues in this file begin at ``_first``; ``_names`` are not written yet.
         self._first = self._next = 0
         self._names: list[str] = []
         self._room = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# For more files than this, a sync of the whole file system is faster.
+#: For more files than this, a sync of the whole file system is faster.
 _SYNC_LIMIT = 512
 _KEPT_BYTES = 1_280
 _KEPT_IN_ALL_BYTES = 32 << 20
@@ -76,8 +76,8 @@ class QueueFiles:
         self.long_bytes = _LONG_BYTES
         self.sync_limit = _SYNC_LIMIT
         self.queue_count = 0
-        # Files that were found deleted from outside while the broker runs; the next start rebuilds
-        # them.
+        #: Files that were found deleted from outside while the broker runs; the next start rebuilds
+        #: them.
         self.lost: set[str] = set()
         self._told: set[str] = set()
         self.unsynced: set[str] = set()

@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECENT_BYTES: Final = 64 << 20
-# A whole number of blocks.
+#: A whole number of blocks.
 WINDOW_BYTES: Final = 1 << 20
 _KEPT: Final = 32
-# Ranges within this many bytes are read through windows.
+#: Ranges within this many bytes are read through windows.
 _CLOSE_BYTES: Final = WINDOW_BYTES // 2
 
-# A physical offset and a size.
+#: A physical offset and a size.
 Range: TypeAlias = tuple[int, int]
-# Bytes; or damage; or None if the log no longer has them.
+#: Bytes; or damage; or None if the log no longer has them.
 Found: TypeAlias = memoryview | StoreCorrupt | None
 
 
@@ -90,7 +90,7 @@ class ColdReads:
         self.log = log
         self.hot_bytes = hot_bytes
         self.windows = Windows(lambda: log.written)
-        # End of the last damage that was found.
+        #: End of the last damage that was found.
         self.sound_from = 0
 
     @property
@@ -469,11 +469,11 @@ def _arrived(window: _Window, start: int, stop: int, reading: asyncio.Future[int
     coming.set_result(None)
 
 
-# While the log grows, pulls far from its end get one part in this many of the loop's time.
+#: While the log grows, pulls far from its end get one part in this many of the loop's time.
 PARTS: Final = 6
-# The log counts as growing for this long after it grew.
+#: The log counts as growing for this long after it grew.
 _GROWS_NS: Final = 20_000_000
-# Unused time of the share is credited up to this much.
+#: Unused time of the share is credited up to this much.
 _SAVED_NS: Final = 1_000_000
 _TICK_MS: Final = 1
 MAX_WAITING: Final = 10_000

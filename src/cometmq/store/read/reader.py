@@ -64,7 +64,7 @@ class Query(NamedTuple):
         return self.max_count if self.codes is None else max(MAX_SCANNED_ENTRIES, self.max_count)
 
 
-# Queue offsets, physical offsets and sizes of the entries that a read returns.
+#: Queue offsets, physical offsets and sizes of the entries that a read returns.
 Entries: TypeAlias = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]"]
 
 

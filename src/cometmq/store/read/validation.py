@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# More than the largest record that a broker accepts: a larger size is wrong.
+#: More than the largest record that a broker accepts: a larger size is wrong.
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
-# Number of entries on either side that are used to bound the search for a record.
+#: Number of entries on either side that are used to bound the search for a record.
 _NEIGHBOURS: Final = 64
-# Entries of light queues point to records of other queues, which name them in a property.
+#: Entries of light queues point to records of other queues, which name them in a property.
 _LIGHT_PREFIX: Final = "%LMQ%"
 
 

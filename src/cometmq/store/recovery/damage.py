@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A Java broker reads each record into memory as a whole when it recovers.
+#: A Java broker reads each record into memory as a whole when it recovers.
 FILLER_BYTES = 4 << 20
 _SECTOR_BYTES = 512
 FILLER_TOPIC = "-"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HEAD = head_part("size_bytes", "magic", "queue_id", "queue_offset", "physical_offset")
 _HOLES_A_WRITE = 4096
 _HEAD_ENTRIES = 200
-# Up to this many queues are checked at the start; with more, each is checked on first use.
+#: Up to this many queues are checked at the start; with more, each is checked on first use.
 CHECKED_QUEUES = 10_000
 
 
@@ -75,7 +75,7 @@ class QueueCheck:
         self._below = below
         self._exact = exact
         self._torn = torn
-        # Offset up to which the files of valid queues have any entries; empty with ``torn``.
+        #: Offset up to which the files of valid queues have any entries; empty with ``torn``.
         self.filled: dict[tuple[str, int], int] = {}
 
     def fault(self, queue: ConsumeQueue) -> QueueFault | None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from cometmq.store.log.segments import Segments
     from cometmq.store.recovery.checkpoint import Checkpoint, Positions
 
-# A Java broker records times of messages; messages from shortly before may have come after its
-# flush.
+#: A Java broker records times of messages; messages from shortly before may have come after its
+#: flush.
 _LOG_MARGIN_MS = 3_000
-# A Java broker's time for the queues may precede their flush by one flush interval, a minute.
+#: A Java broker's time for the queues may precede their flush by one flush interval, a minute.
 _QUEUES_MARGIN_MS = 600_000
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cometmq.store.files import SnapshotFiles
 
-# A file with holes is copied in small pieces only, so that holes are not filled.
+#: A file with holes is copied in small pieces only, so that holes are not filled.
 _SPARSE_PIECE_BYTES = 64 << 10
 _FULL_PIECE_BYTES = 4 << 20
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-# Limit of findings of one kind in one file that are listed; further ones are counted.
+#: Limit of findings of one kind in one file that are listed; further ones are counted.
 EACH_LIMIT = 100
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
 
 _ENTRY = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
-# Number of entries that stay in the processor's cache during the work on them.
+#: Number of entries that stay in the processor's cache during the work on them.
 PIECE_ENTRIES = 1 << 15
 _SEARCH_BYTES = 1 << 20
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
-# Below this much work, starting other processes does not pay.
+#: Below this much work, starting other processes does not pay.
 ALONE_BYTES = 256 << 20
 _POLL_S = 0.1
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-# A function of the shared data, its piece, and a callback for the number of bytes read.
+#: A function of the shared data, its piece, and a callback for the number of bytes read.
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
 
 
@@ -34,8 +34,8 @@ class Pool(Protocol):
         """Yield the results in any order. Raises the errors of the function."""
 
 
-# Makes a pool from the shared data, a number of processes, and a callback for the number of bytes
-# read.
+#: Makes a pool from the shared data, a number of processes, and a callback for the number of bytes
+#: read.
 PoolMaker = Callable[[object, int, Callable[[int], None]], Pool]
 
 _shared: Any = None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-# Kinds of damage of the log itself, which cannot be rebuilt from anything else.
+#: Kinds of damage of the log itself, which cannot be rebuilt from anything else.
 _LOST: Final = frozenset({"gap", "body", "log-file-missing", "log-file-size", "log-short"})
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * BLOCK_BYTES
 _PART_BYTES = 8 * BLOCK_BYTES
-# Bytes of a piece that are kept for the next one.
+#: Bytes of a piece that are kept for the next one.
 _HEAD_BYTES = STORE_MS_BYTES
 _SECONDS_MAX = 0x7FFF_FFFF
 _NONE = np.empty(0, np.int64)

@@ -41,10 +41,10 @@ Progress = Callable[[int], None]
 
 _LOG = "commitlog"
 _UNFINISHED = ".unfinished"
-# Files of administrators or of one run of a broker, not of the store.
+#: Files of administrators or of one run of a broker, not of the store.
 _LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
 _ENTRIES = ("consumequeue", "index", SEALS)
-# Notes of a running broker; the snapshot gets its own, since no crash left these.
+#: Notes of a running broker; the snapshot gets its own, since no crash left these.
 _OF_A_RUN = (
     "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
 )  # fmt: skip

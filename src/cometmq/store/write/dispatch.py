@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
-# Records appended in sequence: rows of single messages, or a write batch.
+#: Records appended in sequence: rows of single messages, or a write batch.
 Segment: TypeAlias = "Sequence[Dispatched] | WriteBatch"
-# Is called with the queues that have more messages; a queue may appear twice.
+#: Is called with the queues that have more messages; a queue may appear twice.
 Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 
-# Rows that are dispatched before the loop serves other events, about 1 ms.
+#: Rows that are dispatched before the loop serves other events, about 1 ms.
 ROWS_PER_TURN = 1_024
-# From this number of rows on, the dispatch is left to later turns of the loop.
+#: From this number of rows on, the dispatch is left to later turns of the loop.
 MANY_ROWS = 16_384
 _UNKNOWN_DELAY_MS = 1_000
 
@@ -75,7 +75,8 @@ class Dispatcher:
         self._index = index
         self._pool = pool
         self.journal = journal
-        # Queues whose files lack entries, longest wait first, and beside them the marks since when.
+        #: Queues whose files lack entries, longest wait first, and beside them the marks since
+        #: when.
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
