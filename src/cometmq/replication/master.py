@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 1_000
-#: Limit of unsent bytes in a connection; above it, the slave gets no more of the log for a while.
+#: Limit of unsent bytes in a connection; above it, sending of the log pauses.
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
 _ANY: Final = Bounds(0, 0)
@@ -263,6 +263,7 @@ class _Slave(asyncio.Protocol):
     def push(self) -> None:
         """Send missing bytes while the connection accepts them and they are in memory."""
         link, master = self.link, self._master
+        # One read or pause at a time for each slave, so that pieces stay in order.
         if link.sent < 0 or self._loading:
             return
         end = master.end

@@ -2,9 +2,9 @@
 
 The port has no authentication, so connections are limited, and strangers must not displace slaves.
 A connection is silent until it reports an offset; silent connections have a limit of their own. A
-new connection is always admitted. At the limit another one is closed, chosen in this order: of the
-host with the most connections; of a host that never had a slave; one that never acknowledged bytes
-sent to it; the oldest.
+new connection is always admitted. At the limit another one is closed, one of the host with the most
+connections; among these one of a host that never had a slave, then one that never acknowledged
+bytes sent to it, then the oldest.
 """
 
 from __future__ import annotations

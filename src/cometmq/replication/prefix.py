@@ -71,6 +71,7 @@ def first_difference(ours: memoryview | bytes, theirs: memoryview | bytes) -> in
     """Return the index of the first difference of two pieces of equal length; -1 if they match."""
     if ours == theirs:
         return -1
+    # Bisect: comparing slices is much faster than comparing bytes in a loop.
     low, high = 0, len(ours)
     while high - low > 1:
         middle = (low + high) // 2

@@ -135,7 +135,7 @@ class Slave:
         self._due.set()
 
     async def _follow(self, address: str, overlap: Overlap) -> bool:
-        """Copy until the connection ends; return True if an earlier offset should be reported."""
+        """Copy until the connection ends; return True if an earlier offset is worth a try."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         connection = _Connection(self, address, overlap)
@@ -233,6 +233,7 @@ class _Connection(asyncio.BufferedProtocol):
         if offset == 1 and self._overlap.lacks_first_byte:
             offset, piece = 0, memoryview(b"".join((b"\0", piece)))
         if offset < end:
+            # The overlap is compared, never written.
             known = piece[: end - offset]
             self._compare(offset, known)
             offset, piece = offset + len(known), piece[len(known) :]

@@ -96,6 +96,7 @@ class SlaveLink:
 
     def _report(self, offset: int, bounds: Bounds, begin: int) -> None:
         if self.sent >= 0:
+            # Anything else would acknowledge bytes that the slave cannot have.
             if not self.acked <= offset <= self.sent:
                 raise BadPeer(
                     f"it reports {offset}, after {self.acked}, and was sent up to {self.sent}"

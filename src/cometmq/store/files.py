@@ -22,7 +22,7 @@ from cometmq.core.memory import limit_bytes
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
-#: Most pages of one query, and the size of CPython's Py_buffer.
+#: Maximum number of pages in one query, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
 _PY_BUFFER_WORDS: Final = 10
 #: Only the user who runs the broker may read messages. Existing files keep their mode, which an
@@ -117,11 +117,11 @@ class Files(Protocol):
         ...
 
     def residency(self, mapped: memoryview) -> Residency:
-        """Return a function that checks whether bytes of a map can be read without the device."""
+        """Return a function that checks whether a range of a map is in memory."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Return the sorted names in a directory; none if it does not exist."""
+        """Return the sorted names in a directory; an empty list if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -374,11 +374,12 @@ class PosixFiles:
 
 
 def _residency(mapped: memoryview) -> Residency:
-    """Return a residency check by mincore (Linux). Without that call, report nothing as resident.
+    """Return a residency check that uses mincore (Linux).
 
-    Unlike a read that must not wait, the check copies nothing: 1.2 us for 72 KB, which take 8 us
-    and more to copy. The answer holds for the moment: under memory pressure the system may evict a
-    page right after it, and reading that page then waits for the device once.
+    Without that call, no page counts as resident. Unlike a read that must not wait, the check
+    copies nothing: 1.2 us for 72 KB, which take 8 us and more to copy. The answer holds for the
+    moment: under memory pressure the system may evict a page right after it, and reading that page
+    then waits for the device once.
     """
     # Imported here: a broker that serves no old data starts without ctypes.
     import ctypes
@@ -408,7 +409,7 @@ def _residency(mapped: memoryview) -> Residency:
 
 
 class SnapshotFiles(PosixFiles):
-    """File operations that only copying whole stores needs."""
+    """File operations needed only to copy whole stores."""
 
     __slots__ = ()
 
@@ -516,7 +517,7 @@ def make_durable_directory(files: Files, path: str) -> None:
         names.append(os.path.dirname(names[-1]))
     files.make_directory(path)
     for name in names[:-1] or names:
-        # A parent directory that we may not read cannot contain names that we created.
+        # We cannot have created names in a parent directory that we may not read.
         with contextlib.suppress(PermissionError):
             files.sync_directory(os.path.dirname(name))
 
@@ -527,8 +528,8 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
     ``durable`` also waits until the new one is on the device.
     """
     draft = path + ".tmp"
-    # Remove a draft left by a crash: if a power cut kept only the rename, its bytes would replace
-    # the file.
+    # Remove a draft left by a crash: if a power cut kept only the new rename, the old draft's bytes
+    # would appear under the name.
     files.unlink(draft)
     handle = files.open(draft, create=True)
     try:

@@ -250,6 +250,7 @@ class MessageStore:
             self._stamp()
         now_ms = self._now_ms
         host = store_host or self.store_host
+        # The usual head is for IPv4 hosts; others need a longer one.
         head = HEAD
         if sys_flag & _HOST_BITS or len(born_host) != 8 or len(host) != 8:
             sys_flag = sys_flag & ~_HOST_BITS | host_flags(born_host, host)
@@ -261,6 +262,7 @@ class MessageStore:
         phys = log.position
         if phys + size + BLANK_BYTES > log.limit:
             phys = self._roll(size)
+        # Half messages and rollback records take no place in the queue.
         slot = -1 if sys_flag & 0x4 else queue.next_offset
         try:
             packed = head.pack(
@@ -405,8 +407,10 @@ class MessageStore:
                     log.position += len(packed)
                     rows, bytes_left = rows - taken, bytes_left - len(packed)
                 if state < 0:
+                    # The record does not fit into this file.
                     log.roll()
         finally:
+            # Also after an error: bytes of earlier rows are in the log's buffer already.
             if is_new and batch.count:
                 self.uncommitted.append(batch)
         return (batch, first, batch.count), at, state

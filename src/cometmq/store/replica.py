@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BadCopy(StoreError):
-    """The bytes for physical offset ``offset`` are not part of a log; ``problem`` says why."""
+    """The bytes received for ``offset`` (physical) are not part of a log; ``problem`` says why."""
 
     def __init__(self, offset: int, problem: str) -> None:
         self.offset = offset
@@ -83,6 +83,7 @@ class Replica:
         view = memoryview(data)
         head = memoryview(b"")
         if self._rest:
+            # Complete the record of the rest first: ``view`` then begins at a record.
             taken = self._complete(view)
             view = view[taken:]
             if self._walk(self._rest, begin, batch):
@@ -108,7 +109,7 @@ class Replica:
         self._rest += view[end:]
 
     def _complete(self, view: memoryview) -> int:
-        """Append to the rest the bytes that its record lacks, if they came; return their number."""
+        """Complete the incomplete record with bytes of ``view``; return their number."""
         segments = self._store.log.segments
         base = self._store.log.written - segments.start
         room = segments.file_bytes - base % segments.file_bytes

@@ -1,4 +1,4 @@
-"""Timer files: positions of waiting messages in the log, in one file for each ten minutes.
+"""Timer files: log positions of messages that wait for their time, a file for each ten minutes.
 
     cometmq-timers/NNNNNNNNNNNNNNNNNNNN    named by the first ms of its ten minutes (a bucket)
     cometmq-timers/state.json              state of the last save (timers/snapshot.py of the broker)

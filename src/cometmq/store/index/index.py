@@ -39,7 +39,7 @@ _TOPIC_HASH = attrgetter("topic_hash")
 class Index:
     """All index files, and the entries that are not written yet.
 
-    Those are kept as rows, preceded by columns of type "q".
+    The latest unwritten entries are rows, earlier ones are columns of type "q".
     """
 
     __slots__ = (

@@ -214,6 +214,7 @@ class IndexFile:
         try:
             self._files.pwrite(self._handle, raw, self._entry_position(first))
         except OSError:
+            # Restore the slots: the entries that they name were not written.
             for key_hash, _, _, previous in reversed([*ENTRY.iter_unpack(raw)]):
                 slots[key_hash % slot_count] = previous
             raise

@@ -25,14 +25,6 @@ there for a log file. Each seal is one file, named like its log file, big-endian
 
 The digests let a tool compare consume queues and index with a file that is known to be unchanged,
 without decoding any of its records.
-
-A seal is written atomically (temporary file, sync, rename, sync of the directory) once all of its
-log file is on the device. It is removed, durably, before anything in that file may change. After a
-crash there is therefore a correct seal or none; maintenance seals a log file without one again.
-
-Another broker that ran on the directory in the meantime may have cut a sealed file and appended to
-it. A seal is then ignored until the whole file has been read again: :meth:`Seals.doubt` moves the
-seals to ``cometmq-seals/doubted``, and checksumming.py restores those that still match.
 """
 
 from __future__ import annotations
@@ -101,7 +93,7 @@ class Seal:
         return crc32(data) == int.from_bytes(self.sums[at : at + _CRC.size], "big")
 
     def differing(self, sums: bytes) -> list[int]:
-        """Return the numbers of the blocks whose CRC differs in ``sums``."""
+        """Return the numbers of the blocks whose CRC in ``sums`` is different."""
         pairs = zip(_CRC.iter_unpack(self.sums), _CRC.iter_unpack(sums), strict=True)
         return [block for block, (was, found) in enumerate(pairs) if was != found]
 
@@ -143,8 +135,9 @@ def encode(seal: Seal) -> bytes:
 
 
 def decode(raw: bytes, path: str, base: int) -> Seal:
-    """Decode the seal of the log file that begins at ``base``. Raises StoreCorrupt if it is
-    invalid.
+    """Decode the seal of the log file that begins at ``base``.
+
+    Raises StoreCorrupt if it is invalid or the seal of another file.
     """
     sums_at = _HEADER.size + _SUMMARY.size
     if len(raw) < sums_at + _CRC.size:
@@ -163,6 +156,16 @@ def decode(raw: bytes, path: str, base: int) -> Seal:
 
 class Seals:
     """The seals of one store. ``bases`` holds the base offset of each log file that has one.
+
+    A seal is written atomically (temporary file, sync, rename, sync of the directory) once all of
+    its log file is on the device. It is removed, durably, before anything in that file may change.
+    After a crash there is therefore a correct seal or none; maintenance seals a log file without
+    one again.
+
+    Another broker that ran on the directory in the meantime may have cut a sealed file and appended
+    to it. A seal is then ignored until the whole file has been read again: :meth:`Seals.doubt`
+    moves the seals to ``cometmq-seals/doubted``, and checksumming.py restores those that still
+    match.
 
     The most recently used seals stay in memory. Threads may call ``of``.
     """
@@ -186,10 +189,9 @@ class Seals:
         return os.path.join(self.directory, *parts)
 
     def of(self, base: int) -> Seal | None:
-        """Return the seal of a log file, or None if it has none or an unreadable one (which is
-        logged).
+        """Return the seal of a log file; None if it has none, or an unreadable one.
 
-        Raises OSError.
+        An unreadable seal is logged. Raises OSError.
         """
         found = self._loaded.get(base)
         if found is not None or base not in self.bases:

@@ -4,9 +4,6 @@ Records (message/record.py) are packed into the buffer of the turn and written t
 never crosses the end of a file. If a record and 8 more bytes do not fit, a blank {remaining bytes
 4, magic CBD43194 4} closes the file and the record begins the next one; the bytes after a blank are
 undefined. The bytes after the last record are zeros (upstream: CommitLog.java).
-
-A crash may leave any part of what was written after ``durable``. Recovery finds the end of the log
-and zeroes the rest before anything is appended.
 """
 
 from __future__ import annotations
@@ -35,10 +32,11 @@ class CommitLog:
     """The log's positions and the buffer of the current turn, on top of the log files.
 
     ``position`` is the offset of the next record, counting buffered ones. The operating system has
-    the log up to ``written``, the device up to ``durable``. ``held`` is the end of the committed
-    records; those after ``written`` wait for their write (transientpool.py). ``limit`` is the end
-    of the file that contains ``position``. ``opened_at`` is the offset at which this run began to
-    write.
+    the log up to ``written``, the device up to ``durable``. A crash may leave any part of what was
+    written after ``durable``; recovery finds the end of the log and zeroes the rest before anything
+    is appended. ``held`` is the end of the committed records; those after ``written`` wait for
+    their write (transientpool.py). ``limit`` is the end of the file that contains ``position``.
+    ``opened_at`` is the offset at which this run began to write.
     """
 
     __slots__ = (
@@ -158,11 +156,10 @@ class CommitLog:
         self._runs[0] = (self.position, self.parts)
 
     def write_early(self, bytes_max: int) -> bool:
-        """Write the first buffered runs, at least ``bytes_max`` bytes; return whether runs may be
-        left.
+        """Write the first buffered runs, at least ``bytes_max`` bytes if there are as many.
 
-        The bytes count as written only at the commit. A write that fails here fails again there,
-        which reports it.
+        Returns whether runs may be left. The bytes count as written only at the commit. A write
+        that fails here fails again there, which reports it.
         """
         while self._early < len(self._runs) - 1 and bytes_max > 0 and self.failure is None:
             run = self._runs[self._early]
@@ -278,7 +275,7 @@ class CommitLog:
         return self._ahead is None and self.failure is None and self.segments.end <= self.limit
 
     def make_next_file(self, executor: Executor) -> Future[LogFile]:
-        """Create the next file in a thread; the write that needs it takes it from the future."""
+        """Create the next file in a thread; the write that needs it takes it from there."""
         self._ahead = executor.submit(self.segments.create_file, self.segments.end)
         return self._ahead
 

@@ -1,8 +1,9 @@
-"""Retention: removes log and index files that are too old or that a full disk has no room for.
+"""Retention: removes log and index files that are too old or for which a full disk has no room.
 
 Readers lose access to them at once. A thread frees their disk space, oldest file first, because a
-file system takes 300 ms to free 1 GiB and the call that closes the last handle waits for it. After
-a crash before that, the remaining files are loaded and removed again; the order leaves no gap.
+file system takes 300 ms to free 1 GiB and the call that closes the last handle waits for it. If a
+crash comes before that, the next start loads the remaining files and retention removes them again;
+the order of removal leaves no gap.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class LogFile:
 
     ``seals`` is set once the file has a seal with the checksums of its blocks. ``damaged`` holds
     the physical offsets of blocks that differ from the seal; their bytes are not served. ``linked``
-    says that a snapshot holds a hard link to the file. Before a sealed or linked file changes for
-    the first time, its seal is removed and the file is copied, so that the snapshot keeps the old
+    says that a snapshot holds a hard link to the file. Before the file changes for the first time,
+    its seal is removed, and a linked file is replaced by a copy, so that the snapshot keeps the old
     contents.
     """
 
@@ -107,7 +107,7 @@ class LogFile:
         self._files.will_need(self.handle, start - self.base, stop - start)
 
     def read_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill ``buffer`` from a physical offset with ``pread``; return the bytes read."""
+        """Fill ``buffer`` from a physical offset with ``pread``; return the number of bytes."""
         return self._files.read_into(self.handle, buffer, offset - self.base)
 
     def resident(self, start: int, stop: int) -> memoryview | None:
@@ -122,7 +122,7 @@ class LogFile:
         return view[start:stop] if self._is_resident(start, stop) else None
 
     def next_data(self, offset: int) -> int:
-        """Return the first physical offset, from ``offset`` on, whose bytes may not be zeros.
+        """Return the first physical offset from ``offset`` on that may hold nonzero bytes.
 
         Returns ``end`` if there is none.
         """

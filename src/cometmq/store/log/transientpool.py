@@ -97,9 +97,7 @@ class TransientPool:
                 raise anew(store.log.failure)
 
     def write_soon(self) -> None:
-        """Schedule a write for another turn of the loop if enough waits, so that answers leave
-        first.
-        """
+        """Write in a later turn of the loop, if enough waits, so that answers leave first."""
         if self._will_write or self.problem is not None:
             return
         if not self.waiting_bytes or self.waiting_bytes < self._least_bytes:

@@ -36,9 +36,9 @@ class ConsumeQueue(QueueState):
     """One consume queue. Offsets count entries.
 
     ``next_offset`` is the offset of the next append. ``max_offset`` is the end of what readers may
-    see; it is smaller until the dispatch. ``min_offset`` is the first offset whose record the log
-    still has. ``is_dirty`` says that the files may lack entries; the dispatcher knows since which
-    mark. ``number`` is the queue's number in the journal (journal.py).
+    see; it lags ``next_offset`` until the dispatch. ``min_offset`` is the first offset whose record
+    the log still has. ``is_dirty`` says that the files may lack entries; the dispatcher keeps the
+    position since which they do. ``number`` is the queue's number in the journal (journal.py).
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class ConsumeQueue(QueueState):
         self.min_offset = min(self.min_offset, offset)
 
     def expect(self, offset: int) -> None:
-        """Note that lost files reached up to ``offset``.
+        """Note that files which are gone reached up to ``offset``.
 
         If the log has no record of the queue either, its offsets continue there.
         """
@@ -204,10 +204,10 @@ class ConsumeQueue(QueueState):
         return self._last_record()[0]
 
     def _last_record(self) -> tuple[int, int, int]:
-        """Return the end offset of the entries without trailing holes, and the last record.
+        """Return the offset after the last entry that is not a hole, and its record.
 
-        Returns ``min_offset`` and zeros if there is none; else the physical offset and size of the
-        last record with an entry follow the offset.
+        The record is given by its physical offset and size. Returns ``min_offset`` and zeros if
+        every entry is a hole.
         """
         per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
         stop, count = self.max_offset, 1
@@ -245,7 +245,7 @@ class ConsumeQueue(QueueState):
             self.drop_expired()
 
     def move_min(self, log_start: int) -> bool:
-        """Move only ``min_offset``; return whether it moved, so that files may be droppable."""
+        """Move only ``min_offset``; return whether it moved (then files may be droppable)."""
         if self.min_offset >= self.max_offset:
             return False
         if self._next_record(self.min_offset, 1, log_start) == self.min_offset:

@@ -2,9 +2,9 @@
 
 Writing a single entry to a file of its own costs more than all other work of a send. So with many
 queues in use, a queue is written only from time to time. Until then its entries are also here, as
-rows of a write that happens anyway: after a killed process they are read from here instead of from
-every record since. The journal is never synced: after a power cut, recovery reads the log from the
-position up to which queue files were synced.
+rows of a write that happens anyway. After the process was killed, they are read from here instead
+of being rebuilt from the log. The journal is never synced: after a power cut, recovery reads the
+log from the position up to which queue files were synced.
 
 Files are named by the log offset at which they begin and hold blocks, big-endian:
 

@@ -1,17 +1,9 @@
 """Cold reads: access to bytes of the log that may not be in memory.
 
-A page fault in a memory map stops the whole process until the device answers, and so does a read.
-So only these bytes are returned at once:
-
-- the latest bytes that this run of the broker wrote, which are certainly in memory, as views of the
-  files' maps;
-- other bytes near the end, in the same way, if the system reports them as resident: after a
-  restart, or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
-- bytes of a window. Far from the end only windows are used, because the system may evict a page
-  right after it reported it (docs/decisions/0020-cold-reads.md).
-
-A thread reads all other bytes. A block that differs from its seal (scrub.py finds them) is not
-served. It is compared again on each request: its file may have been restored in the meantime.
+Bytes in memory are returned at once (:class:`ColdReads` says which); a thread reads all others,
+because a page fault in a memory map stops the whole process until the device answers, and so does a
+read. A block that differs from its seal (scrub.py finds them) is not served. It is compared again
+on each request: its file may have been restored in the meantime.
 """
 
 from __future__ import annotations
@@ -67,7 +59,7 @@ class Piece(NamedTuple):
         return self.view
 
     def error(self) -> StoreCorrupt:
-        """Return the error for the request of a damaged piece."""
+        """Return the error that reports the damage of this piece."""
         return StoreCorrupt(
             self.path,
             self.damage,
@@ -79,6 +71,15 @@ class Piece(NamedTuple):
 
 class ColdReads:
     """Reads the bytes of one log.
+
+    Only these bytes are returned at once:
+
+    - the latest bytes that this run of the broker wrote, which are certainly in memory, as views of
+      the files' maps;
+    - other bytes near the end, in the same way, if the system reports them as resident: after a
+      restart, or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
+    - bytes of a window. Far from the end only windows are used, because the system may evict a page
+      right after it reported it (docs/decisions/0020-cold-reads.md).
 
     Bytes more than ``hot_bytes`` before the log's end count as far. No damage was found from
     ``sound_from`` on.
@@ -342,7 +343,10 @@ class _Window:
         return stop
 
     def missing(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the bounds of the missing blocks between two offsets, where at least one is."""
+        """Return the bounds of the missing blocks between two offsets.
+
+        At least one block must be missing.
+        """
         absent = [block for block in self._blocks(start, stop) if not self._has[block]]
         return self._bounds(absent[0])[0], self._bounds(absent[-1])[1]
 
@@ -473,7 +477,7 @@ def _arrived(window: _Window, start: int, stop: int, reading: asyncio.Future[int
 PARTS: Final = 6
 #: The log counts as growing for this long after it grew.
 _GROWS_NS: Final = 20_000_000
-#: Unused time of the share is credited up to this much.
+#: Credit for unused time of the share.
 _SAVED_NS: Final = 1_000_000
 _TICK_MS: Final = 1
 MAX_WAITING: Final = 10_000

@@ -130,7 +130,7 @@ def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable
 
 
 def read_positions(files: Files, root: str) -> Positions | None:
-    """Read the newest positions; None if there are none that can be trusted.
+    """Read the newest positions that can be trusted; None if there are none.
 
     There are none if both files are missing or invalid, or if another broker has written since.
     """

@@ -1,4 +1,4 @@
-"""Damage in the log: tells a torn end from loss, and treats both.
+"""Damage in the log: distinguishes a torn end from loss, and handles both.
 
 The log is *proven* up to the offset that a sync is known to have covered. Bytes that are not a
 record
@@ -133,7 +133,7 @@ class Mender:
                 return
 
     def _mend(self, scan: Scan) -> bool:
-        """Treat the place where the scan stopped; return whether the scan goes on."""
+        """Handle the place where the scan stopped; return whether the scan goes on."""
         offset = scan.position
         if scan.end is not None and offset >= scan.end:
             return False

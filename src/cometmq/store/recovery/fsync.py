@@ -52,11 +52,11 @@ def proven_end(segments: Segments, positions: Positions | None) -> int:
 
 
 def _write_again(segments: Segments, at: int, end: int) -> None:
-    """Write again what was never proven durable, from ``at`` on.
+    """Write again the bytes that were never proven durable, from ``at`` on.
 
     After a failed sync, the kernel may mark pages as clean that never reached the device. Another
     sync of them succeeds and does nothing, until a power cut loses what recovery has shown. After a
-    restart of the machine all bytes were read from the device, but a restart cannot be told for
+    restart of the machine all bytes were read from the device, but a restart cannot be detected for
     certain: the last process may have ended before it wrote a note.
     """
     while at < end:

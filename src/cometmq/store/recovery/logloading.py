@@ -104,7 +104,7 @@ class LogLoading:
         return [fault.base for fault in self._short]
 
     def prove_short_files(self, start: StartingPoint) -> StartingPoint:
-        """Extend the proof to short files that have a successor: the log was durable up to it."""
+        """Extend the proof to short files that have a successor: they were durable to their end."""
         ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
         proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
         return replace(start, proof=proof)

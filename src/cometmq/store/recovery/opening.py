@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What to rebuild from the log even if it looks valid: queues, or the whole index.
+    """A request to rebuild queues, or the whole index, from the log even if they look valid.
 
     ``log_from`` is the latest offset at which reading the log may begin.
     """

@@ -97,9 +97,9 @@ class QueueCheck:
     def fault_of_begin(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
         """Return a fault if the first files of a queue are missing. Raises OSError.
 
-        A file is removed once the log has none of its records. Nearly always the next file then
-        begins with such entries too, so a first entry whose record is still in the log means that
-        files are missing.
+        A file is removed once the log has none of the records of its entries. Nearly always the
+        next file then also begins with entries whose records are gone. So a first entry whose
+        record is still in the log means that files are missing.
         """
         if not bases:
             # A power cut may leave a directory without the file that it was created for.

@@ -112,8 +112,8 @@ class Queues:
         def refuse_bad(queue: ConsumeQueue) -> None:
             fault = check.fault(queue)
             if fault is not None and fault.is_begin:
-                # The begin may be right: with very many queues, the whole log is not read to find
-                # out.
+                # The beginning may be right: with very many queues, the whole log is not read to
+                # find out.
                 logger.error(
                     "queue_begins_late topic=%s queue=%d problem=%r",
                     queue.topic, queue.queue_id, fault.problem,

@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 #: A Java broker records times of messages; messages from shortly before may have come after its
 #: flush.
 _LOG_MARGIN_MS = 3_000
-#: A Java broker's time for the queues may precede their flush by one flush interval, a minute.
+#: A Java broker's time for the queues may be up to one flush interval, a minute, ahead of their
+#: flush.
 _QUEUES_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """The offset below which queue and index files are trusted, and what is known besides.
+    """The offset below which queue and index files are trusted, with the state of the files.
 
     If ``dispatch_from`` is lower than ``offset``, some files may lack entries: records from there
     on are dispatched to all that lack them. ``slots_valid`` says that the index slots on disk are
     right and that no file has entries for records after ``offset``. ``stale_entries`` says that
     queue files may have entries for lost records, so each file must be checked. ``proof`` is the
     part of the log that was durable, ``likely_end`` its probable end. ``by_queues`` says that the
-    log is taken as dispatched up to the last queue entry.
+    log counts as dispatched up to the last queue entry.
     """
 
     offset: int

@@ -1,4 +1,4 @@
-"""Durable copies of store files: only their data is copied, with progress reports."""
+"""Copies of store files: only their data is copied, with progress reports; the caller syncs."""
 
 from __future__ import annotations
 

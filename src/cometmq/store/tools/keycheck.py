@@ -114,7 +114,7 @@ class KeyCheck:
 
     def _missing(self, place: int, key_hash: int, amount: int) -> None:
         first, last = self._bounds
-        # The last index file may have ended between two keys of one record.
+        # The index may have ended between two keys of one record.
         if place >= last:
             self.late += amount
             if self.late_from < 0 or place < self.late_from:

@@ -225,7 +225,7 @@ class LogWalk:
         return self.closed
 
     def _problem_at(self, start: int, filled: int, place: int) -> str:
-        """Return why no record begins at a position; empty if one may that is not complete yet."""
+        """Return why no record begins at a position; empty if one may that is still incomplete."""
         if filled - place < FIXED_BYTES:
             return ""
         view = memoryview(self._buffer)[:filled]

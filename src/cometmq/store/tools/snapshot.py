@@ -3,12 +3,6 @@
 Full log files never change, so they are hard-linked; everything else is small and copied. An
 operation that changes a linked file after all (a recovery that cuts the log) copies it first
 (logfile.py).
-
-A stopped store is taken as it is. A store of a running CometMQ broker is taken up to a recent
-position: the log up to the offset for which the broker recorded complete queue and index files, or
-up to its durable end, whichever is greater; queue and index files as they are during the copy; and
-new positions that say how far these can be trusted, as after a crash of the machine. A start of the
-snapshot recovers from these positions.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ _UNFINISHED = ".unfinished"
 #: Files of administrators or of one run of a broker, not of the store.
 _LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
 _ENTRIES = ("consumequeue", "index", SEALS)
-#: Notes of a running broker; the snapshot gets its own, since no crash left these.
+#: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
 _OF_A_RUN = (
     "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
 )  # fmt: skip
@@ -83,6 +77,12 @@ def snapshot(
     progress: Progress = lambda _: None,
 ) -> Snapshot:
     """Make ``target`` a snapshot of the store that ``config`` names; it appears when complete.
+
+    A stopped store is taken as it is. A store of a running CometMQ broker is taken up to a recent
+    position: the log up to the offset for which the broker recorded complete queue and index files,
+    or up to its durable end, whichever is greater; queue and index files as they are during the
+    copy; and new positions that say how far these can be trusted, as after a crash of the machine.
+    A start of the snapshot recovers from these positions.
 
     ``copy`` also copies full log files, so that the target may be on another file system. Raises
     NoStore, TargetTaken, StoreError if it cannot be made, StoreInUse if a Java broker runs on the
@@ -178,7 +178,8 @@ class _Taking:
         return start, end
 
     def _take_log(self, end: int) -> int:
-        """Take the log up to ``end``; return its begin, since a running broker may drop files."""
+        """Take the log up to ``end``; return its first offset, as a running broker may drop files.
+        """
         start = -1
         for file in self._directory.log_files:
             if file.base >= end:

@@ -1,4 +1,4 @@
-"""Checks of the broker's tables beside a store: whether a broker could start with them."""
+"""Checks of a broker's table files beside a store, with the types by which a broker reads them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
 """Verification of a whole store: every record, queue entry and index entry, in both directions.
 
-It has three steps. The first two are distributed to processes. All queues and index files are read
-once and grouped by the log files that they point to (queues.py, indexes.py). Each log file is
-compared with its entries (logcheck.py). Finally judging.py evaluates what depends on all files
-together. No process holds more than the data of one log file.
+Three steps; processes share the work of the first two:
+
+1. Read all queues and index files once, and group their entries by the log files that they point to
+   (queues.py, indexes.py).
+2. Compare each log file with its entries (logcheck.py).
+3. Evaluate what depends on all files together (judging.py).
+
+No process holds more than the data of one log file.
 """
 
 from __future__ import annotations

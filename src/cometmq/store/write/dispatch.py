@@ -1,6 +1,6 @@
 """Dispatch: passes records of the log to consume queues, index and listeners.
 
-Live appends and recovery share one way. A row holds the fields of a record that both need:
+Live appends and recovery use the same path. A row holds the fields of a record that it needs:
 
     (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
 
@@ -75,8 +75,8 @@ class Dispatcher:
         self._index = index
         self._pool = pool
         self.journal = journal
-        #: Queues whose files lack entries, longest wait first, and beside them the marks since
-        #: when.
+        #: Queues whose files lack entries, longest wait first; ``_marks`` has the mark of each one:
+        #: the position since which its files lack entries.
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
@@ -92,8 +92,9 @@ class Dispatcher:
         self._mark = (position, 0)
 
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
-        """Dispatch a segment that ends at the physical offset ``end``; segments must come in log
-        order.
+        """Dispatch a segment that ends at the physical offset ``end``.
+
+        Segments must come in log order. ``now_ms`` names a new index file.
         """
         if isinstance(segment, WriteBatch):
             grown, due = self._dispatch_batch(segment)
@@ -143,6 +144,7 @@ class Dispatcher:
         due: list[ConsumeQueue] = []
         in_order = False
         while not in_order:
+            # The core stops at a row that is out of order; such rows are dispatched one by one.
             queues, (count, size_bytes), soiled, long_ones, in_order = batch.dispatch(
                 self._pool.long_bytes
             )
@@ -298,6 +300,7 @@ class Backlog:
 
         ``ready`` says that consumers may see them at once.
         """
+        # The usual case: nothing waits, and the turn is small.
         if ready and len(segments) == 1 and not self._waiting and len(segments[0]) <= ROWS_PER_TURN:
             self._dispatcher.dispatch(segments[0], end, now_ms)
             return
