@@ -8,13 +8,9 @@ offset at which the master begins, 0 if the slave is empty. Transfers are contig
 records. A side that is silent for 20 s counts as gone (upstream: HAService.java,
 HAConnection.java).
 
-Any program that connects to the port may send eight bytes. So a first report must lie in the log,
-and a later one between the previous report and the end of the sent bytes. Any other report ends the
-connection and acknowledges nothing.
-
-Extensions: two CometMQ brokers that exchange more than this (epochs and their first offsets) must
-agree on it before they connect, by a request over the remoting port, which a Java broker answers
-with "not supported". This port leaves no room: a Java master takes any eight bytes for a report. An
+Two CometMQ brokers that exchange more than this (epochs and their first offsets) must agree on it
+before they connect, by a request over the remoting port, which a Java broker answers with "not
+supported". This port leaves no room for it: a Java master takes any eight bytes for a report. An
 extension would be another pair of links beside these, with the same methods.
 """
 
@@ -54,6 +50,10 @@ class Bounds:
 
 class SlaveLink:
     """The master's state of one connected slave.
+
+    Any program that connects to the port may send eight bytes. So a first report must lie in the
+    log, and a later one between the previous report and the end of the sent bytes. Any other report
+    ends the connection and acknowledges nothing.
 
     ``acked`` is the offset that the slave reported last, -1 before its first report. ``began`` is
     the offset of the first byte handed to the connection, ``sent`` the end of those bytes.

@@ -165,7 +165,7 @@ class TimerFiles:
         for bucket in buckets:
             path = self._path(bucket)
             if not files.exists(path):
-                continue  # dropped meanwhile
+                continue  # dropped in the meantime
             handle = files.open(path)
             try:
                 files.datasync(handle)

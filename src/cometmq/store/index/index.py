@@ -120,8 +120,8 @@ class Index:
                 continue
             self.files.append(file)
         for file in self.files[:-1]:
-            # If the header says that a file is not full, its last header was lost, and with it the
-            # slots, which are written before it.
+            # If the header says that a file is not full, its last header was lost, and so were the
+            # slots, which are written after that header.
             if file.end_phys >= below or file.room:
                 file.recover(below)
                 _finish(file)
@@ -183,6 +183,7 @@ class Index:
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
                 found += file.query(key_hash, max_count - len(found), begin_ms, end_ms)
+            # Older files have only earlier entries.
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         return found

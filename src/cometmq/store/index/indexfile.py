@@ -286,6 +286,7 @@ class IndexFile:
                 break
             if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:
                 found.append(physical_offset)
+            # Entries must get older along a chain; a damaged chain could loop.
             if previous >= number or store_ms < begin_ms:
                 break
             number = previous

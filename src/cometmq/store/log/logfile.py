@@ -167,6 +167,8 @@ class LogFile:
                 self._files.read_into(self.handle, view, at)
                 self._files.pwrite(handle, view, at)
             self._files.datasync(handle)
+            # The copy is durable before it gets the name: a crash leaves the old file or a whole
+            # copy.
             self._is_moving = True
             self._files.rename(draft, self.path)
             self._files.sync_directory(directory)

@@ -1,17 +1,12 @@
 """Records acknowledged before they are written (transientStorePoolEnable, ASYNC_FLUSH).
 
-The commit of a turn leaves its records in the log's memory (``CommitLog.hold``). They are written
-together
+The commit of a turn leaves its records in memory (``CommitLog.hold``). They are written together
 
 - once ``commitCommitLogLeastPages`` of 4 KiB wait, after the answers of the turn have left;
 - by the round of ``commitIntervalCommitLog``, if nothing was written for
   ``commitCommitLogThoroughInterval``;
 - at once, within the commit, if POOL_MAX_BYTES or ``transientStorePoolSize`` log files wait;
 - at shutdown, and when a caller needs the whole log (``MessageStore.write_out``).
-
-They are dispatched only after that write, so consumers, queries and slaves see only written
-records. Killing the process loses the waiting records. A full disk loses nothing: the store refuses
-more messages, and the next round tries again. If the device fails, the waiting records are lost.
 
 (upstream: TransientStorePool.java, CommitLog.CommitRealTimeService)
 """
@@ -39,9 +34,14 @@ POOL_MAX_BYTES: Final = 8 << 20
 class TransientPool:
     """The acknowledged but unwritten records of one store.
 
-    ``problem`` is the reason why they cannot be written at the moment. ``lost`` counts the records
-    that were lost. The calls in ``on_lost`` get the error after the queue offsets of lost records
-    were taken back.
+    Records are dispatched only after their write, so consumers, queries and slaves see only written
+    ones. Killing the process loses the waiting records. A full disk loses nothing: the store
+    refuses more messages, and the next round tries again. If the device fails, the waiting records
+    are lost.
+
+    ``problem`` is the reason why records cannot be written at the moment. ``lost`` counts the
+    records that were lost. The calls in ``on_lost`` get the error after the queue offsets of lost
+    records were taken back.
     """
 
     __slots__ = (

@@ -92,7 +92,7 @@ class EntryJournal:
         self.start = self.end = offset
 
     def go_on(self, start: int, offset: int) -> None:
-        """Continue at the log offset ``offset`` in a new file; files from ``start`` on are kept.
+        """Continue at the log offset ``offset`` in a new file; keep the files from ``start`` on.
 
         Raises OSError.
         """
@@ -255,6 +255,7 @@ def read_journal(
         by_number: dict[int, Tail] = {}
         try:
             for block in _blocks(files, os.path.join(directory, file_name(base))):
+                # Each block must begin where the previous one ends, or entries are missing.
                 if block.start != reached or block.end > stop:
                     break
                 for place, key in enumerate(block.names, block.first_number):

@@ -177,6 +177,7 @@ class _Opening:
         self._report(start, first, scan, mender, passes)
         store.upkeep.mark_running()
         store.update_refusal()
+        # The whole log was dispatched again: pending files of deleted topics are not needed.
         if self._unfinished and store.upkeep.note_now():
             store.pool.removals.settle_all()
         return store

@@ -206,7 +206,7 @@ class Queues:
         return max((queue.last_record() for queue in self._store.queues.values()), default=-1)
 
     def reach(self) -> int:
-        """Return the end of the log according to the files of queues that are not loaded."""
+        """Return the end of the log according to the queue files, without loading the queues."""
         return max(
             (reach(self._store.pool, self._bare(key).directory) for key in self._keys()), default=0
         )

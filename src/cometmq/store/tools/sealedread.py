@@ -125,7 +125,7 @@ class SealedRead:
         return True
 
     def _fits(self, buffer: bytearray, start: int, stop: int) -> bool:
-        """Compare the times of entries for records that begin from ``start`` up to ``stop``.
+        """Return whether entries for records from ``start`` up to ``stop`` have the right times.
 
         Both are physical offsets; the buffer begins at ``start``.
         """

@@ -178,8 +178,7 @@ class _Taking:
         return start, end
 
     def _take_log(self, end: int) -> int:
-        """Take the log up to ``end``; return its first offset, as a running broker may drop files.
-        """
+        """Take the log up to ``end``; return its first offset: a running broker may drop files."""
         start = -1
         for file in self._directory.log_files:
             if file.base >= end:

@@ -125,6 +125,7 @@ class Dispatcher:
             queue, queue_offset, phys, size, code, _, _ = row
             grown[queue] = None
             self.size_bytes += size
+            # The usual case: the entry is the next one of its queue.
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
