@@ -165,7 +165,7 @@ class Master:
             self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
-        """Count the progress of a slave."""
+        """Note a slave's acknowledgement, and pass the reached offset to ``on_reached``."""
         if not slave.is_remembered and slave.has_copied:
             slave.is_remembered = True
             self._places.copied(slave)

@@ -8,9 +8,9 @@ offset at which the master begins, 0 if the slave is empty. Transfers are contig
 records. A side that is silent for 20 s counts as gone (upstream: HAService.java,
 HAConnection.java).
 
-Two CometMQ brokers that exchange more than this (epochs and their first offsets) must agree on it
-before they connect, by a request over the remoting port, which a Java broker answers with "not
-supported". This port leaves no room for it: a Java master takes any eight bytes for a report. An
+An extension of the protocol (epochs and their first offsets) would have to be agreed on before the
+connection is made, by a request over the remoting port, which a Java broker answers with "not
+supported". This port leaves no room for it: a Java master takes any eight bytes for a report. The
 extension would be another pair of links beside these, with the same methods.
 """
 

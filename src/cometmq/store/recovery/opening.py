@@ -73,8 +73,8 @@ def open_store(
 ) -> MessageStore:
     """Open or create the store that ``config`` names. Raises the errors of ``MessageStore.open``.
 
-    ``progress`` is called from time to time with the physical offset that was reached and the last
-    one.
+    ``progress`` is called from time to time with the physical offset that was reached and the
+    expected end of the log.
     """
     root = config.store_path_root_dir
     make_durable_directory(files, root)
