@@ -1,8 +1,8 @@
-"""A master's end of replication: takes slaves' connections and pushes the log to them.
+"""The master's end of replication: accepts slaves' connections and pushes the log to them.
 
-What was written lately leaves with the turn that wrote it; what is not in memory is read by a
-thread, one piece at a time for each slave. With SYNC_FLUSH only what the device has is sent: a
-slave must not have what a power cut may take from its master.
+Recently written bytes are sent in the turn that wrote them. A thread reads bytes that are not in
+memory, one piece at a time for each slave. With SYNC_FLUSH only durable bytes are sent: a slave
+must not have records that its master may lose in a power cut.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TICK_MS: Final = 1_000
-#: What a connection holds that its slave has not taken; over it no more of the log is given to it.
+#: Limit of unsent bytes in a connection; above it, sending of the log pauses.
 _BUFFER_BYTES: Final = 1 << 20
 _BACKLOG: Final = 64
 _ANY: Final = Bounds(0, 0)
@@ -37,9 +37,12 @@ _ANY: Final = Bounds(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """``copies`` is in how many logs a message has to be before it counts as replicated, this one
-    among them. ``whole_history`` gives a slave that has nothing all of the log, not the last file
-    alone. ``rate_bytes_per_s`` bounds what is sent to each slave; 0 does not."""
+    """Settings of a master's replication.
+
+    ``copies`` is the number of logs, the master's included, that must hold a message before it
+    counts as replicated. With ``whole_history`` an empty slave gets the whole log, otherwise only
+    the last file. ``rate_bytes_per_s`` limits the rate to each slave; 0 for no limit.
+    """
 
     copies: int = 1
     transfer_bytes: int = 256 << 10
@@ -50,7 +53,7 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True)
 class SlaveState:
-    """A connected slave, for people: ``behind_bytes`` is what it lacks."""
+    """A connected slave, for administrators; ``behind_bytes`` is its lag."""
 
     address: str
     acked: int
@@ -58,7 +61,7 @@ class SlaveState:
 
 
 class Master:
-    """Serves the slaves of one store. ``on_reached`` is told up to where enough logs hold it."""
+    """Serves the slaves of one store. ``on_reached`` gets the offset that enough logs hold."""
 
     def __init__(
         self, store: MessageStore, settings: MasterSettings, *, clock: Clock, tasks: Tasks
@@ -71,12 +74,13 @@ class Master:
         self._places: Places[_Slave] = Places()
         self._slaves = self._places.slaves
         self._links: list[SlaveLink] = []
-        #: By reason, how many connections were closed for others since the last tick, and whose.
+        #: For each reason, the connections closed since the last tick to make room: count and last
+        #: address.
         self._closed: dict[str, tuple[int, str]] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Take connections on a bound socket."""
+        """Accept connections on a bound socket."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _Slave(self), sock=listener, backlog=_BACKLOG
@@ -84,7 +88,7 @@ class Master:
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 
     async def close(self) -> None:
-        """End all connections; what slaves were not sent yet they get at the next start."""
+        """Close all connections; slaves get unsent bytes after the next start."""
         if self._server is None:
             return
         self._server.close()
@@ -93,31 +97,31 @@ class Master:
 
     @property
     def end(self) -> int:
-        """End of what may be sent."""
+        """End of the log that may be sent."""
         log = self.store.log
         return log.durable if self.store.waits_for_sync else log.written
 
     @property
     def reached(self) -> int:
-        """Up to where enough logs hold this one."""
+        """The offset up to which enough logs hold the records."""
         log = self.store.log
         end = log.durable if self.store.waits_for_sync else log.written
         return reached(self._links, self.settings.copies, end)
 
     @property
     def has_enough(self) -> bool:
-        """Whether enough slaves are connected, and near enough, to wait for."""
+        """True if enough slaves are connected and close enough to the log's end to wait for."""
         settings, end = self.settings, self.end
         return are_enough(self._links, settings.copies, end, settings.fall_behind_max_bytes)
 
     def has_a_near_slave(self) -> bool:
-        """Whether some slave is near enough to be read instead of this broker."""
+        """Return whether some slave is close enough to be read from instead of this broker."""
         if not self._links:
             return False
         return are_enough(self._links, 2, self.end, self.settings.fall_behind_max_bytes)
 
     def slaves(self) -> list[SlaveState]:
-        """The slaves that are connected and have said what they have."""
+        """Return the connected slaves that have reported an offset."""
         end = self.end
         return [
             SlaveState(slave.address, slave.link.acked, end - slave.link.acked)
@@ -126,16 +130,16 @@ class Master:
         ]
 
     def progressed(self) -> None:
-        """The log grew, or more of it is on the device."""
+        """Send new bytes to all slaves: the log grew, or more of it became durable."""
         for slave in list(self._slaves):
             slave.push()
 
     def bounds(self) -> Bounds:
-        """The part of the log that a slave may ask for."""
+        """Return the part of the log that a slave may request."""
         return Bounds(self.store.log.segments.start, self.end)
 
     def begin(self) -> int:
-        """Where a slave that has nothing begins."""
+        """Return the offset at which an empty slave begins."""
         segments = self.store.log.segments
         if self.settings.whole_history or not segments.files:
             return segments.start
@@ -143,25 +147,25 @@ class Master:
         return end - (end - segments.start) % segments.file_bytes
 
     def joined(self, slave: _Slave) -> None:
-        """Take a connection. When there are too many that report nothing, one of them goes."""
+        """Register a connection; close another one if too many have reported nothing."""
         self._end(self._places.connected(slave), "too many connections that report nothing")
 
     def reported(self, slave: _Slave) -> None:
-        """A connection is a slave's. When there are too many slaves, one of them goes."""
+        """Register a connection as a slave's; close another one if there are too many slaves."""
         if not self._slaves:
             self.store.on_progress.append(self.progressed)
         self._end(self._places.reported(slave), "too many slaves")
         self._links = [each.link for each in self._slaves]
 
     def left(self, slave: _Slave) -> None:
-        """A connection is gone."""
+        """Unregister a closed connection."""
         self._places.left(slave)
         self._links = [each.link for each in self._slaves]
         if not self._slaves and self.progressed in self.store.on_progress:
             self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
-        """A slave has more than before."""
+        """Note a slave's acknowledgement, and pass the reached offset to ``on_reached``."""
         if not slave.is_remembered and slave.has_copied:
             slave.is_remembered = True
             self._places.copied(slave)
@@ -196,12 +200,12 @@ class _Slave(asyncio.Protocol):
         self._loading = False
         bytes_per_s = master.settings.rate_bytes_per_s
         self._rate = Rate(bytes_per_s) if bytes_per_s else None
-        #: Whether its machine counts as one that had a slave.
+        #: True once the slave's host is remembered as one with a slave.
         self.is_remembered = False
 
     @property
     def has_copied(self) -> bool:
-        """Whether it acknowledged something that was sent to it."""
+        """True once the slave acknowledged bytes that were sent to it."""
         return self.link.has_copied
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -226,7 +230,7 @@ class _Slave(asyncio.Protocol):
         master, link = self._master, self.link
         was_known = link.sent >= 0
         try:
-            # Where it may begin matters to its first report alone.
+            # Bounds and begin matter only to the first report.
             bounds, begin = (_ANY, 0) if was_known else (master.bounds(), master.begin())
             has_more = link.receive_data(data, bounds, begin, self._now_ns() // 1_000_000)
         except BadPeer as error:
@@ -248,7 +252,7 @@ class _Slave(asyncio.Protocol):
         self.push()
 
     def tick(self, now_ms: int) -> None:
-        """Say that the master lives, or find that the slave does not."""
+        """Send a heartbeat if one is due; close the connection of a silent slave."""
         if self.link.is_silent(now_ms):
             if self.link.is_known:
                 log.warning("slave_silent address=%s acked=%d", self.address, self.link.acked)
@@ -257,8 +261,9 @@ class _Slave(asyncio.Protocol):
             self._transport.write(beat)
 
     def push(self) -> None:
-        """Send what the slave lacks, as far as its connection takes it and no wait is needed."""
+        """Send missing bytes while the connection accepts them and they are in memory."""
         link, master = self.link, self._master
+        # One read or pause at a time for each slave, so that pieces stay in order.
         if link.sent < 0 or self._loading:
             return
         end = master.end
@@ -289,7 +294,7 @@ class _Slave(asyncio.Protocol):
         if self._rate is not None:
             self._rate.spend(len(view), now_ms)
         head = self.link.header(len(view), now_ms)
-        # A copy: what waits for the slave must not hold a view of a file that may go.
+        # A copy: bytes queued for a slave must not hold a view of a file that may be dropped.
         self._transport.write(b"".join((head, view)))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
@@ -315,7 +320,7 @@ class _Slave(asyncio.Protocol):
             self._send(pieces[0].sound())
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()

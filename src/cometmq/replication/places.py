@@ -1,10 +1,10 @@
-"""Who of those that connect to a master keeps a connection. Pure.
+"""Admission of connections to a master: decides which ones to keep, without I/O.
 
-The port asks nobody who they are, so places are limited, and strangers must not hold those that
-slaves need. A connection is silent until it reports an offset; silent ones have places of their
-own. A newcomer always gets a place: when all are taken somebody else goes, of the machine that has
-most connections; of a machine that had no slave before rather than of one that had; who was never
-seen to keep what was sent to it rather than who was; and the oldest first.
+The port has no authentication, so connections are limited, and strangers must not displace slaves.
+A connection is silent until it reports an offset; silent connections have a limit of their own. A
+new connection is always admitted. At the limit another one is closed, one of the host with the most
+connections; among these one of a host that never had a slave, then one that never acknowledged
+bytes sent to it, then the oldest.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Generic, Protocol, TypeVar
 
-#: Connections that have reported nothing: a Java slave does so 5 to 6 s after it connects.
+#: Limit of silent connections: a Java slave reports 5 to 6 s after it connects.
 SILENT_MAX: Final = 64
-#: More slaves than this is a mistake, or something that connects again and again.
+#: Limit of slaves: more are a mistake, or a program that reconnects over and over.
 SLAVES_MAX: Final = 64
-#: Machines that had slaves and are remembered, the latest ones.
+#: Limit of remembered hosts that had slaves; the latest are kept.
 _HOSTS_MAX: Final = 64
 
 
 class Connected(Protocol):
-    """A connection, as far as it matters here."""
+    """The properties of a connection that the choice depends on."""
 
     @property
     def host(self) -> str:
-        """The machine that it comes from."""
+        """The host that it comes from."""
         ...
 
     @property
     def has_copied(self) -> bool:
-        """Whether it acknowledged something that was sent to it."""
+        """True once it acknowledged bytes that were sent to it."""
         ...
 
 
@@ -38,7 +38,7 @@ C = TypeVar("C", bound=Connected)
 
 
 class Places(Generic[C]):
-    """The connections of one master, ``slaves`` those that reported an offset."""
+    """The connections of one master; those in ``slaves`` have reported an offset."""
 
     def __init__(self, silent_max: int = SILENT_MAX, slaves_max: int = SLAVES_MAX) -> None:
         self._silent_max = silent_max
@@ -48,23 +48,23 @@ class Places(Generic[C]):
         self.slaves: dict[C, None] = {}
 
     def connected(self, newcomer: C) -> C | None:
-        """Take a connection; gives who has to go for it."""
+        """Add a connection; return the one to close for it, if any."""
         return self._enter(newcomer, self.silent, self._silent_max)
 
     def reported(self, newcomer: C) -> C | None:
-        """A connection said what it has, and is a slave from now on; gives who has to go for it."""
+        """Make a connection a slave's after its first report; return the one to close, if any."""
         self.silent.pop(newcomer, None)
         return self._enter(newcomer, self.slaves, self._slaves_max)
 
     def copied(self, slave: C) -> None:
-        """A slave acknowledged what was sent to it: its machine is remembered."""
+        """Remember the host of a slave that acknowledged bytes sent to it."""
         self._hosts.pop(slave.host, None)
         self._hosts[slave.host] = None
         if len(self._hosts) > _HOSTS_MAX:
             del self._hosts[next(iter(self._hosts))]
 
     def left(self, connection: C) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self.silent.pop(connection, None)
         self.slaves.pop(connection, None)
 
@@ -73,7 +73,7 @@ class Places(Generic[C]):
         if len(places) >= most:
             hosts = Counter([one.host for one in places])
             hosts[newcomer.host] += 1
-            # The first of equals is the oldest.
+            # ``min`` returns the first of equals, which is the oldest.
             leaving = min(
                 places,
                 key=lambda one: (-hosts[one.host], one.host in self._hosts, one.has_copied),

@@ -1,9 +1,9 @@
-"""Whether two logs are the same up to where the shorter one ends. Pure.
+"""Comparison of two logs up to the end of the shorter one, without I/O.
 
-The protocol has no handshake that could tell: a master that lost its last second in a power cut,
-and went on, would be copied from the offset that its slave has, and the two logs would differ for
-ever. So a slave asks for a little of what it already has and compares. When too little of it is the
-same, it asks for more, until it finds where the logs part.
+The protocol has no handshake that could detect different logs. If a master lost its last second in
+a power cut and went on, a slave would continue from its own offset, and the two logs would differ
+for ever. So a slave requests the last part of its own log again and compares. If too little of it
+matches, it requests more, until it finds where the logs diverge.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import Final
 
 OVERLAP_BYTES: Final = 64 << 10
-#: Pieces of two logs that are not the same may look alike for as long: bodies do.
+#: Different logs may match by chance for this many bytes, since bodies repeat.
 SURE_BYTES: Final = 4 << 10
 _GROWTH: Final = 16
 
 
 class Overlap:
-    """What a slave, whose log is ``start <= offset < end``, asks its master for once more.
+    """The end of a slave's log that it requests again; the log is ``start <= offset < end``.
 
-    ``begin`` is what it reports to have; :meth:`retry` moves it back when the logs part before.
+    ``begin`` is the offset that the slave reports; :meth:`retry` moves it back if the logs diverge
+    earlier. ``whole`` asks a Java master for the whole log if the slave's is empty.
     """
 
     __slots__ = ("_size_bytes", "_skips_one", "begin", "end", "start")
@@ -34,26 +35,29 @@ class Overlap:
     def _begin(self) -> int:
         if self.end == 0:
             return 1 if self._skips_one else 0
-        # 0 would say that there is nothing here.
+        # Reporting 0 would say that the log is empty.
         return max(self.start, self.end - self._size_bytes, 1)
 
     def parted_before(self, offset: int) -> bool:
-        """Whether logs that differ at ``offset`` may do so before what was asked for."""
+        """Return whether logs that differ at ``offset`` may differ before ``begin`` too."""
         return offset - self.begin < SURE_BYTES and self.goes_back
 
     @property
     def lacks_first_byte(self) -> bool:
-        """Whether a slave that has nothing claims to have one byte: a Java master gives one that
-        says 0 the last file alone. The first byte of any log is the high one of a size: zero."""
+        """True if an empty slave claims to have one byte.
+
+        A Java master sends only its last file to a slave that reports 0. The claim is safe: the
+        first byte of any log is the high byte of a size, zero.
+        """
         return self.end == 0 and self._skips_one
 
     @property
     def goes_back(self) -> bool:
-        """Whether there is more that could be asked for."""
+        """True if an earlier part of the log can be requested."""
         return self.begin > max(self.start, 1)
 
     def retry(self) -> bool:
-        """Ask for more; False when all there is was asked for already."""
+        """Move ``begin`` back; return False if there is nothing earlier to request."""
         if self.lacks_first_byte:
             self._skips_one, self.begin = False, 0
             return True
@@ -64,9 +68,10 @@ class Overlap:
 
 
 def first_difference(ours: memoryview | bytes, theirs: memoryview | bytes) -> int:
-    """Where two pieces of equal length begin to differ; -1 when they are the same."""
+    """Return the index of the first difference of two pieces of equal length; -1 if they match."""
     if ours == theirs:
         return -1
+    # Bisect: comparing slices is much faster than comparing bytes in a loop.
     low, high = 0, len(ours)
     while high - low > 1:
         middle = (low + high) // 2

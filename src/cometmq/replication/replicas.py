@@ -1,8 +1,8 @@
-"""How many slaves have how much: what a master's acknowledgements wait for. Pure.
+"""Replica counts: the offset that enough logs hold, for a master's acknowledgements. No I/O.
 
-``copies`` is in how many logs a message has to be, the master's own among them (upstream:
-inSyncReplicas). A slave counts for what it acknowledged on the connection that it has; one that
-went away counts for nothing, so what was reached is never taken back but goes on no further.
+``copies`` is the number of logs that must hold a message, the master's included (upstream:
+inSyncReplicas). A slave counts with the offset that it acknowledged on its current connection; a
+disconnected one does not count. The reached offset is never taken back, but it stops growing.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ FALL_BEHIND_MAX_BYTES: Final = 256 << 20
 
 
 class Acked(Protocol):
-    """A slave, as far as it matters here."""
+    """The property of a slave that counts here."""
 
     @property
     def acked(self) -> int:
-        """The end of what it has; -1 when that is not known."""
+        """End of the slave's log as acknowledged; -1 if unknown."""
         ...
 
 
 def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
-    """Up to where ``copies`` logs hold the log whose master's ends at ``end``; 0 for nowhere."""
+    """Return the offset up to which ``copies`` logs hold the master's log, which ends at ``end``.
+
+    Returns 0 if there are too few slaves.
+    """
     needed = copies - 1
     if needed <= 0:
         return end
@@ -37,7 +40,7 @@ def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
 def are_enough(
     slaves: Collection[Acked], copies: int, end: int, fall_behind_max_bytes: int
 ) -> bool:
-    """Whether enough slaves are connected, and near enough, to wait for them."""
+    """Return whether enough slaves are connected, and near enough, to wait for them."""
     near = 0
     for slave in slaves:
         near += slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes

@@ -1,13 +1,13 @@
-"""A slave's end of replication: connects to the master, copies its log, says what it has.
+"""The slave's end of replication: connects to the master, copies its log, reports its offset.
 
-Records that came are checked and written in the turn in which they came, and reported once they are
-as safe as the flush policy promises: written, or with SYNC_FLUSH on the device. A connection that
-ends, for whatever reason, is made again; what was not whole, or no record, comes again.
+Received records are checked and written in the turn in which they arrive. They are reported once
+they are as safe as the flush policy requires: written, or with SYNC_FLUSH durable. After any
+disconnect the slave connects again; bytes that were incomplete or invalid are sent again.
 
-    connect -> report a little less than there is -> compare what comes with it -> copy the rest
-            -> the logs differ: nothing is copied; LogsDiffer says from where on
-            -> the master has nothing more: its log is shorter, which LogsDiffer says, too
-            -> the master ends the connection: report less, its log may be shorter by far
+    connect -> report an offset before its own end -> compare the overlap -> copy the rest
+            -> the logs differ: nothing is copied; LogsDiffer reports the offset
+            -> the master has nothing more: its log is shorter, also reported by LogsDiffer
+            -> the master ends the connection: report less, its log may be far shorter
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Between two attempts to reach the master.
+#: Interval between two attempts to reach the master.
 RETRY_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 _TICK_MS: Final = 1_000
-#: One heartbeat may come because the connection was busy for long; so many in a row, with nothing
-#: in between, say that the master has no more.
+#: A single heartbeat may come because the connection was busy for long. This many in a row, without
+#: data in between, mean that the master has no more.
 _BEATS_AT_END: Final = 2
-#: Messages that wait for dispatch; over the first no more is read, under the second it goes on.
+#: Messages waiting for dispatch: reading pauses above the first limit and resumes at the second.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
-#: What is read from the master at a time; it stays in the processor's cache.
+#: Bytes of one read from the master; they stay in the processor's cache.
 _RECEIVE_BYTES: Final = 256 << 10
 
 
 class LogsDiffer(CometError):
-    """The master's log is not this one continued: they differ from ``offset`` on, or the master's
-    ends there (``is_shorter``), and this one goes on to ``end``."""
+    """The master's log is not a continuation of this one.
+
+    They differ from ``offset`` on, or the master's ends there (``is_shorter``); this log ends at
+    ``end``.
+    """
 
     def __init__(self, master: str, offset: int, end: int, *, is_shorter: bool = False) -> None:
         self.master = master
@@ -61,7 +64,7 @@ class LogsDiffer(CometError):
 
 
 class Unwelcome(CometError):
-    """The master ends the connection, whatever is reported to it."""
+    """The master ends the connection, whatever offset is reported to it."""
 
     def __init__(self, master: str) -> None:
         self.master = master
@@ -72,8 +75,11 @@ class Unwelcome(CometError):
 
 
 class Slave:
-    """Copies a master's log into a store. ``master`` gives the address to connect to, "" while it
-    is not known. ``on_change`` is called when :attr:`is_connected` changes."""
+    """Copies a master's log into a store.
+
+    ``master`` returns the address to connect to, "" while it is unknown. ``on_change`` is called
+    when :attr:`is_connected` changes, ``on_differ`` when the logs differ.
+    """
 
     def __init__(
         self,
@@ -99,11 +105,11 @@ class Slave:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a master is there and has sent something."""
+        """True once the connected master has sent something."""
         return self._connection is not None and self._connection.link.heard
 
     async def run_forever(self) -> None:
-        """Stay connected to the master."""
+        """Keep a connection to the master."""
         overlap: Overlap | None = None
         while True:
             address = self._master()
@@ -125,11 +131,11 @@ class Slave:
                     await self._due.wait()
 
     def try_now(self) -> None:
-        """The master is at another address, or there at last: do not wait for the next attempt."""
+        """Connect at once: the master has another address, or may be reachable again."""
         self._due.set()
 
     async def _follow(self, address: str, overlap: Overlap) -> bool:
-        """Copy until the connection ends; True when the logs part before what was asked for."""
+        """Copy until the connection ends; return True if an earlier offset is worth a try."""
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
         connection = _Connection(self, address, overlap)
@@ -147,7 +153,7 @@ class Slave:
             connection.abort()
             self.replica.drop_rest()
             self.changed()
-        # A master of ours ends the connection of a slave that reports more than it has.
+        # A CometMQ master ends the connection of a slave that reports more than it has.
         return connection.parted_before or not (connection.link.heard or connection.was_aborted)
 
     def _progressed(self, _: object = None) -> None:
@@ -156,12 +162,12 @@ class Slave:
             connection.progressed()
 
     def changed(self) -> None:
-        """The connection is in use from now on, or gone."""
+        """Call ``on_change``: the connection is in use, or it ended."""
         for call in self.on_change:
             call()
 
     def stopped(self, problem: CometError) -> None:
-        """Copying cannot go on for now; the same reason is logged once."""
+        """Note why copying cannot continue; the same reason is logged once."""
         if str(problem) != str(self.problem):
             log.error("replication_stopped master=%s reason=%r", self._master(), str(problem))
         self.problem = problem
@@ -205,7 +211,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         link, heard = self.link, self.link.heard
-        # What is taken here is reported once.
+        # ``progressed`` calls during the loop are ignored: one report follows it.
         self.receives = True
         try:
             now_ms = self._now_ns() // 1_000_000
@@ -227,6 +233,7 @@ class _Connection(asyncio.BufferedProtocol):
         if offset == 1 and self._overlap.lacks_first_byte:
             offset, piece = 0, memoryview(b"".join((b"\0", piece)))
         if offset < end:
+            # The overlap is compared, never written.
             known = piece[: end - offset]
             self._compare(offset, known)
             offset, piece = offset + len(known), piece[len(known) :]
@@ -240,10 +247,10 @@ class _Connection(asyncio.BufferedProtocol):
             slave.store.sync()
 
     def _find_end(self) -> None:
-        """The master has no more: its log must not end before ours."""
+        """Check that the master's log, which has no more bytes, does not end before this one."""
         link, overlap = self.link, self._overlap
         if overlap.lacks_first_byte and link.received == 1:
-            # It does not have the beginning any more: it says itself where it begins.
+            # The master has dropped the beginning: report 0, so that it chooses the offset.
             self.parted_before = True
             raise LogsDiffer(self._address, 1, 1, is_shorter=True)
         if link.received < overlap.end:
@@ -251,7 +258,7 @@ class _Connection(asyncio.BufferedProtocol):
             raise LogsDiffer(self._address, link.received, overlap.end, is_shorter=True)
 
     def _compare(self, offset: int, theirs: memoryview) -> None:
-        """The master's log must be ours as far as ours goes."""
+        """Check that the master's bytes equal this log's bytes from ``offset`` on."""
         segments = self._slave.store.log.segments
         while theirs:
             file = segments.find(offset)
@@ -270,7 +277,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def progressed(self) -> None:
-        """More was written, synced or dispatched: report it, and read on if that was held back."""
+        """Report written, synced or dispatched bytes; pause or resume reading by the backlog."""
         transport, slave = self._transport, self._slave
         if transport is None:
             return
@@ -300,7 +307,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._timer = loop.call_later(_TICK_MS / 1000, self._tick)
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         transport, self._transport = self._transport, None
         if transport is not None:
             self.was_aborted = True

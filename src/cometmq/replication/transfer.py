@@ -1,21 +1,17 @@
-"""RocketMQ's replication protocol, both sides of a connection, without input or output.
+"""RocketMQ's replication protocol, both sides of a connection, without I/O.
 
-    slave -> master   report      {offset 8}                     what the slave has of the log
+    slave -> master   report      {offset 8}                     the end of the slave's log
     master -> slave   transfer    {offset 8, size 4} + log bytes; size 0 is a heartbeat
 
-All integers are big-endian and signed. There is no handshake: the slave's first report says where
-the master is to begin, 0 that the slave has nothing. Transfers follow on one another and do not
-respect the borders of records. Either side that is silent for 20 s is gone (upstream:
-HAService.java, HAConnection.java).
+All integers are big-endian and signed. There is no handshake: the slave's first report is the
+offset at which the master begins, 0 if the slave is empty. Transfers are contiguous and may split
+records. A side that is silent for 20 s counts as gone (upstream: HAService.java,
+HAConnection.java).
 
-Anything that connects to the port may send eight bytes. So a first report has to lie in the log,
-and a later one between what the slave had before and what was sent to it; everything else ends the
-connection and acknowledges nothing.
-
-Room for more: a pair of ours that wants to say more than this (epochs, and where each began) has to
-agree on it before the connection is made, by a request over the remoting port, which a Java broker
-answers with "not supported". Here there is none: a Java master takes any eight bytes for a report.
-What the two agreed on would be another pair of links beside these, with the same calls.
+An extension of the protocol (epochs and their first offsets) would have to be agreed on before the
+connection is made, by a request over the remoting port, which a Java broker answers with "not
+supported". This port leaves no room for it: a Java master takes any eight bytes for a report. The
+extension would be another pair of links beside these, with the same methods.
 """
 
 from __future__ import annotations
@@ -32,12 +28,12 @@ TRANSFER: Final = Struct(">qi")
 HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 
-#: More than any implementation sends at once: a Java slave's buffer holds 4 MiB.
+#: A limit above what any implementation sends at once: a Java slave's buffer holds 4 MiB.
 TRANSFER_MAX_BYTES: Final = 32 << 20
 
 
 class BadPeer(CometError):
-    """The other side sent what the protocol does not allow; ``problem`` says what."""
+    """The peer violated the protocol; ``problem`` says how."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -53,10 +49,14 @@ class Bounds:
 
 
 class SlaveLink:
-    """What a master knows of one connected slave.
+    """The master's state of one connected slave.
 
-    ``acked`` is what the slave has, -1 before its first report; ``sent`` is the end of what was
-    handed to the connection, ``began`` where that began.
+    Any program that connects to the port may send eight bytes. So a first report must lie in the
+    log, and a later one between the previous report and the end of the sent bytes. Any other report
+    ends the connection and acknowledges nothing.
+
+    ``acked`` is the offset that the slave reported last, -1 before its first report. ``began`` is
+    the offset of the first byte handed to the connection, ``sent`` the end of those bytes.
     """
 
     __slots__ = ("_buffer", "_heard_ms", "_sent_ms", "acked", "began", "sent")
@@ -70,24 +70,24 @@ class SlaveLink:
 
     @property
     def is_known(self) -> bool:
-        """Whether the slave has said where it stands."""
+        """True once the slave has reported an offset."""
         return self.sent >= 0
 
     @property
     def has_copied(self) -> bool:
-        """Whether the slave acknowledged something that was sent to it."""
+        """True once the slave acknowledged bytes that were sent to it."""
         return self.acked > self.began
 
     def receive_data(self, data: bytes, bounds: Bounds, begin: int, now_ms: int) -> bool:
-        """Take bytes from the slave; True when it has more than before.
+        """Handle bytes from the slave; return whether its offset advanced.
 
-        ``begin`` is where a slave that has nothing starts. Raises BadPeer for a report that cannot
-        be true, and for a slave that lacks what the log does not hold any more.
+        ``begin`` is the offset at which an empty slave starts. Raises BadPeer for a report that
+        cannot be true, and for a slave that needs bytes that the log no longer has.
         """
         data = self._buffer + data
         whole = len(data) - len(data) % REPORT.size
         self._buffer = data[whole:]
-        if whole:  # less says nothing, however often it comes
+        if whole:  # an incomplete report does not count as a sign of life
             self._heard_ms = now_ms
         before = self.acked
         for (offset,) in REPORT.iter_unpack(data[:whole]):
@@ -96,6 +96,7 @@ class SlaveLink:
 
     def _report(self, offset: int, bounds: Bounds, begin: int) -> None:
         if self.sent >= 0:
+            # Anything else would acknowledge bytes that the slave cannot have.
             if not self.acked <= offset <= self.sent:
                 raise BadPeer(
                     f"it reports {offset}, after {self.acked}, and was sent up to {self.sent}"
@@ -113,28 +114,28 @@ class SlaveLink:
         self.began = self.sent = offset or begin
 
     def header(self, size_bytes: int, now_ms: int) -> bytes:
-        """The head of a transfer of the next ``size_bytes``, which count as sent."""
+        """Return the header of a transfer of the next ``size_bytes``, and count them as sent."""
         head = TRANSFER.pack(self.sent, size_bytes)
         self.sent += size_bytes
         self._sent_ms = now_ms
         return head
 
     def heartbeat(self, now_ms: int) -> bytes | None:
-        """A transfer of nothing, when the slave has heard nothing for long enough."""
+        """Return an empty transfer if nothing was sent for long enough, else None."""
         if not self.is_known or now_ms - self._sent_ms < HEARTBEAT_MS:
             return None
         return self.header(0, now_ms)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether the slave is gone."""
+        """Return whether the slave has been silent for too long."""
         return now_ms - self._heard_ms > SILENCE_MS
 
 
 class MasterLink:
-    """What a slave knows of its connection to the master.
+    """The slave's state of its connection to the master.
 
-    ``received`` is the end of the log bytes that came; ``heard`` says whether anything came at all,
-    ``beats`` how many heartbeats did since the last bytes.
+    ``received`` is the end of the received log bytes. ``heard`` says whether anything was received
+    at all; ``beats`` counts the heartbeats since the last log bytes.
     """
 
     __slots__ = ("_head", "_heard_ms", "_left", "_may_begin", "_reported", "_reported_ms", "beats",
@@ -152,10 +153,10 @@ class MasterLink:
         self.beats = 0
 
     def receive_data(self, data: memoryview, now_ms: int) -> list[tuple[int, memoryview]]:
-        """Take bytes from the master; gives pieces of its log with their offsets, in order.
+        """Handle bytes from the master; return pieces of its log with their offsets, in order.
 
-        Pieces follow on one another, except that the first one of all may begin anywhere for a
-        slave that has nothing. Raises BadPeer when a transfer does not go on where the last ended.
+        Pieces are contiguous, except that for an empty slave the first one may begin anywhere.
+        Raises BadPeer if a transfer does not continue where the previous one ended.
         """
         self._heard_ms = now_ms
         self.heard = True
@@ -181,7 +182,7 @@ class MasterLink:
         if not 0 <= size_bytes <= TRANSFER_MAX_BYTES:
             raise BadPeer(f"a transfer claims to hold {size_bytes} bytes")
         if offset != self.received:
-            # An empty slave takes what it is given first: the master may have dropped older files.
+            # An empty slave accepts any first offset: the master may have dropped older files.
             if not self._may_begin or offset < 0:
                 raise BadPeer(f"it sends the log from {offset}, this one ends at {self.received}")
             self.received = offset
@@ -193,13 +194,12 @@ class MasterLink:
         self._left = size_bytes
 
     def report(self, has: int, now_ms: int) -> bytes | None:
-        """What to tell the master when the slave keeps the log up to ``has``; None when it knows
-        that, and need not be told again yet."""
+        """Return a report of the log end ``has``; None if it need not be sent (again) yet."""
         if has == self._reported and now_ms - self._reported_ms < HEARTBEAT_MS:
             return None
         self._reported, self._reported_ms = has, now_ms
         return REPORT.pack(has)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether the master is gone."""
+        """Return whether the master has been silent for too long."""
         return now_ms - self._heard_ms > SILENCE_MS

@@ -1,5 +1,5 @@
-"""The message store, in files that are RocketMQ's own, byte for byte.
+"""The message store, in RocketMQ's file formats, byte for byte.
 
-Commit log, consume queues, index files, checkpoint; dispatch from the first to the others;
-recovery after a clean stop and after a crash. One event loop owns a store.
+It owns commit log, consume queues, index files and checkpoint, the dispatch from the log to queues
+and index, and the recovery after a clean stop or a crash. One event loop owns a store.
 """

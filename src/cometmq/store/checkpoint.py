@@ -1,46 +1,46 @@
-"""What says how far the files can be trusted at the next start.
+"""Notes for the next start: the positions up to which the files can be trusted.
 
-``checkpoint``, RocketMQ's, 4 096 bytes, big-endian (upstream: StoreCheckpoint.java):
+``checkpoint``, RocketMQ's file, 4 096 bytes, big-endian (upstream: StoreCheckpoint.java):
 
-    0    8    store time of the last record that is surely in the log, ms
+    0    8    store time of the last record that is certainly in the log, ms
     8    8    the same for the queues
     16   8    the same for the index
 
-``abort`` exists while a broker runs; after a clean stop it is gone. ``lock`` is held while it runs.
+``abort`` exists while a broker runs and after a crash. ``lock`` is locked while a broker runs.
 
-``cometmq-positions.json`` and ``cometmq-progress.json`` are ours, and a Java broker passes them by.
-The first is on the device before anything relies on it. The second is written much more often and
-never synced, so a power cut may leave less of it than of the first, but takes nothing from that;
-with the next note in the first it goes. The newer one counts. Both hold:
+``cometmq-positions.json`` and ``cometmq-progress.json`` are CometMQ's own files; Java brokers
+ignore them. The first is durable before anything relies on it. The second is written much more
+often and never synced, so a power cut may leave an older or no second file, but the first stays
+valid. Each write of the first removes the second. The newer one counts. Both hold:
 
-    boot_id      which run of the machine wrote it
-    clean        everything below ``written`` is complete and nothing is behind it
-    written      queue and index files hold all of the log below this offset; true as long as the
-                 machine has not lost power (same boot_id); while they are being synced no more
-                 than ``synced``, for a sync that fails may lose all since
-    complete     with -1 that is so; else queue files do up to here, and from here on up to
-                 ``written`` they do together with the journal (entryjournal.py)
-    synced       the same, and on the device
-    queues       how many queues had files; with fewer at a start, somebody removed some, and all of
-                 the log is dispatched again to what lacks entries
-    durable      the log itself is on the device up to here, whatever happened since
-    checkpoint   the three times of the checkpoint file when this was written: when they differ, a
-                 Java broker has run since and the positions mean nothing
+    boot_id      boot id of the machine at the time of writing
+    clean        everything below ``written`` is complete and nothing follows it
+    written      queue and index files hold all of the log below this offset, unless the machine
+                 lost power since (other boot_id); during a sync of entries it is no more than
+                 ``synced``, since a sync that fails may lose everything later
+    complete     -1: ``written`` alone applies; else queue files are complete only up to here, and
+                 together with the journal (journal.py) up to ``written``
+    synced       the same as ``written``, but durable
+    queues       number of queues with files; if a start finds fewer, some were removed, and the
+                 whole log is dispatched again to queues that lack entries
+    durable      the log itself is durable up to here
+    checkpoint   the three times of the checkpoint file at the time of writing: if they differ, a
+                 Java broker has run since and the positions are void
     index        names of the index files
-    entries      the sum of the ends of all queues that have entries, those for records before
-                 ``written``; -1 when it is not known
+    entries      sum of the ends of all queues that have entries, for records before ``written``;
+                 -1 if unknown
     file_bytes   size of a log file
-    rebuild      entries from this offset of the log on were being made again when this was written;
-                 -1 when none were
-    shrunk       queues may be shorter than what consumers have read
-    last_ms      store time of the last record; none may get an earlier one
-    begins       queues that begin with a later file than their first one although the log has a
-                 record for its first entry: topic, number, byte position. The log was searched for
-                 what is before that, and has nothing
-    previous     the times that the checkpoint file may have still: it is written after this
+    rebuild      entries from this log offset on were being rebuilt at the time of writing; -1 if
+                 none were
+    shrunk       queues may end before the offsets of their consumers
+    last_ms      store time of the last record; later records never get an earlier one
+    begins       topic, queue id and byte position of queues that begin with a later file although
+                 the log has the record of its first entry: the log was searched and has no
+                 earlier records of them
+    previous     times that the checkpoint file may still have: it is written after this file
     number       counts the notes
-    crc          CRC-32 of this file's text with 0 in this place: a flipped bit in here would lead
-                 a start astray
+    crc          CRC-32 of this file's text with 0 in this place, because a flipped bit would
+                 mislead a start
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Checkpoint(NamedTuple):
 
 
 class Positions(msgspec.Struct, frozen=True):
-    """Content of ``cometmq-positions.json``."""
+    """Contents of ``cometmq-positions.json`` and ``cometmq-progress.json``."""
 
     boot_id: str
     clean: bool
@@ -94,7 +94,7 @@ class Positions(msgspec.Struct, frozen=True):
 
 
 def read_checkpoint(files: Files, root: str) -> Checkpoint:
-    """The checkpoint; zeros when there is none, or none that can be read."""
+    """Read the checkpoint; zeros if it is missing or cannot be read."""
     try:
         raw = _head(files, os.path.join(root, "checkpoint"), CHECKPOINT_BYTES)
     except OSError as error:
@@ -106,7 +106,7 @@ def read_checkpoint(files: Files, root: str) -> Checkpoint:
 
 
 def _head(files: Files, path: str, limit_bytes: int) -> bytes | None:
-    """The first bytes of a file, whatever it has become; None when there is none."""
+    """Return the first bytes of a file of any size; None if it does not exist."""
     if not files.exists(path):
         return None
     handle = files.open(path)
@@ -117,7 +117,7 @@ def _head(files: Files, path: str, limit_bytes: int) -> bytes | None:
 
 
 def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable: bool) -> None:
-    """Write the checkpoint in place, as Java does through its map. Raises OSError."""
+    """Write the checkpoint in place, as Java does through its memory map. Raises OSError."""
     handle = files.open(os.path.join(root, "checkpoint"), create=True)
     try:
         if files.size(handle) != CHECKPOINT_BYTES:
@@ -130,8 +130,10 @@ def write_checkpoint(files: Files, root: str, checkpoint: Checkpoint, *, durable
 
 
 def read_positions(files: Files, root: str) -> Positions | None:
-    """The newest of our positions; None when there are none to believe: no file, one that is not as
-    it was written, or another broker has written to the store since."""
+    """Read the newest positions that can be trusted; None if there are none.
+
+    There are none if both files are missing or invalid, or if another broker has written since.
+    """
     both = _read(files, progress_path(root)), _read(files, positions_path(root))
     found = max(filter(None, both), key=lambda each: each.number, default=None)
     if found is None or read_checkpoint(files, root) not in (found.checkpoint, found.previous):
@@ -140,8 +142,10 @@ def read_positions(files: Files, root: str) -> Positions | None:
 
 
 def forget_positions(files: Files, root: str) -> None:
-    """Take away, durably, notes that were not believed at a start: once the checkpoint file has
-    other times, or again those from before, it would look as if they still held. Raises OSError."""
+    """Remove, durably, positions that a start did not trust. Raises OSError.
+
+    Otherwise they would seem valid again once the checkpoint file has the same times as before.
+    """
     found = [path for path in (progress_path(root), positions_path(root)) if files.exists(path)]
     for path in found:
         files.unlink(path)
@@ -158,20 +162,21 @@ def _read(files: Files, path: str) -> Positions | None:
         if not _is_as_written(raw, found.crc):
             raise ValueError("its checksum does not fit")
     except (ValueError, RecursionError, OSError) as error:
-        # ValueError: what msgspec raises for any text that is not the one asked for.
+        # ValueError: msgspec raises it for any text that does not decode to Positions.
         logger.warning("positions_ignored path=%s reason=%r", path, str(error))
         return None
     return found
 
 
 def write_positions(files: Files, root: str, positions: Positions, *, durable: bool) -> None:
-    """Note positions; ``durable`` sees to it that a crash of the machine leaves them.
+    """Write positions; ``durable`` ones survive a crash of the machine.
 
     Raises OSError.
     """
     path = positions_path(root) if durable else progress_path(root)
     if durable:
-        # First: what a note takes back must not come from an older one, should this one fail.
+        # First, so that an older progress file cannot override these positions if their write
+        # fails.
         files.unlink(progress_path(root))
     write_file_atomically(files, path, _encoded(positions), durable=durable)
 
@@ -184,26 +189,26 @@ def _encoded(positions: Positions) -> bytes:
 
 
 def _is_as_written(raw: bytes, crc: int) -> bool:
-    """Whether a text has the checksum that stands in it, whichever version of us wrote it."""
+    """Return whether a text has the checksum that it contains, whichever version wrote it."""
     text, found, rest = raw.rpartition(b'"crc":')
     return rest == b"%d}" % crc and crc32(text + found + b"0}") == crc
 
 
 def positions_path(root: str) -> str:
-    """What is noted on the device."""
+    """Return the path of the durable positions."""
     return os.path.join(root, "cometmq-positions.json")
 
 
 def progress_path(root: str) -> str:
-    """What was noted since, for a crash of the process."""
+    """Return the path of the newer positions, which survive only a crash of the process."""
     return os.path.join(root, "cometmq-progress.json")
 
 
 def abort_path(root: str) -> str:
-    """The marker of a running or crashed broker."""
+    """Return the path of the marker of a running or crashed broker."""
     return os.path.join(root, "abort")
 
 
 def lock_path(root: str) -> str:
-    """The file whose lock says that the directory is in use."""
+    """Return the path of the lock file, whose lock marks the directory as in use."""
     return os.path.join(root, "lock")

@@ -15,16 +15,16 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FlushDiskType(Enum):
-    """What a send waits for: the operating system's memory, or the device."""
+    """The flush mode: a send waits for the page cache (ASYNC_FLUSH) or the device (SYNC_FLUSH)."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class DamagePolicy(Enum):
-    """What a start does about damage in a part of the log that was safely on the device.
+    """Action of a start on damage in a part of the log that was already durable.
 
-    REFUSE does not start, SKIP leaves the damaged records out, TRUNCATE ends the log before them.
+    REFUSE does not start, SKIP leaves out the damaged records, TRUNCATE ends the log before them.
     """
 
     REFUSE = "REFUSE"
@@ -34,7 +34,7 @@ class DamagePolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Everything the store can be told. Sizes are bytes, intervals are milliseconds."""
+    """The settings of a store. Sizes are in bytes, intervals in milliseconds."""
 
     store_path_root_dir: str = "store"
     store_path_commit_log: str = ""
@@ -90,23 +90,23 @@ class StoreConfig:
 
     @property
     def answers_before_write(self) -> bool:
-        """Whether a send is acknowledged before it is written."""
+        """True if sends are acknowledged before they are written (transient pool)."""
         is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
         return self.transient_store_pool_enable and is_async
 
     @property
     def commit_log_directory(self) -> str:
-        """Where the log files lie."""
+        """Directory of the log files."""
         return self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
 
     @property
     def queue_file_bytes(self) -> int:
-        """Size of a queue file: whole entries (upstream rounds the setting up)."""
+        """Size of a consume queue file: a multiple of the entry size (upstream rounds up too)."""
         return -(-self.mapped_file_size_consume_queue // 20) * 20
 
 
 def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """The delays of levels 1, 2, ... in milliseconds. Raises SettingsError for a bad one."""
+    """Return the delays of levels 1, 2, ... in milliseconds. Raises SettingsError."""
     found: list[int] = []
     for word in text.split():
         number, unit = word[:-1], word[-1]

@@ -1,16 +1,16 @@
-"""Deleting topics so that a crash at any moment leaves a topic whole or gone.
+"""Deletion of topics; a crash at any moment leaves a topic complete or gone.
 
-The queues are forgotten and their files moved aside in one turn of the loop; a topic of the same
-name that comes right after begins anew. Then whoever keeps the topics notes the deletion durably,
-with the end of the log at that moment: records of the topic before it are those of its former life.
-Only then is the deletion settled, and the files leave the disk (removal.py).
+One turn of the loop forgets the queues and moves their files aside; a topic of the same name that
+is created right after starts empty. Then the topic table records the deletion durably, with the end
+of the log at that moment: earlier records of the topic belong to the deleted one. Only then is the
+deletion settled, and the files are removed from the disk (removal.py).
 
-    crash before the note      the start finds something pending, dispatches all of the log again,
-                               and the topic is back as a whole
-    crash after it             the same may be dispatched again; whoever keeps the topics has that
-                               dropped, by the noted end
+    crash before the record    the start finds pending files, dispatches the whole log again,
+                               and the topic is complete again
+    crash after the record     the same may be dispatched again; the topic table makes the store
+                               drop it, up to the recorded end
 
-What a topic made anew received is never touched: its records lie behind the end.
+Messages of a topic that was created again are never touched: their records follow the recorded end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A topic whose queues are aside, at ``aside`` unless it had none. Its records before the
-    physical offset ``end`` are those of its former life."""
+    """A deleted topic.
+
+    ``aside`` is the directory with its queues, empty if it had none. Its records before the
+    physical offset ``end`` belong to the deleted topic.
+    """
 
     end: int
     aside: str
@@ -42,9 +45,9 @@ class Deletions:
         self._store = store
 
     def delete(self, topic: str) -> Deletion:
-        """Forget the queues of a topic; its records leave the log with its files.
+        """Forget the queues of a topic; its records stay in the log until their files expire.
 
-        Raises StoreError; then the topic is as it was.
+        Raises StoreError; then the topic is unchanged.
         """
         store = self._store
         store.write_out()
@@ -62,7 +65,7 @@ class Deletions:
         return Deletion(max(store.written_offset, store.log.left_end), aside)
 
     async def settle(self, deletion: Deletion) -> None:
-        """A deletion is durably noted: nothing may bring the topic back. Raises StoreError."""
+        """Settle a durably recorded deletion: the topic cannot come back. Raises StoreError."""
         if not deletion.aside:
             return
         store = self._store
@@ -73,8 +76,10 @@ class Deletions:
             raise StoreError(f"deleted queues are still at {deletion.aside}: {error}") from error
 
     def drop_former(self, topic: str, end: int) -> None:
-        """Forget the queues of a topic that hold nothing but records before ``end``. Call it at a
-        start, for every deletion that was noted. Raises OSError."""
+        """Forget the queues of a topic that hold only records before ``end``.
+
+        Call it at a start, for every recorded deletion. Raises OSError.
+        """
         store = self._store
         former = [
             queue_id
@@ -87,8 +92,10 @@ class Deletions:
             self._forget(topic, former)
 
     def drop_expired(self, topic: str) -> list[int]:
-        """Forget the queues of a topic of whose records the log has none any more; the next record
-        of each gets offset 0. Gives their numbers. Raises StoreError, OSError."""
+        """Forget the queues of a topic whose records are all gone from the log; return their ids.
+
+        The next message of each gets offset 0. Raises StoreError, OSError.
+        """
         store = self._store
         store.write_out()
         expired = [

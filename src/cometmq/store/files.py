@@ -1,7 +1,7 @@
-"""The only module that touches store files: open, map, write, sync, rename, unlink.
+"""File operations of the store: the only module that opens, maps, writes, syncs or removes files.
 
-Everything above takes a ``Files``, so that a test can put a layer in its place that loses unsynced
-writes, tears them or fails. Errors are plain ``OSError``; callers give them a meaning.
+All other modules take a ``Files``, so that a test can substitute a layer that loses unsynced
+writes, tears them or fails. Errors are plain ``OSError``; callers interpret them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from cometmq.core.memory import limit_bytes
 
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
-#: Pages that are asked for at once, and the size of CPython's Py_buffer.
+#: Maximum number of pages in one query, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
 _PY_BUFFER_WORDS: Final = 10
-#: Messages are nobody's business but that of the user who runs the broker. What exists keeps the
-#: mode that it has: whoever opened it to others meant to.
+#: Only the user who runs the broker may read messages. Existing files keep their mode, which an
+#: administrator may have widened on purpose.
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 Buffer = bytes | bytearray | memoryview
-#: Whether all bytes from a position of a map up to another are in memory.
+#: Returns whether all bytes between two positions of a map are in memory.
 Residency: TypeAlias = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """Room on a device, as an unprivileged process sees it."""
+    """Space on a device, as an unprivileged process sees it."""
 
     total_bytes: int
     used_bytes: int
@@ -54,136 +54,138 @@ class Files(Protocol):
     """File operations of the store. Handles are file descriptors."""
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; ``create`` makes a missing file."""
+        """Open a file for reading and writing; ``create`` creates a missing one."""
         ...
 
     def close(self, handle: int) -> None:
-        """Give a handle back."""
+        """Close a handle."""
         ...
 
     def size(self, handle: int) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         ...
 
     def names_of(self, handle: int) -> int:
-        """Under how many names the file is known; more than one when a snapshot holds it."""
+        """Return the number of hard links; more than one if a snapshot holds the file."""
         ...
 
     def is_at(self, handle: int, path: str) -> bool:
-        """Whether ``path`` still names the open file: it was not deleted, moved or replaced."""
+        """Return whether ``path`` still names the open file (not deleted, moved or replaced)."""
         ...
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
-        """Write all of ``data``."""
+        """Write all of ``data`` at an offset."""
         ...
 
     def pread(self, handle: int, size_bytes: int, offset: int) -> bytes:
-        """Read; the answer is shorter only at the end of the file."""
+        """Read bytes at an offset; fewer are returned only at the end of the file."""
         ...
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill ``buffer``; gives the bytes read, fewer only at the end of the file."""
+        """Fill ``buffer``; return the number of bytes read, smaller only at the end of the file."""
         ...
 
     def read_cached(self, handle: int, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill ``buffer`` with what is in memory; gives the bytes read, fewer where the device
-        would have to be asked."""
+        """Fill ``buffer`` from the page cache; return the number of bytes read.
+
+        The number is smaller if the device would have to be read.
+        """
         ...
 
     def will_need(self, handle: int, offset: int, size_bytes: int) -> None:
-        """Say that these bytes will be read soon: the system begins to fetch them, and nobody
-        waits."""
+        """Ask the system to read bytes ahead, without waiting."""
         ...
 
     def next_data(self, handle: int, offset: int) -> int:
-        """Where bytes begin, from ``offset`` on, that need not be zero; the length when none do."""
+        """Return the first position from ``offset`` on that may be nonzero, else the length."""
         ...
 
     def datasync(self, handle: int) -> None:
-        """Return once the file's bytes and size are on the device."""
+        """Sync the file's bytes and size to the device and wait for it."""
         ...
 
     def allocate(self, handle: int, size_bytes: int) -> None:
-        """Grow to ``size_bytes`` of zeros that are sure to have room on the device."""
+        """Extend the file to ``size_bytes`` with zeros, with space reserved on the device."""
         ...
 
     def resize(self, handle: int, size_bytes: int) -> None:
-        """Cut or grow; what is added reads as zeros and takes no room yet."""
+        """Truncate or extend the file; added bytes read as zeros and take no space yet."""
         ...
 
     def map(self, handle: int, size_bytes: int) -> memoryview:
-        """A read-only view of the first ``size_bytes``."""
+        """Return a read-only memory map of the first ``size_bytes``."""
         ...
 
     def residency(self, mapped: memoryview) -> Residency:
-        """What says of two positions in a map whether touching the bytes between them takes no wait
-        for the device."""
+        """Return a function that checks whether a range of a map is in memory."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Sorted names in a directory; none when it does not exist."""
+        """Return the sorted names in a directory; an empty list if it does not exist."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at ``path``."""
+        """Return whether ``path`` exists."""
         ...
 
     def changed_ms(self, path: str) -> int:
-        """When a file was last written, wall time; 0 when it does not exist."""
+        """Return the modification time of a file, wall time; 0 if it does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; whoever runs the broker alone may look into them."""
+        """Create a directory and its parents, accessible only to the user who runs the broker."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in a directory are on the device."""
+        """Sync the names in a directory to the device and wait for it."""
         ...
 
     def sync_filesystem(self, path: str) -> None:
-        """Return once everything on the file system that holds ``path`` is on the device: for very
-        many files far quicker than one after the other."""
+        """Sync the whole file system that holds ``path`` to the device and wait for it.
+
+        For very many files this is far quicker than single syncs.
+        """
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Put ``source`` in the place of ``target``."""
+        """Rename ``source`` to ``target``, replacing it."""
         ...
 
     def unlink(self, path: str) -> None:
-        """Take a file away; a missing one is fine."""
+        """Remove a file; ignore a missing one."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Take a directory away with all it holds; a missing one is fine."""
+        """Remove a directory with its contents; ignore a missing one."""
         ...
 
     def lock(self, path: str) -> int:
-        """Hold an exclusive lock until the handle is closed; BlockingIOError when taken."""
+        """Lock the file exclusively until the handle is closed; BlockingIOError if it is taken."""
         ...
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Room on the device that holds ``path``."""
+        """Return the space on the device that holds ``path``."""
         ...
 
     def boot_id(self) -> str:
-        """A text that changes when the machine restarts; empty where there is none."""
+        """Return a text that changes when the machine restarts; empty if there is none."""
         ...
 
     def memory_bytes(self) -> int:
-        """The memory that this process may use."""
+        """Return the memory that this process may use."""
         ...
 
     def mounts(self) -> str:
-        """What is mounted where, as mounts.py reads it; empty where that is not told."""
+        """Return the mount table in the format that mounts.py reads; empty if there is none."""
         ...
 
     def threads(self, count: int, name: str) -> Executor:
-        """Threads for operations that would hold the loop; the caller shuts them down."""
+        """Return an executor for blocking operations; the caller shuts it down."""
         ...
 
 
 class PosixFiles:
-    """The real thing."""
+    """The file operations of a POSIX system."""
 
     __slots__ = ()
 
@@ -204,7 +206,7 @@ class PosixFiles:
         try:
             named = os.stat(path)
         except OSError as error:
-            # What may not be looked at is not gone.
+            # A path that may not be inspected does not count as gone.
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         return os.path.samestat(os.fstat(handle), named)
 
@@ -238,7 +240,7 @@ class PosixFiles:
         try:
             return os.preadv(handle, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
-            # EOPNOTSUPP: a file system that cannot tell.
+            # EOPNOTSUPP: the file system does not support the flag.
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
                 return 0
             raise
@@ -294,7 +296,7 @@ class PosixFiles:
         above = os.path.dirname(path)
         if above != path:
             self.make_directory(above or os.curdir)
-        # As makedirs does, but with our mode for the folders in between too.
+        # As os.makedirs, but with our mode for the directories in between too.
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -311,7 +313,7 @@ class PosixFiles:
     def sync_filesystem(self, path: str) -> None:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Loaded late: a store with few queues never needs it.
+            # Imported late: a store with few queues never needs it.
             import ctypes
 
             if ctypes.CDLL(None, use_errno=True).syncfs(handle):
@@ -333,8 +335,8 @@ class PosixFiles:
 
     def lock(self, path: str) -> int:
         handle = self.open(path, create=True)
-        # Bound to this handle, so a second store of the same process is refused too, and still
-        # seen by a Java broker, which locks the first byte.
+        # Bound to this handle: it also refuses a second store in the same process. Java brokers,
+        # which lock the first byte, see it too.
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
@@ -372,13 +374,14 @@ class PosixFiles:
 
 
 def _residency(mapped: memoryview) -> Residency:
-    """Ask the system (mincore, Linux). Without that call nothing is in memory for certain.
+    """Return a residency check that uses mincore (Linux).
 
-    Unlike a read that must not wait this copies nothing: 1.2 us for 72 KB, which take 8 us and more
-    to copy. The answer is of the moment: short of memory the system may take a page away right
-    after it, and touching it then waits for the device once.
+    Without that call, no page counts as resident. Unlike a read that must not wait, the check
+    copies nothing: 1.2 us for 72 KB, which take 8 us and more to copy. The answer holds for the
+    moment: under memory pressure the system may evict a page right after it, and reading that page
+    then waits for the device once.
     """
-    # Here: a broker that serves nothing old starts without ctypes.
+    # Imported here: a broker that serves no old data starts without ctypes.
     import ctypes
 
     try:
@@ -388,7 +391,7 @@ def _residency(mapped: memoryview) -> Residency:
     mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     answer = bytearray(_PAGES_MAX)
     answer_at = ctypes.addressof((ctypes.c_char * len(answer)).from_buffer(answer))
-    # A Py_buffer has the address first.
+    # The first field of a Py_buffer is the address.
     buffer = (ctypes.c_void_p * _PY_BUFFER_WORDS)()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(mapped), buffer, 0)
     begin, end = buffer[0] or 0, len(mapped)
@@ -397,7 +400,7 @@ def _residency(mapped: memoryview) -> Residency:
     def is_resident(start: int, stop: int) -> bool:
         first = start - start % mmap.PAGESIZE
         pages = (stop - first + mmap.PAGESIZE - 1) // mmap.PAGESIZE
-        # The view is named here to keep the map: another might stand at its address else.
+        # Naming the view here keeps the map alive; otherwise another map could take its address.
         if stop > end or pages > _PAGES_MAX or not mapped:
             return False
         return not mincore(begin + first, stop - first, answer_at) and answer.find(0, 0, pages) < 0
@@ -406,21 +409,23 @@ def _residency(mapped: memoryview) -> Residency:
 
 
 class SnapshotFiles(PosixFiles):
-    """What only copying whole stores needs."""
+    """File operations needed only to copy whole stores."""
 
     __slots__ = ()
 
     def open_existing(self, path: str) -> int:
-        """Open for reading. Raises OSError."""
+        """Open an existing file for reading. Raises OSError."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name on the same file system. Raises OSError."""
+        """Create a hard link on the same file system. Raises OSError."""
         os.link(source, target)
 
     def copy_bytes(self, source: int, target: int, offset: int, size_bytes: int) -> int:
-        """Copy a range between handles, where the file system can by sharing the blocks; gives the
-        bytes copied, fewer at the end of the file. Raises OSError."""
+        """Copy a range between handles, by sharing blocks if the file system can.
+
+        Returns the number of bytes copied, smaller at the end of the file. Raises OSError.
+        """
         done = 0
         while done < size_bytes:
             place = offset + done
@@ -438,16 +443,16 @@ class SnapshotFiles(PosixFiles):
         return done
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory at ``path``."""
+        """Return whether there is a directory at ``path``."""
         return os.path.isdir(path)
 
 
-#: A system or file system that cannot copy by itself says one of these.
+#: Errors of a kernel or file system that does not support the copy call.
 _NOT_THERE = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
 
 
 class ReadOnlyFiles(PosixFiles):
-    """Files of somebody else: nothing is ever written, made, moved or locked."""
+    """Files opened for reading only: nothing is ever written, created, moved or locked."""
 
     __slots__ = ()
 
@@ -472,12 +477,12 @@ class ReadOnlyFiles(PosixFiles):
         raise _refused(path)
 
     def drop_cached(self, handle: int, offset: int, size_bytes: int) -> None:
-        """Have the system forget bytes that nobody will read again soon."""
+        """Ask the system to drop bytes from the page cache that will not be read again soon."""
         with contextlib.suppress(OSError):
             os.posix_fadvise(handle, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def lock_holder(self, path: str) -> int:
-        """Who holds the lock on a file: 0 nobody, -1 a broker of ours, else a process's number."""
+        """Return the holder of a file's lock: 0 for none, -1 for a CometMQ broker, else a pid."""
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -495,34 +500,36 @@ def _refused(path: str) -> OSError:
 
 
 def zeroed_memory(size_bytes: int) -> memoryview:
-    """Zeros of this process alone; a page of many takes memory once it is written to."""
+    """Return private zeroed memory; its pages take up memory only once they are written to."""
     if size_bytes < mmap.PAGESIZE:
         return memoryview(bytearray(size_bytes))
     return memoryview(mmap.mmap(-1, max(size_bytes, 1)))[:size_bytes]
 
 
 def make_durable_directory(files: Files, path: str) -> None:
-    """Make a directory and its parents such that a power cut cannot take their names away.
+    """Create a directory and its parents durably.
 
-    The folder above is synced also when nothing is missing: a crash may have come in between.
+    The parent directory is synced even if nothing is missing: an earlier run may have crashed
+    between creation and sync.
     """
     names = [os.path.abspath(path)]
     while not files.exists(names[-1]):
         names.append(os.path.dirname(names[-1]))
     files.make_directory(path)
     for name in names[:-1] or names:
-        # A folder that we may not read is none that we made names in.
+        # We cannot have created names in a parent directory that we may not read.
         with contextlib.suppress(PermissionError):
             files.sync_directory(os.path.dirname(name))
 
 
 def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool) -> None:
-    """Replace a small file whole: after a crash it is the old or the new one.
+    """Replace a small file atomically: after a crash it is the old or the new one.
 
     ``durable`` also waits until the new one is on the device.
     """
     draft = path + ".tmp"
-    # One that a crash left would be shown under the name, should a power cut keep only the rename.
+    # Remove a draft left by a crash: if a power cut kept only the new rename, the old draft's bytes
+    # would appear under the name.
     files.unlink(draft)
     handle = files.open(draft, create=True)
     try:
@@ -537,8 +544,11 @@ def write_file_atomically(files: Files, path: str, data: bytes, *, durable: bool
 
 
 def write_again(files: Files, handle: int) -> None:
-    """Write what a file holds over itself. After a failed sync the kernel takes pages for clean
-    that never reached the device, and another sync would pass them over. Raises OSError."""
+    """Rewrite the contents of a file in place. Raises OSError.
+
+    After a failed sync the kernel marks pages as clean that never reached the device; another sync
+    would skip them.
+    """
     end = files.size(handle)
     at = files.next_data(handle, 0)
     while at < end:
@@ -548,7 +558,7 @@ def write_again(files: Files, handle: int) -> None:
 
 
 def read_file(files: Files, path: str) -> bytes | None:
-    """A small file whole; None when it does not exist."""
+    """Return the contents of a small file; None if it does not exist."""
     if not files.exists(path):
         return None
     handle = files.open(path)

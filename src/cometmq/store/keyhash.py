@@ -1,4 +1,4 @@
-"""The hash under which the index keeps a key: Java's ``String.hashCode`` of ``topic#key``."""
+"""The index's hash of a key: Java's ``String.hashCode`` of ``topic#key``."""
 
 from __future__ import annotations
 

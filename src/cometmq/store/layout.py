@@ -1,18 +1,18 @@
-"""Names and fixed layouts of store files; pure, so that other tools may read them.
+"""Names and fixed layouts of store files, without I/O, so that other tools may use them.
 
     commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
     index/yyyyMMddHHmmssSSS                          hash index, see indexfile.py
     checkpoint, abort, lock                          see checkpoint.py
-    cometmq-positions.json, cometmq-progress.json    ours, see checkpoint.py
+    cometmq-positions.json, cometmq-progress.json    CometMQ's own, see checkpoint.py
 
 A queue entry, big-endian:
 
     0    8    physical offset of the record
     8    4    size of the record
-    12   8    tag code: Java hash of the tag; for delayed messages the time of delivery, ms
+    12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms
 
-Entries that never held a record (before the first one) are {0, 0x7FFFFFFF, 0}.
+Entries without a record, before the first one of a queue, are {0, 0x7FFFFFFF, 0}.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
 def file_name(offset: int) -> str:
-    """The name of the file that begins at byte ``offset``: 20 digits."""
+    """Return the name of the file that begins at byte ``offset``: 20 digits."""
     return f"{offset:020d}"
 
 
 def file_offset(name: str) -> int | None:
-    """The offset in a file's name; None when the name is not one of ours."""
+    """Return the offset in a file's name; None if it is not the name of a store file."""
     return int(name) if len(name) == 20 and name.isascii() and name.isdigit() else None

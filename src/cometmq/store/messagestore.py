@@ -1,9 +1,9 @@
-"""The message store: one log, a queue for each topic and number, an index by key.
+"""The message store: one commit log, a consume queue for each topic and queue id, a key index.
 
-Everything here runs on one event loop. Within a turn of the loop ``append`` packs records into a
-buffer and gives each its place; ``commit`` writes them in one go and dispatches them. With
-SYNC_FLUSH the dispatch, and so the sight of consumers, waits until the device has them; with a
-transient pool the write waits, too (transientpool.py).
+A store runs on one event loop. Within a turn of the loop, ``append`` packs records into a buffer
+and assigns their offsets; ``commit`` writes them together and dispatches them. With SYNC_FLUSH the
+dispatch waits until the device has the records, so consumers see them only then. With a transient
+pool the write is deferred as well (transientpool.py).
 """
 
 from __future__ import annotations
@@ -78,26 +78,27 @@ _LENGTH = Struct(">H")
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOST = bytes(8)
 _CLOCK_AHEAD_MS = 1_000
-#: What is taken of one connection before others get their turn.
+#: Limits of what is taken from one connection before other connections are served.
 ROWS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
-#: Records of one batch. A body of 4 MiB may have 190 000 messages, and properties come to each.
+#: Limit of one batch's records. A body of 4 MiB may have 190 000 messages, and each gets
+#: properties.
 BATCH_BYTES_MAX = 64 << 20
-#: A batch that is packed in a thread comes in parts of so many messages: each is dispatched in a
-#: turn of the loop, in some ms.
+#: A batch packed in a thread is split into parts of at most this many messages. Each part is
+#: dispatched in its own turn of the loop, which takes a few ms.
 PART_ROWS = 16_384
-#: Of a turn with such a batch so much is written in one turn of the loop.
+#: Bytes of a turn with such a batch that are written early in one turn of the loop.
 EARLY_BYTES = 4 << 20
 
 #: Plain sends and transactions of one connection, or the messages of a batch: their write batch,
-#: the first row and the one behind the last.
+#: the first row, and the row after the last.
 SentRows: TypeAlias = tuple[TransactionBatch, int, int]
-#: A batch that was packed without a place: rows, and their records.
+#: A batch that was packed before its offsets are known: write batches with their packed records.
 Packed: TypeAlias = list[tuple[WriteBatch, bytearray]]
 
 
 class MessageStore:
-    """See the module. Made by :func:`cometmq.store.recovery.opening.open_store`."""
+    """The message store (see the module). Created by :func:`open_store` (recovery/opening.py)."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class MessageStore:
         flush_thread = files.threads(1, "cometmq-flush")
         self.flusher = Flusher(log, clock, flush_thread, self._synced, self._sync_failed)
         self.delays_ms = delay_levels_ms(config.message_delay_level)
-        #: Called when more of the log was written, or became durable.
+        #: Called when more of the log was written or became durable.
         self.on_progress: list[Callable[[], None]] = []
         self.put_failures = 0
         self.last_ms = 0
@@ -138,7 +139,7 @@ class MessageStore:
         self.executor = files.threads(2, "cometmq-store")
         self.closed = False
         self.waits_for_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        #: What was appended and is not committed yet.
+        #: Appended records that are not committed yet.
         self.uncommitted: list[Segment] = []
         self._now_ms = 0
         hot_ratio = config.access_message_in_memory_max_ratio
@@ -157,48 +158,48 @@ class MessageStore:
     # --- places ------------------------------------------------------------------------------
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made (in memory) when there is none. Raises MessageIllegal for a bad name."""
+        """Return the queue; create it in memory if needed. Raises MessageIllegal for a bad name."""
         try:
             return self.queues.by_topic[topic][queue_id]
         except KeyError:
             return self.queues.load(topic, queue_id)
 
     def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, when messages were ever put into it."""
+        """Return the queue, or None if it never held a message."""
         return self.queue(topic, queue_id) if queue_id in self.queues.known.get(topic, ()) else None
 
     def topics(self) -> dict[str, list[int]]:
-        """Every topic with the ids of its queues."""
+        """Return every topic with the ids of its queues."""
         return self.queues.topics()
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
-        """Drop what is still to be dispatched to queues that go away (deletion.py)."""
+        """Drop the undispatched entries of queues that are being deleted (deletion.py)."""
         self.backlog.forget(gone)
         self.dispatcher.forget(gone)
 
     @property
     def written_offset(self) -> int:
-        """End of what the operating system has."""
+        """End of the log as written to the operating system."""
         return self.log.written
 
     @property
     def committed_offset(self) -> int:
-        """End of what turns committed; beyond ``written_offset`` with a transient pool alone."""
+        """End of the committed log; differs from ``written_offset`` only with a transient pool."""
         return self.log.held
 
     @property
     def durable_offset(self) -> int:
-        """End of what the device has."""
+        """End of the log as synced to the device."""
         return self.log.durable
 
     @property
     def dispatched_offset(self) -> int:
-        """End of what queues and index have."""
+        """End of the log as dispatched to queues and index."""
         return self.dispatcher.position
 
     @property
     def listeners(self) -> list[Listener]:
-        """Called after each dispatch with its rows (see dispatch.py)."""
+        """Functions called after each dispatch with the queues that grew (see dispatch.py)."""
         return self.dispatcher.listeners
 
     # --- writing -----------------------------------------------------------------------------
@@ -219,11 +220,11 @@ class MessageStore:
         keys: tuple[str, ...] = (),
         store_host: bytes | None = None,
     ) -> tuple[int, int]:
-        """Take a message into the turn's buffer; gives its physical and its queue offset.
+        """Append a message to the buffer of the turn; return its physical offset and queue offset.
 
-        ``keys`` are what it can be found by, ``tag_code`` the hash of its tag (a delayed message
-        gets its time of delivery instead). Raises MessageIllegal, or StoreFull and StoreOffline
-        while the store refuses writes.
+        The queue offset is -1 for a record that takes no place in its queue. ``keys`` are its index
+        keys, ``tag_code`` is the hash of its tag (in a delay queue, the delivery time replaces it).
+        Raises MessageIllegal; StoreFull or StoreOffline while the store refuses writes.
         """
         if self.refusal is not None:
             raise anew(self.refusal)
@@ -232,6 +233,7 @@ class MessageStore:
             self._stamp()
         now_ms = self._now_ms
         host = store_host or self.store_host
+        # The usual head is for IPv4 hosts; others need a longer one.
         head = HEAD
         if sys_flag & _HOST_BITS or len(born_host) != 8 or len(host) != 8:
             sys_flag = sys_flag & ~_HOST_BITS | host_flags(born_host, host)
@@ -243,6 +245,7 @@ class MessageStore:
         phys = log.position
         if phys + size + BLANK_BYTES > log.limit:
             phys = self._roll(size)
+        # Half messages and rollback records take no place in the queue.
         slot = -1 if sys_flag & 0x4 else queue.next_offset
         try:
             packed = head.pack(
@@ -274,10 +277,10 @@ class MessageStore:
     def append_batch(
         self, queue: ConsumeQueue, body: bytes, shared: Shared
     ) -> tuple[int, SentRows]:
-        """Take the messages of a batch body (message/batch.py) into the turn's buffer.
+        """Append the messages of a batch body (message/batch.py) to the buffer of the turn.
 
-        Gives the first queue offset, the others follow, and their rows; all lie in one file. Raises
-        what ``append`` raises, with nothing taken.
+        Returns the first queue offset, which the others follow, and their rows. All records lie in
+        one log file. Raises the errors of ``append``; then nothing is appended.
         """
         if self.refusal is not None:
             raise anew(self.refusal)
@@ -304,8 +307,10 @@ class MessageStore:
         return offset, (batch, first, batch.count)
 
     async def pack_batch(self, queue: ConsumeQueue, body: bytes, shared: Shared) -> Packed:
-        """Pack a batch body for a queue, in a thread; :meth:`append_parts` stores it. Raises
-        MessageIllegal."""
+        """Pack a batch body for a queue, in a thread; :meth:`append_parts` stores the result.
+
+        Raises MessageIllegal.
+        """
         try:
             size, parts = await asyncio.get_running_loop().run_in_executor(
                 None, pack_batch, body, queue, shared.middle(0), shared.properties,
@@ -320,7 +325,11 @@ class MessageStore:
     def append_parts(
         self, queue: ConsumeQueue, parts: Packed, shared: Shared
     ) -> tuple[int, list[WriteBatch]]:
-        """:meth:`append_batch` for what :meth:`pack_batch` made for this queue."""
+        """Append the result of :meth:`pack_batch` for this queue, as :meth:`append_batch` does.
+
+        Returns the first queue offset and the write batches. Raises StoreFull, StoreOffline and
+        MessageIllegal.
+        """
         if self.refusal is not None:
             raise anew(self.refusal)
         if not self.uncommitted:
@@ -336,8 +345,10 @@ class MessageStore:
         return offset, [rows for rows, _ in parts]
 
     def _open_batch(self) -> tuple[TransactionBatch, bool]:
-        """The write batch that the next rows join, and whether it is a new one, which is to be
-        added to the turn once it has rows."""
+        """Return the write batch for the next rows, and whether it is new.
+
+        The caller adds a new one to the turn once it has rows.
+        """
         segments = self.uncommitted
         if not segments:
             self._stamp()
@@ -355,13 +366,13 @@ class MessageStore:
         body_max_bytes: int,
         transactions: OpenTransactions | None = None,
     ) -> tuple[SentRows, int, int]:
-        """Take the plain sends of a connection, from ``data[at]`` on, into the turn's buffer, and
-        what begins and ends ``transactions``.
+        """Append the plain sends of a connection, from ``data[at]`` on, to the buffer of the turn.
 
-        ``known`` has the queues that may be sent to, ``suffix`` the property that every message
-        gets. Gives what was taken, where the first frame begins that was not, and how many frames
-        from there on have to be served one by one (speedups/plain/sends.py). Takes nothing while
-        the store refuses writes.
+        With ``transactions``, half messages and ends of transactions are taken too. ``known`` has
+        the queues that may be sent to; ``suffix`` is the property added to every message. Returns
+        the appended rows, the position of the first frame not taken, and the number of frames from
+        there on that must be served one by one (speedups/plain/sends.py). Takes nothing while the
+        store refuses writes.
         """
         log = self.log
         batch, is_new = self._open_batch()
@@ -379,15 +390,20 @@ class MessageStore:
                     log.position += len(packed)
                     rows, bytes_left = rows - taken, bytes_left - len(packed)
                 if state < 0:
+                    # The record does not fit into this file.
                     log.roll()
         finally:
+            # Also after an error: bytes of earlier rows are in the log's buffer already.
             if is_new and batch.count:
                 self.uncommitted.append(batch)
         return (batch, first, batch.count), at, state
 
     def _recent(self) -> tuple[memoryview, int, int, int] | None:
-        """What this run wrote last and dispatched, in one file: its bytes, the physical offset of
-        the first, and from where up to where they are records that are in memory for certain."""
+        """Return the part of the log that this run wrote last and that is certainly in memory.
+
+        Returns the view of one file, the physical offset of its first byte, and the bounds of the
+        dispatched records in it; None without a file.
+        """
         end = self.dispatcher.position
         file = self.log.segments.find(end - 1)
         if file is None:
@@ -395,7 +411,7 @@ class MessageStore:
         return file.view, file.base, max(file.base, self.reads.recent_from), end
 
     def _stamp(self) -> None:
-        """Fix the turn's store time: never before that of the turn before."""
+        """Set the store time of the turn; it never precedes that of the previous turn."""
         now_ms = self.clock.wall_ns() // 1_000_000
         if now_ms < self.last_ms:
             if self.last_ms - now_ms > _CLOCK_AHEAD_MS:
@@ -413,15 +429,14 @@ class MessageStore:
         return self.log.roll()
 
     def write_early(self) -> bool:
-        """Write some of a long turn, before its end; gives whether much is left."""
+        """Write part of a long turn before its end; return whether much is left."""
         return self.transient is None and self.log.write_early(EARLY_BYTES)
 
     def commit(self) -> None:
-        """End the turn: write what was appended, dispatch it (with SYNC_FLUSH: once durable). A
-        transient pool does both later.
+        """End the turn: write the appended records and dispatch them (SYNC_FLUSH: once durable).
 
-        Raises StoreFull or StoreOffline; then nothing that was appended in this turn is stored,
-        and its queue offsets are given again.
+        With a transient pool both happen later. Raises StoreFull or StoreOffline; then no record of
+        the turn is stored, and its queue offsets are free again.
         """
         segments = self.uncommitted
         if not segments:
@@ -436,7 +451,7 @@ class MessageStore:
             self.put_failures += sum(map(len, segments))
             for segment in reversed(segments):
                 take_back(segment)
-            # A full disk is tried again by the next upkeep round, not by every send.
+            # The next maintenance round tries a full disk again, so that not every send does.
             self.refusal = anew(error)
             raise
         self.backlog.take(segments, self.log.written, self._now_ms, ready=not self.waits_for_sync)
@@ -444,14 +459,17 @@ class MessageStore:
             call()
 
     def write_out(self) -> None:
-        """End the turn and write all of the log, with a transient pool too. Raises what
-        :meth:`commit` raises; what such a pool has stays there when there is no room for it."""
+        """End the turn and write the whole log, including what a transient pool holds.
+
+        Raises the errors of :meth:`commit`. If there is no room, the records of the pool stay in
+        it.
+        """
         self.commit()
         if self.transient is not None:
             self.transient.write()
 
     def sync(self) -> None:
-        """Make what is written durable; parked tokens come back through ``on_durable``."""
+        """Make the written log durable; ``on_durable`` then gets the tokens parked for it."""
         self.flusher.sync(self.backlog.messages)
 
     def _synced(self, offset: int) -> None:
@@ -482,9 +500,9 @@ class MessageStore:
         max_bytes: int = 1 << 30,
         codes: frozenset[int] | None = None,
     ) -> ReadResult:
-        """Messages of a queue from ``offset`` on; ``codes`` keeps entries with these tag codes.
+        """Read messages of a queue from ``offset`` on; ``codes`` selects entries by tag code.
 
-        A ``cold`` result has to be loaded with :meth:`load` before its chunks are there.
+        If the result is ``cold``, :meth:`load` must load its chunks.
         """
         queue = self.find_queue(topic, queue_id)
         if queue is None:
@@ -492,12 +510,15 @@ class MessageStore:
         return read(Query(queue, offset, max_count, max_bytes, codes), self.reads, self.limits)
 
     async def load(self, result: ReadResult) -> None:
-        """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or
-        behind a damaged block. Raises StoreCorrupt when nothing is before that."""
+        """Load the chunks of a cold result.
+
+        Some are missing if their file was dropped in the meantime or if they follow a damaged
+        block. Raises StoreCorrupt if a damaged block leaves nothing to return.
+        """
         await load(result, self.reads, self.limits, self.repairs)
 
     def message_at(self, physical_offset: int) -> memoryview | None:
-        """The record at a physical offset, if that takes no wait; see :meth:`fetch_at`."""
+        """Return the record at a physical offset if it is in memory; see :meth:`fetch_at`."""
         end = self.dispatcher.position
         if not self.log.segments.start <= physical_offset <= end - FIXED_BYTES:
             return None
@@ -511,18 +532,18 @@ class MessageStore:
         return self.reads.at_once(file, physical_offset, physical_offset + size)
 
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
-        """The bytes of the record that begins at a physical offset; None when none does.
+        """Return the bytes of the record that begins at a physical offset; None if there is none.
 
-        For an offset that anybody may have sent: what stands there is checked, not believed.
+        The offset may come from an untrusted client, so the record is fully checked.
         """
         return await record_at(self.reads, physical_offset, self.dispatcher.position)
 
     async def offset_by_time(
         self, topic: str, queue_id: int, store_ms: int, *, upper: bool = False
     ) -> int:
-        """The first queue offset stored at or after a time; 0 when the queue does not exist.
+        """Return the first queue offset stored at or after a time; 0 if the queue does not exist.
 
-        ``upper`` asks for the last one at or before it.
+        ``upper`` returns the last one at or before the time.
         """
         queue = self.find_queue(topic, queue_id)
         if queue is None:
@@ -530,23 +551,23 @@ class MessageStore:
         return await offset_by_time(self.reads, queue, store_ms, upper=upper)
 
     async def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """When the message at a queue offset was stored, ms; -1 when there is none."""
+        """Return the store time of the message at a queue offset, ms; -1 if there is none."""
         queue = self.find_queue(topic, queue_id)
         if queue is None:
             return -1
         return await store_time_at(self.reads, queue, offset)
 
     async def earliest_time(self, topic: str, queue_id: int) -> int:
-        """When the oldest message of a queue was stored, ms; -1 when there is none."""
+        """Return the store time of the oldest message of a queue, ms; -1 if there is none."""
         queue = self.find_queue(topic, queue_id)
         return await self.store_time_at(topic, queue_id, queue.min_offset) if queue else -1
 
     async def query_index(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> IndexQuery:
-        """Records with a key, oldest first; others whose key has the same hash may be among them.
+        """Return records with a key, oldest first, limited to the newest ``max_msgs_num_batch``.
 
-        At most ``max_msgs_num_batch`` of the newest.
+        Records with another key of the same hash may be among them.
         """
         self.dispatcher.write_index(self.clock.wall_ms())
         count = min(max_count, self.config.max_msgs_num_batch)
@@ -556,7 +577,7 @@ class MessageStore:
         )  # fmt: skip
 
     def runtime(self) -> dict[str, int | float]:
-        """Numbers about the store, for people and metrics."""
+        """Return figures about the store, for administrators and metrics."""
         log, flusher = self.log, self.flusher
         space = self.files.disk_space(self.config.commit_log_directory)
         return {
@@ -582,13 +603,13 @@ class MessageStore:
     # --- running -----------------------------------------------------------------------------
 
     async def start(self, tasks: Spawner) -> None:
-        """Begin the background work; ``tasks`` owns it and ends it before :meth:`close`."""
+        """Start the background work; ``tasks`` owns it and ends it before :meth:`close`."""
         await self.upkeep.expiry.check()
         self.upkeep.start(tasks)
         tasks.spawn(self.pool.removals.run(self.executor), name="store-removals")
 
     def update_refusal(self) -> None:
-        """Refuse or allow writes by what is known of the disk now."""
+        """Refuse or allow writes depending on the current state of the disk."""
         if self.log.failure is not None or self.closed:
             return
         refusal = refusal_of(self)
@@ -600,9 +621,9 @@ class MessageStore:
         self.refusal = refusal
 
     def close(self) -> None:
-        """Stop: everything goes to the device, the abort marker last. Waits for threads.
+        """Stop: sync everything to the device and remove the abort marker last. Waits for threads.
 
-        Raises OSError when that fails; the directory is given back in any case.
+        Raises OSError if that fails; the directory is unlocked in any case.
         """
         if self.closed:
             return

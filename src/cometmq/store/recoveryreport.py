@@ -20,11 +20,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What a start found.
+    """The result of a start.
 
-    ``damages`` are places of the log that were skipped, ``cut`` where proven bytes were given up
-    (-1 when none were), ``remade`` queues that got entries again, ``kept`` what was set aside.
-    ``shrunk`` says that queues may be shorter than what consumers have read.
+    ``damages`` are the places of the log that were skipped. ``cut`` is the offset from which
+    durable bytes were given up, -1 if none were. ``remade`` are the queues that were rebuilt,
+    ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the offsets
+    of their consumers.
     """
 
     crashed: bool

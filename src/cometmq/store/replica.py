@@ -1,9 +1,10 @@
-"""A copy of another broker's log: bytes that come in pieces become records, written as they are.
+"""A copy of another broker's log: received bytes are checked, written unchanged and dispatched.
 
-A record is part of the log, and reported, once it is known to stand where it says that it stands,
-to be whole, and to have its body's CRC: what is copied wrongly would otherwise be acknowledged and
-served. Only whole records, and whole blanks up to a file's end, are written; what is left waits for
-the rest. Queues and index follow at once.
+A record becomes part of the log, and is reported to the master, only after these checks: it is
+whole, it is at the physical offset that it states, and the CRC of its body is right. Otherwise a
+wrong copy would be acknowledged and served. Only whole records, and whole blanks at the end of a
+file, are written; an incomplete record waits for its remaining bytes. Queues and index are updated
+at once.
 
 Nothing else may append to a store that is a copy.
 """
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BadCopy(StoreError):
-    """The bytes for physical offset ``offset`` are no part of a log; ``problem`` says why."""
+    """The bytes received for ``offset`` (physical) are not part of a log; ``problem`` says why."""
 
     def __init__(self, offset: int, problem: str) -> None:
         self.offset = offset
@@ -31,12 +32,12 @@ class BadCopy(StoreError):
 
 
 def kept_offset(store: MessageStore) -> int:
-    """The end of what is as safe as the flush policy promises: on the device, or written."""
+    """Return the end of the log as safe as the flush policy requires: on the device, or written."""
     return store.durable_offset if store.waits_for_sync else store.written_offset
 
 
 class Replica:
-    """Takes the log of a master into a store."""
+    """Appends the log of a master to a store."""
 
     __slots__ = ("_rest", "_store")
 
@@ -46,14 +47,13 @@ class Replica:
 
     @property
     def received(self) -> int:
-        """Where the next bytes go: the end of what was taken, whether its last record is whole or
-        not."""
+        """Offset for the next bytes: the end of the received bytes, incomplete record included."""
         return self._store.log.written + len(self._rest)
 
     def begin(self, offset: int) -> None:
-        """Let a store without a record begin at a physical offset.
+        """Make an empty store begin at a physical offset.
 
-        Raises BadCopy when it has records, or files of the log cannot begin there.
+        Raises BadCopy if it has records, or if no log file can begin there.
         """
         log = self._store.log
         if offset == self.received:
@@ -69,10 +69,11 @@ class Replica:
         log.restart_at(offset)
 
     def take(self, data: bytes | memoryview) -> None:
-        """Write what came for :attr:`received`.
+        """Write the bytes that came for :attr:`received`.
 
-        Raises BadCopy for what can be no log, when what is right before it was taken; StoreFull,
-        StoreOffline. Then the connection has to begin again at the log's end.
+        Raises BadCopy for bytes that cannot be part of a log; the valid records before them are
+        written. Raises StoreFull, StoreOffline. After an error the connection must restart at the
+        log's end.
         """
         store, log = self._store, self._store.log
         if log.failure is not None:
@@ -82,6 +83,7 @@ class Replica:
         view = memoryview(data)
         head = memoryview(b"")
         if self._rest:
+            # Complete the record of the rest first: ``view`` then begins at a record.
             taken = self._complete(view)
             view = view[taken:]
             if self._walk(self._rest, begin, batch):
@@ -90,7 +92,7 @@ class Replica:
         middle = begin + len(head)
         bad: BadCopy | None = None
         try:
-            # Without a whole record in front of it there is nothing behind it.
+            # If the rest is still not a whole record, it took all of the data: ``view`` is empty.
             end = self._walk(view, middle, batch)
         except BadCopy as problem:
             bad, end = problem, problem.offset - middle
@@ -107,7 +109,7 @@ class Replica:
         self._rest += view[end:]
 
     def _complete(self, view: memoryview) -> int:
-        """Add to the rest what its record lacks, or all there is; gives how much that was."""
+        """Complete the incomplete record with bytes of ``view``; return their number."""
         segments = self._store.log.segments
         base = self._store.log.written - segments.start
         room = segments.file_bytes - base % segments.file_bytes
@@ -126,16 +128,19 @@ class Replica:
     def _dispatch(self, batch: WriteBatch, end: int) -> None:
         store = self._store
         store.last_ms = max(store.last_ms, batch.last_ms)
-        # Without rows too: behind the last record there may be the blank that closed its file.
+        # Also without rows: the last record may be followed by the blank that closes its file.
         is_kept = not store.waits_for_sync or end <= store.durable_offset
         store.backlog.take([batch], end, store.last_ms, ready=is_kept)
 
     def drop_rest(self) -> None:
-        """The connection is gone: the rest of the last record comes again."""
+        """Drop the incomplete record after a disconnect; the master sends it again."""
         self._rest = bytearray()
 
     def end(self) -> None:
-        """The copy becomes a master, all of it dispatched: offsets go on behind what is there."""
+        """Turn the copy into a master's store: new queue offsets continue after the existing ones.
+
+        Everything must be dispatched.
+        """
         store = self._store
         assert store.dispatched_offset == store.written_offset
         self.drop_rest()
@@ -143,8 +148,10 @@ class Replica:
             queue.settle()
 
     def _walk(self, data: bytearray | memoryview, base: int, batch: WriteBatch) -> int:
-        """Where the whole records in ``data``, which is for ``base``, end; their rows are added to
-        ``batch``. Raises BadCopy."""
+        """Add the rows of whole records in ``data``, which begins at ``base``, to ``batch``.
+
+        Returns the position where the whole records end. Raises BadCopy.
+        """
         view = memoryview(data)
         segments = self._store.log.segments
         file_bytes = segments.file_bytes
@@ -163,8 +170,7 @@ class Replica:
     def _take_records(
         self, view: memoryview, at: int, stop: int, base: int, batch: WriteBatch
     ) -> int:
-        """The same for a part of ``view`` that lies in one file: where what is no whole record
-        begins."""
+        """Add the rows of a part of ``view`` that lies in one file; return where they end."""
         is_open = True
         while is_open:
             rows, hashes, names, at, is_open = walk(
@@ -184,17 +190,20 @@ class Replica:
         try:
             return self._store.queue(topic, queue_id)
         except MessageIllegal:
-            # A topic that only a 5.x broker can have, for its length: kept, and in no queue.
+            # The topic name is too long for this version (only 5.x allows it): keep the record in
+            # no queue.
             return None
 
     def _blank_bytes(self, view: memoryview, at: int, base: int, problem: str) -> int:
-        """The size of the blank at a place that has no whole record, for a ``problem``; 0 when more
-        has to come first. Raises BadCopy."""
+        """Return the size of the blank at a position without a whole record; 0 if bytes lack.
+
+        Raises BadCopy, with ``problem`` if a whole record is invalid.
+        """
         segments = self._store.log.segments
         room = segments.file_bytes - (base + at - segments.start) % segments.file_bytes
         left = len(view) - at
         if room < PREFIX.size:
-            # Not even a blank fits in what is left of the file.
+            # The rest of the file is too short even for a blank.
             return room if left >= room else 0
         if left < PREFIX.size:
             return 0
@@ -210,7 +219,7 @@ class Replica:
 
 
 def _problem(view: memoryview, at: int, stop: int, base: int) -> str:
-    """Why no whole and right record begins at a place."""
+    """Return the reason why no valid record begins at a position."""
     try:
         next(iter_spans(view, at, stop, base=base))
     except BadRecord as error:

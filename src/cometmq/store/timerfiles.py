@@ -1,18 +1,18 @@
-"""Where waiting messages lie in the log, on disk by the time at which they are due.
+"""Timer files: log positions of messages that wait for their time, a file for each ten minutes.
 
-    cometmq-timers/NNNNNNNNNNNNNNNNNNNN    named by the first ms of the ten minutes that it is for
-    cometmq-timers/state.json              up to where they count (timers/snapshot.py of the broker)
+    cometmq-timers/NNNNNNNNNNNNNNNNNNNN    named by the first ms of its ten minutes (a bucket)
+    cometmq-timers/state.json              state of the last save (timers/snapshot.py of the broker)
 
-Rows of 28 bytes, big-endian, in the order in which they came:
+Rows of 28 bytes, big-endian, in order of arrival:
 
-    0    8    when it is due, ms
-    8    8    its queue offset in rmq_sys_wheel_timer
+    0    8    due time, ms
+    8    8    queue offset in rmq_sys_wheel_timer
     16   8    physical offset
-    24   4    size; negative for a recall; 0 for a row that says: the record there is done with
+    24   4    size; negative for a recall; 0 marks the record at that offset as finished
 
-Made from the log alone. Whoever uses the files notes how long they are and their CRC-32; at a start
-they are cut back to the last note, and all that came later is read from the log again. A Java
-broker passes them by.
+All files are derived from the log. Their user saves their lengths and CRC-32s; a start truncates
+them to the last save and reads everything later from the log again. Java brokers ignore the
+directory.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Note = Mapping[int, tuple[int, int]]
 
 
 def bucket_of(due_ms: int) -> int:
-    """The number of the bucket for a due time."""
+    """Return the number of the bucket for a due time."""
     return due_ms // BUCKET_MS
 
 
 class TimerFiles:
-    """The files of one store. Rows are buffered until :meth:`write`."""
+    """The timer files of one store. Rows are buffered until :meth:`write`."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
@@ -61,8 +61,11 @@ class TimerFiles:
         self.buffered_bytes = 0
 
     def resume(self, note: Note) -> bool:
-        """Take the files as they were noted, without what came later. False when one is not as
-        long as that; then nothing in them counts. Raises OSError."""
+        """Restore the files to the lengths in ``note``, and remove files that are not in it.
+
+        Returns False if a file is missing or shorter; then none of them may be used. Raises
+        OSError.
+        """
         files = self._files
         for bucket in self._found():
             if bucket not in note:
@@ -84,7 +87,7 @@ class TimerFiles:
         return True
 
     def clear(self) -> None:
-        """Remove all of them. Raises OSError."""
+        """Remove all files and buffered rows. Raises OSError."""
         for bucket in self._found():
             self._files.unlink(self._path(bucket))
         self._ends.clear()
@@ -100,7 +103,7 @@ class TimerFiles:
         return os.path.join(self.directory, file_name(bucket * BUCKET_MS))
 
     def add(self, bucket: int, row: bytes) -> None:
-        """Take a row for a bucket."""
+        """Buffer a row for a bucket."""
         size, crc = self._ends.get(bucket, (0, 0))
         self._ends[bucket] = size + ROW_BYTES, crc32(row, crc)
         buffer = self._buffers.get(bucket)
@@ -110,19 +113,19 @@ class TimerFiles:
         self.buffered_bytes += ROW_BYTES
 
     def note(self) -> dict[int, tuple[int, int]]:
-        """What :meth:`resume` takes, of all rows that came so far."""
+        """Return the lengths and CRCs for :meth:`resume`, with all rows so far, buffered or not."""
         return dict(self._ends)
 
     def buckets(self) -> list[int]:
-        """The buckets that have rows, the earliest first."""
+        """Return the buckets that have rows, earliest first."""
         return sorted(self._ends)
 
     def first_from(self, bucket: int) -> int | None:
-        """The first bucket from ``bucket`` on that has rows."""
+        """Return the first bucket that has rows, from ``bucket`` on."""
         return min((each for each in self._ends if each >= bucket), default=None)
 
     async def write(self, slices: Slices) -> None:
-        """Write what is buffered. Raises OSError; nothing is lost then."""
+        """Write all buffered rows. Raises OSError; the rows of a failed write stay buffered."""
         self._place()
         for bucket in list(self._buffers):
             self._write(bucket)
@@ -148,22 +151,21 @@ class TimerFiles:
         del self._buffers[bucket]
 
     def take_unsynced(self) -> list[int]:
-        """Buckets for :meth:`sync`; give them back should that fail."""
+        """Return the buckets to :meth:`sync`; if that fails, pass them to :meth:`give_back`."""
         taken, self._unsynced = sorted(self._unsynced), set()
         return taken
 
     def give_back(self, buckets: list[int]) -> None:
-        """They could not be synced."""
+        """Mark buckets as unsynced again after a failed sync."""
         self._unsynced.update(bucket for bucket in buckets if bucket in self._ends)
 
     def sync(self, buckets: list[int]) -> None:
-        """Bring the files of buckets to the device, with their names; for a thread. Raises
-        OSError."""
+        """Sync the files of buckets and their names to the device; for a thread. Raises OSError."""
         files = self._files
         for bucket in buckets:
             path = self._path(bucket)
             if not files.exists(path):
-                continue  # dropped meanwhile
+                continue  # dropped in the meantime
             handle = files.open(path)
             try:
                 files.datasync(handle)
@@ -173,15 +175,18 @@ class TimerFiles:
             files.sync_directory(self.directory)
 
     def begin_read(self, bucket: int) -> tuple[int, int, int]:
-        """Write what is buffered of a bucket, for :meth:`fetch`: which takes what is given here.
-        Raises OSError."""
+        """Write the buffered rows of a bucket, and return the arguments for :meth:`fetch`.
+
+        Raises OSError.
+        """
         self._write(bucket)
         return bucket, *self._ends.get(bucket, (0, 0))
 
     def fetch(self, bucket: int, size: int, crc: int) -> bytes:
-        """The rows of a bucket up to a length; for a thread.
+        """Return the rows of a bucket up to a length; for a thread.
 
-        Raises StoreCorrupt when they are not what they were, OSError.
+        Raises StoreCorrupt if the file is missing or its contents do not match the CRC, and
+        OSError.
         """
         path = self._path(bucket)
         if not size:
@@ -198,7 +203,7 @@ class TimerFiles:
         return rows
 
     def drop_before(self, bucket: int) -> None:
-        """Remove the files of earlier buckets. Raises OSError."""
+        """Remove the files of earlier buckets, and their buffered rows. Raises OSError."""
         for each in [each for each in self._ends if each < bucket]:
             buffer = self._buffers.pop(each, None)
             self.buffered_bytes -= 0 if buffer is None else len(buffer)

@@ -1,16 +1,12 @@
-"""Records that are acknowledged before they are written (transientStorePoolEnable, ASYNC_FLUSH).
+"""Records acknowledged before they are written (transientStorePoolEnable, ASYNC_FLUSH).
 
-A turn's commit leaves them with the log (``CommitLog.hold``). They are written together
+The commit of a turn leaves its records in memory (``CommitLog.hold``). They are written together
 
 - once ``commitCommitLogLeastPages`` of 4 KiB wait, after the answers of the turn have left;
-- by the round of ``commitIntervalCommitLog``, when nothing was written for
+- by the round of ``commitIntervalCommitLog``, if nothing was written for
   ``commitCommitLogThoroughInterval``;
-- at once, within the commit, when POOL_MAX_BYTES wait, or all of ``transientStorePoolSize`` files;
-- by a stop, and by whoever needs the whole log (``MessageStore.write_out``).
-
-Only then are they dispatched, so consumers, queries and slaves see what is written and nothing
-else. A kill of the process loses what waits. A full disk loses nothing: the store refuses more, and
-the round tries again. Where the device fails, what waits is lost as a kill would lose it.
+- at once, within the commit, if POOL_MAX_BYTES or ``transientStorePoolSize`` log files wait;
+- at shutdown, and when a caller needs the whole log (``MessageStore.write_out``).
 
 (upstream: TransientStorePool.java, CommitLog.CommitRealTimeService)
 """
@@ -31,14 +27,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAGE_BYTES: Final = 4096
-#: One write of so much holds the loop for 3 to 5 ms.
+#: One write of this size holds the loop for 3 to 5 ms.
 POOL_MAX_BYTES: Final = 8 << 20
 
 
 class TransientPool:
-    """What one store has acknowledged and not written. ``problem`` is why it cannot be written for
-    now, ``lost`` counts the records that never will be. ``on_lost`` hears of such, with the error,
-    after their queue offsets were taken back."""
+    """The acknowledged but unwritten records of one store.
+
+    Records are dispatched only after their write, so consumers, queries and slaves see only written
+    ones. Killing the process loses the waiting records. A full disk loses nothing: the store
+    refuses more messages, and the next round tries again. If the device fails, the waiting records
+    are lost.
+
+    ``problem`` is the reason why records cannot be written at the moment. ``lost`` counts the
+    records that were lost. The calls in ``on_lost`` get the error after the queue offsets of lost
+    records were taken back.
+    """
 
     __slots__ = (
         "_least_bytes",
@@ -68,14 +72,14 @@ class TransientPool:
 
     @property
     def waiting_bytes(self) -> int:
-        """How much of the log is acknowledged and not written."""
+        """Size of the acknowledged but unwritten part of the log, in bytes."""
         log = self._store.log
         return log.held - log.written
 
     def take(self, segments: list[Segment], now_ms: int) -> None:
-        """Take what a turn appended, to be written later, or at once when too much waits.
+        """Hold the records of a turn for a later write, or write them now if too much waits.
 
-        Raises StoreOffline when the device failed; then nothing of it is stored.
+        Raises StoreOffline if the device failed; then none of the turn's records is stored.
         """
         store = self._store
         if store.log.failure is not None:
@@ -93,8 +97,7 @@ class TransientPool:
                 raise anew(store.log.failure)
 
     def write_soon(self) -> None:
-        """Write in another turn of the loop, if enough waits; the answers of this one leave
-        first."""
+        """Write in a later turn of the loop, if enough waits, so that answers leave first."""
         if self._will_write or self.problem is not None:
             return
         if not self.waiting_bytes or self.waiting_bytes < self._least_bytes:
@@ -107,17 +110,17 @@ class TransientPool:
             call_soon(self._write_now)
 
     async def write_late(self) -> None:
-        """Write what waits if enough does, or if nothing was written for long."""
+        """Write the waiting records if there are enough, or if the last write was long ago."""
         waiting, now_ms = self.waiting_bytes, self._store.clock.monotonic_ms()
         is_late = now_ms - self._written_ms >= self._thorough_ms
         if waiting and (is_late or waiting >= self._least_bytes):
             self._try()
 
     def write(self) -> None:
-        """Write all that waits, and dispatch it.
+        """Write and dispatch all waiting records.
 
-        Raises StoreFull, and keeps it, when there is no room; StoreOffline when the device failed:
-        then it is lost.
+        Raises StoreFull if there is no room; the records then keep waiting. Raises StoreOffline if
+        the device failed; the records are then lost.
         """
         store, log = self._store, self._store.log
         if not self.waiting_bytes:
@@ -146,14 +149,14 @@ class TransientPool:
             call()
 
     def close(self) -> None:
-        """Write all that waits; what cannot be written is lost now."""
+        """Write all waiting records; those that cannot be written are lost."""
         try:
             self.write()
         except StoreFull as error:
             self._store.log.drop_held()
             self._lose(error)
         except StoreError as error:
-            # It was counted and said already.
+            # ``write`` has already counted and logged the loss.
             logger.debug("transient_pool_closed problem=%r", str(error))
 
     def _write_now(self) -> None:
@@ -164,7 +167,7 @@ class TransientPool:
         try:
             self.write()
         except StoreError as error:
-            # Whoever waits for it heard of it, and further sends are refused.
+            # ``write`` has reported it to all that wait, and the store refuses further messages.
             logger.debug("transient_pool_not_written problem=%r", str(error))
 
     def _lose(self, error: StoreError) -> None:

@@ -1,1 +1,1 @@
-"""The index: where the records with a key lie in the log."""
+"""The key index: positions in the log of the records with a key."""

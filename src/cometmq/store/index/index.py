@@ -1,7 +1,7 @@
-"""The index as a whole: files in the order of time, entries gathered and written in batches.
+"""The key index: its files in order of time, and batched writes of gathered entries.
 
-Keys are gathered row by row while records are dispatched and become entries together: one key alone
-costs 6 us, one of 256 about 0.4 us.
+Keys are gathered as records are dispatched and become entries together: a single key costs 6 us,
+one of 256 about 0.4 us.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ logger = logging.getLogger(__name__)
 
 BATCH_KEYS = 256
 
-#: Of a row; those of a record that nobody can find by a key have none.
+#: Fields of a row; rows of records without keys are not gathered.
 _QUEUE, _PLACE, _TIME_MS, _KEYS = map(itemgetter, (0, 2, 5, 6))
 _TOPIC_HASH = attrgetter("topic_hash")
 
 
 class Index:
-    """All index files, and what is not written yet: rows as they came, before them columns of
-    type "q"."""
+    """All index files, and the entries that are not written yet.
+
+    The latest unwritten entries are rows, earlier ones are columns of type "q".
+    """
 
     __slots__ = (
         "_config",
@@ -59,7 +61,7 @@ class Index:
         self._enabled = config.message_index_enable
         self._directory = os.path.join(config.store_path_root_dir, "index")
         self.files: list[IndexFile] = []
-        #: About how many keys were gathered and are not written yet.
+        #: Approximate number of gathered keys that are not written yet.
         self.pending = 0
         self._rows: list[Dispatched] = []
         self._hashes = array("q")
@@ -67,14 +69,14 @@ class Index:
         self._times_ms = array("q")
 
     def gather(self, rows: Sequence[Dispatched]) -> None:
-        """Take note of the keys of rows that were dispatched."""
+        """Gather the keys of dispatched rows."""
         if self._enabled:
             known = len(self._rows)
             self._rows += filter(_KEYS, rows)
             self.pending += len(self._rows) - known
 
     def gather_batch(self, batch: WriteBatch) -> None:
-        """:meth:`gather` for a write batch."""
+        """Gather the keys of a write batch."""
         if not self._enabled:
             return
         if self._rows:
@@ -101,10 +103,10 @@ class Index:
         self._times_ms.extend(columns[2])
 
     def load(self, below: int, *, clean: bool) -> None:
-        """Open the files and keep entries of records below the physical offset ``below``.
+        """Open the files and keep the entries of records before the physical offset ``below``.
 
-        ``clean`` says that the slots in the newest file are right. Bad files are gone by then
-        (indexcheck.py). Slots for which the device has no room stay in memory.
+        ``clean`` says that the slots in the newest file are valid. Invalid files must have been
+        removed before (indexcheck.py). Slots that a full disk has no room for stay in memory.
         """
         for name in self._files.names(self._directory):
             path = os.path.join(self._directory, name)
@@ -118,7 +120,8 @@ class Index:
                 continue
             self.files.append(file)
         for file in self.files[:-1]:
-            # Not full by its header: the last header was lost, and slots are written after it.
+            # If the header says that a file is not full, its last header was lost, and so were the
+            # slots, which are written after that header.
             if file.end_phys >= below or file.room:
                 file.recover(below)
                 _finish(file)
@@ -134,9 +137,9 @@ class Index:
         return IndexFile(self._files, path, config.max_hash_slot_num, config.max_index_num)
 
     def flush_pending(self, now_ms: int) -> None:
-        """Turn what was gathered into entries; ``now_ms`` names a new file. Raises OSError.
+        """Write gathered keys as entries; ``now_ms`` names a new file. Raises OSError.
 
-        On an error the rest stays gathered.
+        After an error the unwritten keys stay gathered.
         """
         if self._rows:
             self._to_columns()
@@ -160,7 +163,7 @@ class Index:
         last = os.path.basename(self.files[-1].path) if self.files else ""
         name = _file_name(now_ms)
         if name <= last:
-            # The wall clock went back; names must not.
+            # The wall clock was set back, but names must increase.
             name = _file_name(_name_ms(last) + 1)
         self._files.make_directory(self._directory)
         path = os.path.join(self._directory, name)
@@ -171,15 +174,16 @@ class Index:
         return file
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records with this key (or one of the same hash), newest first.
+        """Return physical offsets of records with this key (or one of the same hash), newest first.
 
-        Entries that are not written yet are among them: a device without room may take none.
+        Unwritten entries are included: a full disk may keep them in memory for long.
         """
         key_hash = index_hash(topic_prefix(topic), key)
         found = self._query_gathered(key_hash, max_count, begin_ms, end_ms)
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
                 found += file.query(key_hash, max_count - len(found), begin_ms, end_ms)
+            # Older files have only earlier entries.
             if file.begin_ms < begin_ms or len(found) >= max_count:
                 break
         return found
@@ -198,25 +202,25 @@ class Index:
         return [*found]
 
     def full_files(self) -> list[IndexFile]:
-        """Files that take no more entries but have their slots in memory only."""
+        """Return the full files whose slots are only in memory."""
         older = self.files[:-1]
         newest = [file for file in self.files[-1:] if not file.room]
         return [file for file in older + newest if file.has_slots]
 
     def take_unsynced(self) -> list[IndexFile]:
-        """The files to sync now; they count as synced unless given back."""
+        """Return the files to sync; they count as synced unless given back."""
         found = [file for file in self.files if file.unsynced]
         for file in found:
             file.unsynced = False
         return found
 
     def give_back(self, files: list[IndexFile]) -> None:
-        """These have to be synced still."""
+        """Mark files as unsynced after a failed sync."""
         for file in files:
             file.unsynced = True
 
     def sync_files(self, files: list[IndexFile]) -> None:
-        """Sync files and their names; a thread may do it. Raises OSError."""
+        """Sync files and their names; a thread may call this. Raises OSError."""
         for file in files:
             file.sync()
         if files:
@@ -230,12 +234,14 @@ class Index:
 
     @property
     def end_ms(self) -> int:
-        """Store time of the last indexed record."""
+        """Store time of the last indexed record, ms."""
         return self.files[-1].end_ms if self.files else 0
 
     def drop_before(self, log_start: int) -> list[str]:
-        """Let go of the files whose records the log no longer has, but never of the newest. Their
-        paths are the caller's to unlink: that may take long."""
+        """Close the files whose records the log no longer has, except the newest.
+
+        Returns their paths; the caller removes them, which may take long.
+        """
         paths: list[str] = []
         while len(self.files) > 1 and self.files[0].end_phys < log_start:
             file = self.files.pop(0)
@@ -252,7 +258,7 @@ class Index:
 
 
 def _finish(file: IndexFile) -> None:
-    """Write the slots of a file that takes no more entries, if there is room for them."""
+    """Write the slots of a full file, if there is room for them."""
     try:
         file.write_slots()
     except OSError as error:
@@ -264,7 +270,7 @@ def _finish(file: IndexFile) -> None:
 
 
 def _file_name(now_ms: int) -> str:
-    # Java names them in local time.
+    # Java brokers name index files in local time.
     moment = datetime.fromtimestamp(now_ms // 1000)
     return f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
 

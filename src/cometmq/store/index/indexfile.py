@@ -1,4 +1,4 @@
-"""One index file: a hash table on disk, from a key of a message to its place in the log.
+"""One index file: a hash table on disk from message keys to positions in the log.
 
     position                bytes    field
     0                       8        store time of the first entry, ms
@@ -6,7 +6,7 @@
     16                      8        physical offset of the first entry's record
     24                      8        physical offset of the last entry's record
     32                      4        used slots
-    36                      4        entry count, one more than there are (entry 0 is unused)
+    36                      4        entry count plus one (entry 0 is unused)
     40                      4 x S    slots: the newest entry of each, 0 for none
     40 + 4 S                20 x N   entries: hash 4, physical offset 8, seconds since the first
                                      entry 4, previous entry of the slot 4
@@ -14,9 +14,9 @@
 Big-endian throughout. The key is ``topic#key``, its hash the absolute value of Java's
 ``String.hashCode``, its slot the hash modulo S (upstream: IndexFile.java, IndexHeader.java).
 
-Slots live in memory and reach the file when it is synced, since a slot is the last thing worth a
-write: after a crash they are computed again from the entries. A file whose slots are old says so by
-an end time beyond the checkpoint's index time, on which a Java broker rebuilds it.
+Slots are kept in memory and written when the file is synced, because they can be computed from the
+entries after a crash. A file with old slots has an end time after the checkpoint's index time,
+which makes a Java broker rebuild it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _RUN_ENTRIES = 64
 
 
 def file_bytes(slot_count: int, max_entries: int) -> int:
-    """Length of a file."""
+    """Return the length of a file in bytes."""
     return HEADER_BYTES + slot_count * SLOT_BYTES + max_entries * ENTRY_BYTES
 
 
 class IndexFile:
-    """One file, the newest one with its slots in memory."""
+    """One index file; the slots of the newest one are in memory."""
 
     __slots__ = (
         "_closed",
@@ -77,7 +77,7 @@ class IndexFile:
     )
 
     def __init__(self, files: Files, path: str, slot_count: int, max_entries: int) -> None:
-        """Open a file, or make it. Raises OSError."""
+        """Open a file, or create it. Raises OSError."""
         self._files = files
         self.path = path
         self.slot_count = slot_count
@@ -98,7 +98,7 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """How many entries more it takes."""
+        """Number of entries that still fit."""
         return self.max_entries - self.count
 
     def _read_header(self) -> None:
@@ -111,15 +111,15 @@ class IndexFile:
         return HEADER_BYTES + self.slot_count * SLOT_BYTES + number * ENTRY_BYTES
 
     def start_empty(self) -> None:
-        """Take the empty slots of a new file into memory."""
+        """Create the empty slots of a new file in memory."""
         self._slots = self._empty_slots()
 
     def _empty_slots(self) -> memoryview:
-        # Pages that no entry falls into are never touched, so they cost no memory.
+        # Pages without entries are never touched, so they take no memory.
         return zeroed_memory(self.slot_count * SLOT_BYTES).cast(_SLOT_TYPE)
 
     def load_slots(self) -> None:
-        """Take the slots into memory as the file holds them, after a clean stop."""
+        """Load the slots from the file into memory, after a clean stop."""
         self._slots = slots = self._empty_slots()
         for first in range(0, self.slot_count, _LOAD_SLOTS):
             count = min(_LOAD_SLOTS, self.slot_count - first)
@@ -130,11 +130,11 @@ class IndexFile:
                 slots[first : first + count] = memoryview(_turned(raw))
 
     def recover(self, below: int) -> None:
-        """Keep the entries for records below the physical offset ``below``; compute the slots.
+        """Keep the entries for records before the physical offset ``below``; compute the slots.
 
-        Entries beyond become zeros: behind the next ones, they would look as if they belonged to
-        the records that stand there by then. Where the device has no room to write even those, they
-        stay until the next entries are put.
+        Later entries become zeros: otherwise, after the next entries, they would seem to belong to
+        records stored since. If the disk has no room even for the zeros, they are written before
+        the next entries.
         """
         low, high = 1, self.count
         while low < high:
@@ -174,20 +174,21 @@ class IndexFile:
         stale: list[tuple[int, int]] = []
         while at < end:
             size = min(_CLEARED_BYTES, end - at)
-            # Not the zeros behind: they may be a hole, for which a full device has no room.
+            # Trailing zeros are left out: they may be a hole, and a full device has no room to fill
+            # it.
             stale_bytes = len(self._files.pread(self._handle, size, at).rstrip(b"\0"))
             if not stale_bytes:
                 break
             stale.append((at, stale_bytes))
             at += size
-        # The last ones first: when that ends half way, what is left is found again.
+        # Last part first: if this is interrupted, the rest is found again.
         for at, stale_bytes in reversed(stale):
             self._files.pwrite(self._handle, bytes(stale_bytes), at)
             self.unsynced = True
         self._has_stale = False
 
     def _without_torn(self, end: int, below: int) -> int:
-        """Take back an end that the search was misled to; see consumequeue.py."""
+        """Correct an end that the search found by mistake; see consumequeue.py."""
         while end > 1:
             start = max(1, end - _RUN_ENTRIES)
             size = (end - start) * ENTRY_BYTES
@@ -199,8 +200,10 @@ class IndexFile:
         return end
 
     def put(self, hashes: array[int], phys: array[int], store_ms: array[int]) -> None:
-        """Append entries; there must be room. Columns are of type "q", ``hashes`` not negative.
-        Raises OSError."""
+        """Append entries; there must be room for them. Raises OSError.
+
+        The columns are of type "q"; ``hashes`` are not negative.
+        """
         slots, slot_count, first = self._slots, self.slot_count, self.count
         assert slots is not None
         if self._has_stale:
@@ -211,6 +214,7 @@ class IndexFile:
         try:
             self._files.pwrite(self._handle, raw, self._entry_position(first))
         except OSError:
+            # Restore the slots: the entries that they name were not written.
             for key_hash, _, _, previous in reversed([*ENTRY.iter_unpack(raw)]):
                 slots[key_hash % slot_count] = previous
             raise
@@ -220,7 +224,7 @@ class IndexFile:
         self.write_header()
 
     def write_header(self) -> None:
-        """Say in the file how many entries there are. Raises OSError."""
+        """Write the header with the number of entries. Raises OSError."""
         self.unsynced = True
         header = HEADER.pack(
             self.begin_ms, self.end_ms, self.begin_phys, self.end_phys, self.used_slots, self.count
@@ -228,12 +232,12 @@ class IndexFile:
         self._files.pwrite(self._handle, header, 0)
 
     def write_slots(self) -> None:
-        """Bring the slots in the file up to date. Raises OSError."""
+        """Write the slots to the file. Raises OSError."""
         for _ in self.slot_writes():
             pass
 
     def slot_writes(self) -> Iterator[None]:
-        """:meth:`write_slots` in steps of 0.1 ms, for whoever has other work in between."""
+        """Write the slots in steps of 0.1 ms, so that the caller can do other work in between."""
         if self._has_stale:
             self._clear_stale()
         slots = memoryview(b"").cast(_SLOT_TYPE) if self._slots is None else self._slots
@@ -244,9 +248,9 @@ class IndexFile:
         self.write_header()
 
     def sync(self) -> None:
-        """Return once what was written is on the device; a thread may do it. Raises OSError.
+        """Sync all writes to the device and wait for it; a thread may call this. Raises OSError.
 
-        When it fails, the next one writes all of it again first.
+        After a failure, the next call first writes the whole file again.
         """
         again, self._failed = self._failed, True
         if again:
@@ -256,21 +260,21 @@ class IndexFile:
 
     @property
     def has_slots(self) -> bool:
-        """Whether the slots are in memory."""
+        """True if the slots are in memory."""
         return self._slots is not None
 
     def release_slots(self) -> None:
-        """The file is full and its slots are written: from now on they are read from there."""
+        """Drop the slots of a full file from memory; they are read from the file from then on."""
         self._slots = None
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether it holds entries of a time range."""
+        """Return whether the file has entries in a time range."""
         return self.count > 1 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
     def query(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of records whose key has this hash, newest first.
+        """Return physical offsets of records whose key has this hash, newest first.
 
-        Entries know whole seconds only, so the range is taken as upstream takes it.
+        Entries have a resolution of one second, so the bounds are compared as upstream does.
         """
         found: list[int] = []
         number = self._slot(key_hash % self.slot_count)
@@ -282,6 +286,7 @@ class IndexFile:
                 break
             if entry_hash == key_hash and begin_ms <= store_ms <= end_ms:
                 found.append(physical_offset)
+            # Entries must get older along a chain; a damaged chain could loop.
             if previous >= number or store_ms < begin_ms:
                 break
             number = previous
@@ -299,20 +304,20 @@ class IndexFile:
         self._pins += 1
 
     def unpin(self) -> None:
-        """The reverse of :meth:`pin`."""
+        """Undo one :meth:`pin`; close the handle if the file was closed in the meantime."""
         self._pins -= 1
         if self._closed and not self._pins:
             self._files.close(self._handle)
 
     def close(self) -> None:
-        """Give the handle back once no thread uses it."""
+        """Close the handle once no thread uses it."""
         self._closed = True
         if not self._pins:
             self._files.close(self._handle)
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:
-    """Slots of the file in native order, or the other way round."""
+    """Convert slots between file order and native order."""
     found = array(_SLOT_TYPE)
     found.frombytes(raw)
     if byteorder == "little":
@@ -321,7 +326,7 @@ def _turned(raw: bytes | memoryview) -> array[int]:
 
 
 def _right_entries(raw: bytes, below: int) -> int:
-    """How many entries from the first on are for records below, none before the one before it."""
+    """Return the number of leading entries for records before ``below``, in log order."""
     last = 0
     for number, (_, phys, _, _) in enumerate(ENTRY.iter_unpack(raw)):
         if phys >= below or phys < last:

@@ -1,1 +1,1 @@
-"""The commit log: its files, their sync to the device, their checksums and their end of life."""
+"""The commit log: its files, their flush to the device, their checksums and their retention."""

@@ -1,8 +1,8 @@
-"""Seals: checksums of every 64 KiB of a full log file, beside the log in ``cometmq-seals``.
+"""Seals: files of checksums, one CRC for each 64 KiB of a full log file, in ``cometmq-seals``.
 
-A record's own CRC covers its body only; a seal makes every flipped bit of a full file show. A Java
-broker passes the directory by (its own log directory it does not: it takes every file in there for
-a log file). One seal is one file, named like its log file, big-endian:
+A record's own CRC covers only its body; a seal detects any flipped bit in a full file. Java brokers
+ignore this directory. It is not inside the log directory because a Java broker takes every file
+there for a log file. Each seal is one file, named like its log file, big-endian:
 
     position   bytes   field
     0          4       magic "CMQS"
@@ -12,27 +12,19 @@ a log file). One seal is one file, named like its log file, big-endian:
     16         8       size of the log file
     24         4       size of a block, 65 536
     28         4       number of blocks
-    32         8       when it was made, ms
+    32         8       creation time, ms
     40         8       number of records
     48         8       store time of the oldest record, ms
     56         8       store time of the youngest record, ms
-    64         8       how many queue entries the records have
+    64         8       number of queue entries that the records have
     72         8       digest of these entries (tools/digest.py)
-    80         8       how many index entries the records have
+    80         8       number of index entries that the records have
     88         8       digest of these entries
     96         4 x B   CRC of each block, the last one up to the end of the file
     96 + 4 B   4       CRC-32 of everything before
 
-With the digests queues and index can be compared with a file that is known to be as it was, without
-decoding one of its records.
-
-A seal is written whole (temporary file, sync, rename, sync of the directory) once all of its log
-file is on the device, and is taken away, durably, before anything in that file may change. So after
-a crash there is a right seal or none, and a log file without one is sealed again by upkeep.
-
-Another broker that ran on the directory since may have cut a sealed file and written on. After
-that a seal counts for nothing until the whole file was read again: :meth:`Seals.doubt` moves seals
-to ``cometmq-seals/doubted``, and upkeep (sealing.py) puts back those that still hold.
+The digests let a tool compare consume queues and index with a file that is known to be unchanged,
+without decoding any of its records.
 """
 
 from __future__ import annotations
@@ -72,7 +64,7 @@ _LOADED_LIMIT = 64
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What the records of a log file come to; store times in ms, -1 without a record."""
+    """Totals over the records of a log file; store times in ms, -1 if there is no record."""
 
     records: int
     first_ms: int
@@ -85,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A seal taken from its file; ``sums`` are the blocks' CRCs as they stand there."""
+    """A decoded seal; ``sums`` holds the blocks' CRCs in their file format."""
 
     base: int
     size_bytes: int
@@ -94,21 +86,22 @@ class Seal:
     sums: bytes
 
     def holds(self, block: int, data: Buffer) -> bool:
-        """Whether ``data`` is what block number ``block`` was."""
+        """Return whether ``data`` matches the CRC of block number ``block``."""
         at = block * _CRC.size
         return crc32(data) == int.from_bytes(self.sums[at : at + _CRC.size], "big")
 
     def differing(self, sums: bytes) -> list[int]:
-        """The blocks whose CRC is another one in ``sums``."""
+        """Return the numbers of the blocks whose CRC in ``sums`` is different."""
         pairs = zip(_CRC.iter_unpack(self.sums), _CRC.iter_unpack(sums), strict=True)
         return [block for block, (was, found) in enumerate(pairs) if was != found]
 
 
 class FileSums(msgspec.Struct, frozen=True):
-    """A full log file as a child process read it (tools/sums.py).
+    """Checksums and totals of a full log file, computed by a child process (tools/sums.py).
 
-    ``problem`` says why the file should not be sealed, and is empty when every record is right.
-    From ``late_from`` on every record was stored after the time that was asked for; -1 with none.
+    ``problem`` says why the file must not be sealed; it is empty if every record is valid.
+    ``late_from`` is the offset from which every record was stored after the requested time; -1 if
+    there is none.
     """
 
     sums: bytes
@@ -118,19 +111,19 @@ class FileSums(msgspec.Struct, frozen=True):
 
 
 def block_count(size_bytes: int) -> int:
-    """How many blocks a log file has."""
+    """Return the number of blocks in a log file."""
     return -(-size_bytes // BLOCK_BYTES)
 
 
 def sums_of(data: Buffer) -> bytes:
-    """The CRC of each block of ``data``, as seals have them."""
+    """Return the CRC of each block of ``data``, in the format of seals."""
     view = memoryview(data)
     blocks = (view[at : at + BLOCK_BYTES] for at in range(0, len(view), BLOCK_BYTES))
     return b"".join(_CRC.pack(crc32(block)) for block in blocks)
 
 
 def encode(seal: Seal) -> bytes:
-    """The bytes of a seal's file."""
+    """Return the contents of a seal's file."""
     count = block_count(seal.size_bytes)
     assert len(seal.sums) == count * _CRC.size
     head = _HEADER.pack(
@@ -140,7 +133,10 @@ def encode(seal: Seal) -> bytes:
 
 
 def decode(raw: bytes, path: str, base: int) -> Seal:
-    """The seal of the log file that begins at ``base``. Raises StoreCorrupt when it is none."""
+    """Decode the seal of the log file that begins at ``base``.
+
+    Raises StoreCorrupt if it is invalid or the seal of another file.
+    """
     sums_at = _HEADER.size + _SUMMARY.size
     if len(raw) < sums_at + _CRC.size:
         raise StoreCorrupt(path, -1, f"a seal of {len(raw)} bytes is cut off")
@@ -157,9 +153,19 @@ def decode(raw: bytes, path: str, base: int) -> Seal:
 
 
 class Seals:
-    """The seals of one store. ``bases`` are the log files that have one.
+    """The seals of one store. ``bases`` holds the base offset of each log file that has one.
 
-    The seals that were used last are kept in memory; ``of`` may be called by threads.
+    A seal is written atomically (temporary file, sync, rename, sync of the directory) once all of
+    its log file is on the device. It is removed, durably, before anything in that file may change.
+    After a crash there is therefore a correct seal or none; maintenance seals a log file without
+    one again.
+
+    Another broker that ran on the directory in the meantime may have cut a sealed file and appended
+    to it. A seal is then ignored until the whole file has been read again: :meth:`Seals.doubt`
+    moves the seals to ``cometmq-seals/doubted``, and checksumming.py restores those that still
+    match.
+
+    The most recently used seals stay in memory. Threads may call ``of``.
     """
 
     __slots__ = ("_files", "_loaded", "bases", "directory", "doubted")
@@ -176,14 +182,14 @@ class Seals:
         return {offset for name in names if (offset := file_offset(name)) is not None}
 
     def path(self, base: int, *, doubted: bool = False) -> str:
-        """Where the seal of a log file is."""
+        """Return the path of a log file's seal."""
         parts = (DOUBTED, file_name(base)) if doubted else (file_name(base),)
         return os.path.join(self.directory, *parts)
 
     def of(self, base: int) -> Seal | None:
-        """The seal of a log file; None when it has none, or an unreadable one (said in the log).
+        """Return the seal of a log file; None if it has none, or an unreadable one.
 
-        Raises OSError.
+        An unreadable seal is logged. Raises OSError.
         """
         found = self._loaded.get(base)
         if found is not None or base not in self.bases:
@@ -191,7 +197,7 @@ class Seals:
         try:
             found = self.read(base)
         except StoreCorrupt as error:
-            # The next round of sealing makes another, for which every record is checked.
+            # The next round of sealing writes another one, after a check of every record.
             logger.error("seal_unreadable error=%r", str(error))
             self.bases.discard(base)
             return None
@@ -202,13 +208,13 @@ class Seals:
         return found
 
     def read(self, base: int, *, doubted: bool = False) -> Seal | None:
-        """A seal from its file; None when there is none. Raises StoreCorrupt, OSError."""
+        """Read a seal from its file; None if there is none. Raises StoreCorrupt, OSError."""
         path = self.path(base, doubted=doubted)
         raw = read_file(self._files, path)
         return None if raw is None else decode(raw, path, base)
 
     def add(self, seal: Seal) -> None:
-        """Write a seal durably, in place of one in doubt; a thread may do it. Raises OSError."""
+        """Write a seal durably, replacing a doubted one; a thread may call this. Raises OSError."""
         self._make_directory(self.directory)
         write_file_atomically(self._files, self.path(seal.base), encode(seal), durable=True)
         if seal.base in self.doubted:
@@ -222,9 +228,9 @@ class Seals:
             self._files.sync_directory(os.path.dirname(directory))
 
     def forget(self, bases: Iterable[int], *, durable: bool = True) -> None:
-        """Take seals away. Raises OSError; then the log files must stay as they are.
+        """Remove seals. If OSError is raised, the caller must leave the log files unchanged.
 
-        Where those are gone already it need not be durable.
+        ``durable`` may be False if the log files are already gone.
         """
         gone = set(bases) & (self.bases | self.doubted)
         if not gone:
@@ -241,14 +247,14 @@ class Seals:
         self.doubted -= gone
 
     def keep(self, bases: Set[int]) -> None:
-        """Remove every seal but those of the log files at ``bases``. Raises OSError."""
+        """Remove every seal except those of the log files at ``bases``. Raises OSError."""
         self.forget((self.bases | self.doubted) - bases)
         for name in self._files.names(self.directory):
             if name.endswith(".tmp"):
                 self._files.unlink(os.path.join(self.directory, name))
 
     def doubt(self) -> None:
-        """Another broker may have changed any file: no seal counts until it is confirmed."""
+        """Move all seals aside until confirmed: another broker may have changed any file."""
         if not self.bases:
             return
         aside = os.path.join(self.directory, DOUBTED)
@@ -263,7 +269,7 @@ class Seals:
         self._loaded.clear()
 
     def confirm(self, base: int) -> None:
-        """A doubted seal counts again; a thread may do it. Raises OSError."""
+        """Restore a doubted seal; a thread may call this. Raises OSError."""
         self._files.rename(self.path(base, doubted=True), self.path(base))
         self._files.sync_directory(self.directory)
         self.doubted.discard(base)

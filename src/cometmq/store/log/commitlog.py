@@ -1,12 +1,9 @@
-"""The log: every record of every topic, one behind the other, in files of one size.
+"""The commit log: the records of all topics in sequence, in files of one size.
 
-Records (message/record.py) are packed into the turn's buffer and leave together in one write. A
-record never crosses a file's end: where it and 8 bytes more do not fit, a blank {room left 4,
-magic CBD43194 4} closes the file and the record begins the next one; what follows a blank is
-undefined. Bytes behind the last record are zeros (upstream: CommitLog.java).
-
-A crash may leave any part of what was written since the last sync behind ``durable``; recovery.py
-finds the end and zeroes the rest before anything is appended.
+Records (message/record.py) are packed into the buffer of the turn and written together. A record
+never crosses the end of a file. If a record and 8 more bytes do not fit, a blank {remaining bytes
+4, magic CBD43194 4} closes the file and the record begins the next one; the bytes after a blank are
+undefined. The bytes after the last record are zeros (upstream: CommitLog.java).
 """
 
 from __future__ import annotations
@@ -32,12 +29,14 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class CommitLog:
-    """Positions and the turn's buffer over the log files.
+    """The log's positions and the buffer of the current turn, on top of the log files.
 
-    ``position`` is where the next record goes (buffered ones counted), ``written`` what the
-    operating system has, ``durable`` what the device has; ``limit`` ends the file at ``position``.
-    Up to ``held`` it is committed, and may wait to be written (transientpool.py).
-    ``opened_at`` is where this run began to write.
+    ``position`` is the offset of the next record, counting buffered ones. The operating system has
+    the log up to ``written``, the device up to ``durable``. A crash may leave any part of what was
+    written after ``durable``; recovery finds the end of the log and zeroes the rest before anything
+    is appended. ``held`` is the end of the committed records; those after ``written`` wait for
+    their write (transientpool.py). ``limit`` is the end of the file that contains ``position``.
+    ``opened_at`` is the offset at which this run began to write.
     """
 
     __slots__ = (
@@ -65,7 +64,7 @@ class CommitLog:
         self.resume(segments.start)
 
     def resume(self, end: int) -> None:
-        """Go on behind ``end``, which recovery found and made durable."""
+        """Continue at ``end``, which recovery found and made durable."""
         self.position = self.written = self.durable = self.opened_at = end
         #: End of what files may hold: beyond ``written`` only after a write that failed for good.
         self.left_end = end
@@ -75,29 +74,29 @@ class CommitLog:
         size = self.segments.file_bytes
         self.position = self.held = self.written
         self._held: list[tuple[int, list[bytes | memoryview]]] = []
-        #: Up to where a write that failed may have left something.
+        #: End of the bytes that a failed write may have left in the files.
         self._reached = self.written
         start = self.segments.start
         self.limit = start + (self.position - start) // size * size + size
         self.parts: list[bytes | memoryview] = []
         self._runs: list[tuple[int, list[bytes | memoryview]]] = [(self.position, self.parts)]
-        #: So many of them are written, by :meth:`write_early`.
+        #: Number of runs that :meth:`write_early` has written.
         self._early = 0
 
     def append(self, packed: bytes | memoryview) -> None:
-        """Take records, which fit into the current file, behind the others."""
+        """Append packed records; they must fit into the current file."""
         if len(packed) < _LONG_BYTES:
             self.parts.append(packed)
             self.position += len(packed)
             return
-        # A run of its own: what is long is written as it is, and not joined first.
+        # A run of its own: long data is written as it is, without a copy to join it.
         self._runs.append((self.position, [packed]))
         self.position += len(packed)
         self.parts = []
         self._runs.append((self.position, self.parts))
 
     def roll(self) -> int:
-        """Close the current file with a blank; gives the offset where the next one begins."""
+        """Close the current file with a blank; return the offset at which the next one begins."""
         if self.position > self.limit - self.segments.file_bytes:
             self.parts.append(BLANK.pack(self.limit - self.position, MAGIC_BLANK))
         self.position = self.limit
@@ -107,12 +106,15 @@ class CommitLog:
         return self.position
 
     def extend(self, data: memoryview) -> None:
-        """Take whole records and blanks as another log has them, to be written at its end, before
-        what ``data`` views is anything else. Nothing may be appended before the next commit."""
+        """Append whole records and blanks in the layout of another log (a master's).
+
+        They must be committed before the memory behind ``data`` changes, and nothing else may be
+        appended before that commit.
+        """
         while data:
             piece = data[: self.limit - self.position]
             data = data[len(piece) :]
-            # A run of its own: what is long is written as it is, and not joined first.
+            # A run of its own: long data is written as it is, without a copy to join it.
             self._runs.append((self.position, [piece]))
             self.position += len(piece)
             if self.position == self.limit:
@@ -121,9 +123,9 @@ class CommitLog:
         self._runs.append((self.position, self.parts))
 
     def restart_at(self, offset: int) -> None:
-        """Let a log without a record begin at ``offset``, where one of its files would begin.
+        """Make an empty log begin at ``offset``, which must be the beginning of a file.
 
-        Raises OSError when a file that was made for its first records cannot be removed.
+        Raises OSError if a file that was created for its first records cannot be removed.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.exception() is None:
@@ -132,10 +134,11 @@ class CommitLog:
         self.resume(offset)
 
     def commit(self) -> None:
-        """Write the turn's records.
+        """Write the records of the turn.
 
-        Raises StoreFull (no room: nothing of the turn is in the log) or StoreOffline (the device
-        failed: the log refuses writes from now on). ``position`` is back at ``written`` then.
+        Raises StoreFull if there is no room; then no record of the turn is in the log. Raises
+        StoreOffline if the device failed; then the log refuses writes until a restart. In both
+        cases ``position`` returns to ``written``.
         """
         if self.position == self.written:
             return
@@ -156,8 +159,11 @@ class CommitLog:
         self._runs[0] = (self.position, self.parts)
 
     def write_early(self, bytes_max: int) -> bool:
-        """Write the first of what the turn has, some more than ``bytes_max``; gives whether much is
-        left. It counts as written at the commit, and what fails here fails again there."""
+        """Write the first buffered runs, at least ``bytes_max`` bytes if there are as many.
+
+        Returns whether runs may be left. The bytes count as written only at the commit. A write
+        that fails here fails again there, which reports it.
+        """
         while self._early < len(self._runs) - 1 and bytes_max > 0 and self.failure is None:
             run = self._runs[self._early]
             try:
@@ -169,11 +175,11 @@ class CommitLog:
         return bytes_max <= 0
 
     def hold(self) -> None:
-        """Commit the turn's records without writing them; :meth:`write_held` does that."""
+        """Commit the turn's records without writing them; :meth:`write_held` writes them."""
         if self.position == self.held:
             return
         runs = self._runs
-        # What goes on in the same file is written with it.
+        # Records that continue in the same file are joined to its run, for a single write.
         is_new_file = not (runs[0][0] - self.segments.start) % self.segments.file_bytes
         if self._held and not is_new_file:
             self._held[-1][1].extend(runs[0][1])
@@ -184,10 +190,11 @@ class CommitLog:
         self._runs = [(self.position, self.parts)]
 
     def write_held(self) -> None:
-        """Write what was committed and not written.
+        """Write the held records.
 
-        Raises StoreFull (no room: it is held still) or StoreOffline (the device failed: it is gone,
-        and with it what was appended since; the log refuses writes from now on).
+        Raises StoreFull if there is no room; the records stay held. Raises StoreOffline if the
+        device failed; then the held records and all later ones are dropped, and the log refuses
+        writes until a restart.
         """
         if self.failure is not None:
             self._reset()
@@ -204,13 +211,13 @@ class CommitLog:
         self._held = []
 
     def drop_held(self) -> None:
-        """What is not written never will be."""
+        """Drop all records that are not written."""
         self._reset()
 
     def _write_runs(self, runs: list[tuple[int, list[bytes | memoryview]]]) -> None:
         files = self.segments.files
         if len(runs) > 1:
-            # All files first: where one cannot be made, nothing is written.
+            # Create all files first: if one cannot be created, nothing is written.
             for start, parts in runs:
                 if parts and not (files and files[-1].base <= start < files[-1].end):
                     self._file_at(start)
@@ -226,7 +233,7 @@ class CommitLog:
         if file is None:
             ahead, self._ahead = self._ahead, None
             if ahead is not None:
-                # Being made still: waiting takes no longer than making another would.
+                # A thread is still creating it: waiting takes no longer than creating another one.
                 file = ahead.result()
             else:
                 file = self.segments.create_file(self.segments.end)
@@ -253,7 +260,7 @@ class CommitLog:
         )
 
     def _erase(self, start: int, end: int) -> None:
-        # A failed write may have left whole records; at a restart they would come to life.
+        # A failed write may have left whole records, which a restart would take for stored ones.
         while start < end:
             file = self.segments.find(start)
             if file is None:
@@ -263,26 +270,26 @@ class CommitLog:
             start = stop
 
     def fail(self, problem: str) -> StoreError:
-        """Refuse writes from now on; the error that says so."""
+        """Refuse all further writes; return the error that reports it."""
         self.failure = StoreOffline(f"{problem}; the log refuses writes until a restart")
         logger.error("log_failed problem=%r", problem)
         return self.failure
 
     def wants_next_file(self) -> bool:
-        """Whether the file behind the last one should be made now, off the loop."""
+        """Return whether the next file should be created in advance, off the loop."""
         return self._ahead is None and self.failure is None and self.segments.end <= self.limit
 
     def make_next_file(self, executor: Executor) -> Future[LogFile]:
-        """Have the next file made by a thread; the roll that needs it takes it from there."""
+        """Create the next file in a thread; the write that needs it takes it from there."""
         self._ahead = executor.submit(self.segments.create_file, self.segments.end)
         return self._ahead
 
     def forget_next_file(self) -> None:
-        """Making it failed: the next try may have more luck."""
+        """Forget a failed attempt to create the next file, so that it is tried again."""
         self._ahead = None
 
     def unsynced_files(self) -> list[LogFile]:
-        """The files with bytes between ``durable`` and ``written``."""
+        """Return the files with bytes between ``durable`` and ``written``."""
         found: list[LogFile] = []
         for file in reversed(self.segments.files):
             if file.end <= self.durable:
@@ -292,7 +299,7 @@ class CommitLog:
         return found[::-1] if self.durable < self.written else []
 
     def view(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of one record or several in one file; None when no file holds them."""
+        """Return bytes that lie within one file; None if no file contains them."""
         file = self.segments.find(offset)
         if file is None or offset + size_bytes > file.end:
             return None
@@ -300,7 +307,7 @@ class CommitLog:
         return file.view[at : at + size_bytes]
 
     def close(self) -> None:
-        """Close every file; an unused one made ahead stays for the next start."""
+        """Close every file; an unused one created in advance stays for the next start."""
         if self._ahead is not None and self._ahead.exception() is None:
             self._ahead.result().close()
         self.segments.close()

@@ -1,4 +1,4 @@
-"""One log file: a handle for writing, and a read-only map that is made when first read."""
+"""One log file: a handle for reads and writes, and a read-only memory map, made when first used."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _COPY_BYTES = 1 << 20
 class LogFile:
     """The file that holds the log from ``base`` up to ``end``.
 
-    ``seals`` has checksums of its blocks once it is full; ``damaged`` are the physical offsets of
-    blocks that were found to differ, whose bytes are for nobody. ``linked`` says that a snapshot
-    holds the same file. Before the first change of a file that is sealed or linked its seal goes
-    and the snapshot keeps the old one.
+    ``seals`` is set once the file has a seal with the checksums of its blocks. ``damaged`` holds
+    the physical offsets of blocks that differ from the seal; their bytes are not served. ``linked``
+    says that a snapshot holds a hard link to the file. Before the file changes for the first time,
+    its seal is removed, and a linked file is replaced by a copy, so that the snapshot keeps the old
+    contents.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class LogFile:
 
     @classmethod
     def create(cls, files: Files, directory: str, base: int, size_bytes: int) -> LogFile:
-        """Make a file of zeros with its room taken, and its name durable.
+        """Create a file of zeros with its space allocated and its name durable.
 
         Raises OSError; then nothing of it is left.
         """
@@ -78,38 +79,42 @@ class LogFile:
 
     @property
     def view(self) -> memoryview:
-        """The file's bytes, through a map."""
+        """The file's bytes, through a memory map."""
         view = self._view
         if view is None:
             view = self._view = self._files.map(self.handle, self.size_bytes)
         return view
 
     def unmap(self) -> None:
-        """Let go of the map; views in use keep it."""
+        """Release the memory map; views in use keep it open."""
         self._view = self._is_resident = None
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Put ``data`` at a physical offset of this file. Raises OSError."""
+        """Write ``data`` at a physical offset of this file. Raises OSError."""
         if self.linked or self.seals is not None:
             self._detach()
         self._files.pwrite(self.handle, data, offset - self.base)
 
     def read_cached(self, buffer: memoryview, offset: int) -> int:
-        """Fill ``buffer`` from a physical offset with what the system has in memory; gives the
-        bytes read, fewer where the device would have to be asked."""
+        """Fill ``buffer`` from a physical offset with bytes in the page cache; return their number.
+
+        The number is smaller than the buffer if the device would have to be read.
+        """
         return self._files.read_cached(self.handle, buffer, offset - self.base)
 
     def will_need(self, start: int, stop: int) -> None:
-        """Have the system fetch the bytes between two physical offsets, without a wait."""
+        """Ask the system to read the bytes between two physical offsets ahead, without waiting."""
         self._files.will_need(self.handle, start - self.base, stop - start)
 
     def read_into(self, buffer: bytearray | memoryview, offset: int) -> int:
-        """Fill ``buffer`` from a physical offset without the map; gives the bytes read."""
+        """Fill ``buffer`` from a physical offset with ``pread``; return the number of bytes."""
         return self._files.read_into(self.handle, buffer, offset - self.base)
 
     def resident(self, start: int, stop: int) -> memoryview | None:
-        """Bytes between two physical offsets when the system has all of them in memory; None when
-        it would have to ask the device."""
+        """Return the bytes between two physical offsets if all are in memory.
+
+        Returns None if the device would have to be read.
+        """
         view = self.view
         if self._is_resident is None:
             self._is_resident = self._files.residency(view)
@@ -117,15 +122,17 @@ class LogFile:
         return view[start:stop] if self._is_resident(start, stop) else None
 
     def next_data(self, offset: int) -> int:
-        """Where bytes begin, from a physical offset on, that need not be zeros; ``end`` when none
-        do."""
+        """Return the first physical offset from ``offset`` on that may hold nonzero bytes.
+
+        Returns ``end`` if there is none.
+        """
         return self.base + self._files.next_data(self.handle, offset - self.base)
 
     def clear_from(self, offset: int) -> None:
-        """Zero everything from a physical offset on, durably. Raises OSError."""
+        """Zero all bytes from a physical offset on, durably. Raises OSError."""
         if self.linked or self.seals is not None:
             self._detach()
-        # Not by cutting it off and growing it again: a crash in between would leave a short file.
+        # Do not truncate and extend the file: a crash in between would leave it too short.
         files, handle = self._files, self.handle
         at = files.next_data(handle, offset - self.base)
         while at < self.size_bytes:
@@ -142,13 +149,13 @@ class LogFile:
             return True
 
     def _detach(self) -> None:
-        """Make it a file that nobody else knows anything of."""
+        """Remove the file's seal, and replace a linked file with a copy of its own."""
         if self.seals is not None:
             self.seals.forget([self.base])
             self.unseal()
         if not self.linked:
             return
-        # Not beside the log files: a Java broker takes whatever is there for one.
+        # Not in the log directory: a Java broker takes every file there for a log file.
         directory, name = os.path.split(self.path)
         draft = os.path.join(os.path.dirname(directory), f"cometmq-copy-{name}")
         handle = self._files.open(draft, create=True)
@@ -160,6 +167,8 @@ class LogFile:
                 self._files.read_into(self.handle, view, at)
                 self._files.pwrite(handle, view, at)
             self._files.datasync(handle)
+            # The copy is durable before it gets the name: a crash leaves the old file or a whole
+            # copy.
             self._is_moving = True
             self._files.rename(draft, self.path)
             self._files.sync_directory(directory)
@@ -174,21 +183,25 @@ class LogFile:
         self.unmap()
 
     def unseal(self) -> None:
-        """There is no seal to compare with."""
+        """Detach the seal and forget the damage that it revealed."""
         self.seals = None
         self.damaged.clear()
 
     def find_damage(self, start: int, stop: int) -> int:
-        """Where the first damaged block begins that holds bytes between two physical offsets; -1
-        with none."""
+        """Return the offset of the first damaged block with bytes between two physical offsets.
+
+        Returns -1 if there is none.
+        """
         if not self.damaged:
             return -1
         first = start - (start - self.base) % BLOCK_BYTES
         return next((at for at in range(first, stop, BLOCK_BYTES) if at in self.damaged), -1)
 
     def differs(self, offset: int) -> bool:
-        """Whether the block at a physical offset is not what it was when the file was full, or
-        cannot be read. A thread may ask."""
+        """Return whether the block at a physical offset differs from its seal or cannot be read.
+
+        A thread may call this.
+        """
         if (seals := self.seals) is None:
             return False
         block = memoryview(bytearray(min(BLOCK_BYTES, self.end - offset)))
@@ -200,16 +213,16 @@ class LogFile:
         return seal is None or not seal.holds((offset - self.base) // BLOCK_BYTES, found)
 
     def sync(self) -> None:
-        """Return once what was written is on the device. A thread may do it.
+        """Sync all written bytes to the device and wait for it. A thread may call this.
 
-        Raises OSError, also when somebody deleted the file or moved it away: what was written to it
-        goes with the handle.
+        Raises OSError, also if the file was deleted or replaced from outside: what was written to
+        it would be lost when the handle is closed.
         """
         handle = self.handle
         self._files.datasync(handle)
         if self._files.is_at(handle, self.path):
             return
-        # Meanwhile the store itself may have put another in its place, or let go of it.
+        # The store itself may have replaced or released the file while the sync ran.
         if not (self.closed or self._is_moving) and handle == self.handle:
             raise FileNotFoundError(
                 errno.ENOENT, "it was deleted or replaced while the broker runs", self.path
@@ -221,17 +234,17 @@ class LogFile:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether a thread reads it."""
+        """True while a thread uses the file."""
         return self._pins > 0
 
     def unpin(self) -> None:
-        """The reverse of :meth:`pin`."""
+        """Undo one :meth:`pin`; close the handle if the file was closed in the meantime."""
         self._pins -= 1
         if self.closed and not self._pins:
             self._files.close(self.handle)
 
     def close(self) -> None:
-        """Give the handle back once no read uses it."""
+        """Release the map, and close the handle once no thread uses it."""
         self.unmap()
         self.closed = True
         if not self._pins:

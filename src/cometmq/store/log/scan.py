@@ -1,8 +1,8 @@
-"""Reading the log from the device, record by record, and finding where it goes on behind damage.
+"""Sequential reads of the log from the device, and the search for its continuation after damage.
 
-Everything is read with ``pread``, never through a map: a page that the device cannot give would end
-the process there, and here it is damage like any other. So the bytes read are in proportion to the
-range that is asked for.
+All reads use ``pread``, never a memory map: an unreadable page would end the process in a map, but
+is reported as damage here. The number of bytes read is therefore proportional to the requested
+range.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _PAGE_BYTES = 4096
-#: What the lengths in a record's head can be told from, whatever its hosts.
+#: Bytes that are enough to read all lengths in a record's head, whatever its host addresses.
 _LEAST_BYTES = 128
 _BLANK = MAGIC_BLANK.to_bytes(4, "big")
 _ZEROS = bytes(_CHUNK_BYTES)
 
 Check = Callable[[Record], str]
-#: Takes the rows of a walk from one on, given the physical offset of the first byte that was walked
-#: over; gives the row at which that ended.
+#: Takes rows of a walk, beginning with the given one. Arguments: the walk, the physical offset of
+#: its first byte, and the row. Returns the first row that it did not take.
 Take = Callable[[Walked, int, int], int]
 
 
 class Scan:
-    """Reads records from ``position`` on, up to ``end`` or the end of the log.
+    """Iterates over records from ``position`` up to ``end`` or the end of the log.
 
-    While a record is looked at, ``position`` is behind it; afterwards it is where the scan stopped.
-    ``torn`` says that bytes other than zeros stand there, ``problem`` why they are no record.
-    ``check`` may find fault with a whole record: a text from it stops the scan before that record.
-    ``take`` may take records as rows (speedups/plain/walk.py), ``delays_ms`` are for these; only
-    what it does not take is checked and given. A scan whose ``position`` was put behind what
-    stopped it may be read on.
+    While a record is yielded, ``position`` is the record's end; after the iteration it is where the
+    scan stopped. ``torn`` says that there are bytes other than zeros at that position; ``problem``
+    says why they are not a record. ``check`` may reject a whole record: the scan stops before it,
+    with the returned text as the problem. ``take`` may take records as rows
+    (speedups/plain/walk.py; ``delays_ms`` is passed to the walk); the scan checks and yields only
+    the others. To continue after a problem, set ``position`` to an offset after it and iterate
+    again.
     """
 
     __slots__ = (
@@ -105,8 +106,10 @@ class Scan:
         return self.end is not None and self.position >= self.end
 
     def _load(self, file: LogFile) -> tuple[memoryview, str]:
-        """Bytes from ``position`` on, as many as the first record there needs or more; and why
-        there are no more of them, when the device gives no more."""
+        """Read bytes from ``position`` on, at least the whole first record if they can be read.
+
+        Returns them with the reason why the device returned fewer bytes, or an empty text.
+        """
         room = file.end - self.position
         if len(self._buffer) < (wanted := min(room, self._chunk_bytes)):
             self._buffer = bytearray(wanted)
@@ -118,7 +121,7 @@ class Scan:
         return view, fault
 
     def _walk(self, file: LogFile, view: memoryview, fault: str) -> Iterator[Record]:
-        """The records that lie in ``view`` whole; it begins at ``position``."""
+        """Yield the whole records in ``view``, which begins at ``position``."""
         start = self.position
         stop = start + len(view)
         try:
@@ -144,11 +147,11 @@ class Scan:
         elif fault and self.position == start:
             self.torn, self.problem = True, fault
         elif stop == file.end and not self._is_over:
-            # Not even a blank fits in what is left.
+            # The remaining bytes are too few even for a blank.
             self.position = stop
 
     def _records(self, view: memoryview, start: int) -> Iterator[Record]:
-        """The records of ``view`` that are not taken as rows. Raises BadRecord."""
+        """Yield the records of ``view`` that ``take`` leaves. Raises BadRecord."""
         at = 0
         if self._take is not None:
             limit = len(view) if self.end is None else min(len(view), self.end - start)
@@ -157,7 +160,7 @@ class Scan:
                 walked = walk(view, at, limit, start, self._delays_ms, check_crc=True)
                 yield from self._not_taken(walked, self._take, view, start)
                 at, is_open = walked.stop, walked.is_open
-        # Whatever stopped the walk, this decides.
+        # The walk does not say why it stopped; this loop decodes or reports what follows.
         for span in iter_spans(view, at, base=start):
             yield record_of(view, span)
 
@@ -176,8 +179,11 @@ class Scan:
                 row += 1
 
     def _goes_on(self, file: LogFile, view: memoryview, at: int) -> bool:
-        """Whether at a place without a whole record stands the blank that ends the file, or the
-        first part of a record, of which more can be read."""
+        """Return whether the scan can go on where ``view`` has no whole record.
+
+        It can if a blank ends the file there (``position`` moves to the next file), or if a record
+        begins there of which more bytes can be read.
+        """
         left = len(view) - at
         if left < PREFIX.size:
             return False
@@ -189,7 +195,7 @@ class Scan:
 
 
 def _read(file: LogFile, offset: int, view: memoryview) -> tuple[memoryview, str]:
-    """Fill ``view`` from a physical offset; what of it was filled, and why not all of it."""
+    """Fill ``view`` from a physical offset; return the filled part and why it is not all of it."""
     try:
         file.read_into(view, offset)
         return view, ""
@@ -203,7 +209,7 @@ def _read(file: LogFile, offset: int, view: memoryview) -> tuple[memoryview, str
 
 
 def _pages(file: LogFile, offset: int, view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """``view``, which begins at a physical offset, in parts that each lie in one page."""
+    """Split ``view``, which begins at a physical offset, into parts that each lie in one page."""
     at, stop = offset, offset + len(view)
     while at < stop:
         after = min(at - (at - file.base) % _PAGE_BYTES + _PAGE_BYTES, stop)
@@ -212,7 +218,7 @@ def _pages(file: LogFile, offset: int, view: memoryview) -> Iterator[tuple[int, 
 
 
 def first_record(file: LogFile) -> Record | None:
-    """The record that a file begins with; None when it begins with none."""
+    """Return the first record of a file, or None if it does not begin with a record."""
     head, _ = _read(file, file.base, memoryview(bytearray(min(_PAGE_BYTES, file.size_bytes))))
     size = claimed_size(head)
     if size > file.size_bytes:
@@ -227,7 +233,7 @@ def first_record(file: LogFile) -> Record | None:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where the log goes on behind damage: a good record, or a blank that ends a file.
+    """The place where the log continues after damage: a valid record, or a file's last blank.
 
     ``store_ms`` is the record's store time, 0 for a blank.
     """
@@ -237,10 +243,10 @@ class Resumption:
 
 
 def resumption(segments: Segments, damage: int, *, of_records: bool = False) -> Resumption | None:
-    """The first place behind the record at ``damage`` from which the log can be read on; None when
-    all that follows is no log. ``of_records`` passes blanks by.
+    """Find the first place after the record at ``damage`` from which the log can be read on.
 
-    A record counts when its lengths, its body's CRC and its own physical offset are right.
+    Returns None if no valid record or blank follows; ``of_records`` ignores blanks. A record is
+    valid if its lengths, the CRC of its body and its own physical offset are right.
     """
     for file in segments.files:
         start = max(damage + FIXED_BYTES, file.base)
@@ -252,8 +258,10 @@ def resumption(segments: Segments, damage: int, *, of_records: bool = False) -> 
 
 
 def _candidates(file: LogFile, start: int) -> Iterator[int]:
-    """Offsets of a file, from ``start`` on, at which a record or a blank may begin: before their
-    magic numbers."""
+    """Yield offsets of a file, from ``start`` on, at which a record or a blank may begin.
+
+    These are the places four bytes before each magic number.
+    """
     buffer = bytearray(_CHUNK_BYTES)
     while (start := file.next_data(start)) + PREFIX.size <= file.end:
         view = memoryview(buffer)[: file.end - start]
@@ -262,7 +270,7 @@ def _candidates(file: LogFile, start: int) -> Iterator[int]:
         except OSError:
             read_around(file, start, view)
         chunk = bytes(view)
-        # What was allocated and never written is most of a last file.
+        # Most of a last file was allocated but never written: skip zeros quickly.
         if chunk != _ZEROS[: len(chunk)]:
             yield from (start + place for place in sorted(_places(chunk)))
         start += max(len(chunk) - PREFIX.size + 1, 1)
@@ -277,7 +285,7 @@ def _places(chunk: bytes) -> Iterator[int]:
 
 
 def read_around(file: LogFile, offset: int, view: memoryview) -> None:
-    """Fill ``view`` from a physical offset; pages that the device does not give are zeros."""
+    """Fill ``view`` from a physical offset, with zeros for pages that cannot be read."""
     for at, page in _pages(file, offset, view):
         try:
             file.read_into(page, at)
@@ -301,7 +309,7 @@ def _at(segments: Segments, file: LogFile, offset: int) -> Resumption | None:
 
 
 def log_bytes(segments: Segments, offset: int, size_bytes: int) -> bytes | None:
-    """Bytes of the log; None when they are not in one file, or cannot be read."""
+    """Return bytes of the log; None if they are not within one file or cannot be read."""
     file = segments.find(offset)
     if file is None or offset + size_bytes > file.end:
         return None
@@ -314,6 +322,6 @@ def log_bytes(segments: Segments, offset: int, size_bytes: int) -> bytes | None:
 
 
 def log_store_ms(segments: Segments, offset: int) -> int:
-    """When the record at an offset was stored, ms; -1 when none can be read there."""
+    """Return the store time of the record at an offset, ms; -1 if it cannot be read."""
     raw = log_bytes(segments, offset, STORE_MS_BYTES)
     return -1 if raw is None else store_ms_of(raw)

@@ -1,11 +1,11 @@
-"""Making seals while the broker runs: one full log file after another, read by a child process.
+"""Sealing while the broker runs: a child process reads one full log file after another.
 
-A file is sealed once all of it is on the device. The child (tools/sums.py) checks every record on
-the way, so that a seal never stands for damage; the numbers behind the child are in
-docs/decisions/0018-seals.md. Seals in doubt, because another broker may have changed their file,
-are compared with what the child read: a seal that holds counts again, one whose file was cut and
-written on is made anew, and where neither explains a difference the file is damaged and its seal
-counts, so that nobody is given what it refuses.
+A file is sealed once all of it is on the device. The child (tools/sums.py) checks every record, so
+that a seal never covers damage; docs/decisions/0018-seals.md has the measurements for using a
+child. Seals in doubt, because another broker may have changed their file, are compared with the
+child's result. A seal that matches becomes valid again. If its file was cut and appended to, a new
+seal replaces it. Any other difference is damage: the seal stays valid, and the blocks that differ
+are not served.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ Reader = Callable[[str, int, int, int, str], Awaitable[FileSums]]
 
 
 class SumsFailed(Exception):
-    """The child process ended without an answer."""
+    """The child process failed or returned an unreadable answer."""
 
 
 async def sums_by_child(
     path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
 ) -> FileSums:
-    """Have a child read a log file; it is ended with its caller. Raises SumsFailed, OSError."""
+    """Have a child process read a log file. Cancelling the caller kills the child.
+
+    Raises SumsFailed, OSError.
+    """
     words = [path, str(base), str(size_bytes), str(moment_ms), delay_levels]
     answer = await run_child("cometmq.store.tools.sums", words)
     try:
@@ -50,7 +53,10 @@ async def sums_by_child(
 
 
 async def run_child(module: str, words: list[str]) -> bytes:
-    """What a module that runs as a process of its own writes. Raises SumsFailed, OSError."""
+    """Run a module as a child process and return what it writes to standard output.
+
+    Cancelling the caller kills the child. Raises SumsFailed, OSError.
+    """
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
@@ -69,7 +75,7 @@ async def run_child(module: str, words: list[str]) -> bytes:
 
 
 class Sealer:
-    """Seals the full files of one store. ``refused`` are those that hold damage."""
+    """Seals the full files of one store. ``refused`` holds the base offsets of damaged files."""
 
     __slots__ = ("_read", "_rest_until_ms", "_store", "refused")
 
@@ -80,8 +86,10 @@ class Sealer:
         self.refused: set[int] = set()
 
     async def seal_full_files(self) -> None:
-        """Seal what can be sealed now. Raises OSError; the next round tries again. Without a child
-        that reads a file, which may lack memory, it is left for a while."""
+        """Seal every file that can be sealed. Raises OSError; the next round tries again.
+
+        If the child process fails, perhaps for lack of memory, sealing pauses for ten minutes.
+        """
         if self._store.clock.monotonic_ms() < self._rest_until_ms:
             return
         while (file := self._next()) is not None:
@@ -155,7 +163,7 @@ class Sealer:
         await loop.run_in_executor(self._store.executor, call, *values)
 
     def _is_gone(self, file: LogFile) -> bool:
-        """Whether the file was dropped meanwhile; then its seal goes too."""
+        """Return whether the file was dropped in the meantime, and remove its seal if so."""
         if file.closed:
             self._store.seals.forget([file.base], durable=False)
         return file.closed
@@ -169,10 +177,11 @@ class Sealer:
 
 
 def is_stale(seal: Seal, differing: list[int], late_from: int) -> bool:
-    """Whether another broker cut the sealed file and wrote on, which explains the differences.
+    """Decide whether another broker cut the sealed file and appended to it.
 
-    From ``late_from`` on every record was stored after the last one that was sealed; -1 when the
-    last one was not. A flipped bit changes one block, and leaves those behind it as they were.
+    That explains the differences if every record from ``late_from`` on was stored after the last
+    sealed record and every differing block reaches beyond it. ``late_from`` is -1 if there are no
+    such records. A flipped bit, in contrast, changes one block and leaves the later ones unchanged.
     """
     if late_from < 0:
         return False

@@ -1,8 +1,9 @@
-"""Making room: log and index files that are too old, or too many for the disk, go.
+"""Retention: removes log and index files that are too old or for which a full disk has no room.
 
-They are gone for readers at once. Their room is given back by a thread, oldest first, because a
-file system takes 300 ms to free 1 GiB, and who holds the last handle waits for it. A crash before
-that brings files back that go again; no gap can come of it.
+Readers lose access to them at once. A thread frees their disk space, oldest file first, because a
+file system takes 300 ms to free 1 GiB and the call that closes the last handle waits for it. If a
+crash comes before that, the next start loads the remaining files and retention removes them again;
+the order of removal leaves no gap.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _PIN_STEP_MS: Final = 5
 
 
 class Expiry:
-    """Keeps one store within its disk.
+    """Removes the expired files of one store.
 
-    ``release`` is asked before files are dropped: it gets the offset up to which the log is to go,
-    and whether a full disk forces that, and gives the one up to which it may go now.
+    ``release`` is called before files are dropped. Its arguments are the offset up to which the log
+    should be removed and whether a full disk forces that. It returns the offset up to which the log
+    may be removed now.
     """
 
     __slots__ = ("_closing", "_paths", "_round", "_shorter", "_store", "release")
@@ -46,13 +48,13 @@ class Expiry:
 
     @property
     def leaving(self) -> tuple[str, ...]:
-        """Index files that are still on the disk, like the log files that they are of."""
+        """Paths of dropped index files that are still on the disk."""
         return tuple(self._paths)
 
     async def make_room(self, *, at_once: bool = False) -> None:
-        """One round; ``at_once`` drops what is too old whatever the hour is.
+        """Run one round of retention; ``at_once`` ignores the hours of ``deleteWhen``.
 
-        Raises OSError when files cannot be removed: then no more of them go.
+        Raises OSError if a file cannot be removed; the rest of the round is then skipped.
         """
         async with self._round:
             await self._free()
@@ -60,8 +62,10 @@ class Expiry:
             await self._free()
 
     async def check(self, *, at_once: bool = False) -> None:
-        """Drop what has to go, and refuse or allow writes by the room that is left; the room of
-        what was dropped is there after the next :meth:`make_room`."""
+        """Drop expired files, and refuse or allow writes depending on the free disk space.
+
+        The space of dropped files is freed by the next :meth:`make_room`.
+        """
         store = self._store
         space = store.files.disk_space(store.config.commit_log_directory)
         now_ms = store.clock.wall_ms()
@@ -73,15 +77,15 @@ class Expiry:
             await self._drop(self._released(decision))
 
     def _released(self, decision: Retention) -> int:
-        """How many of the files that have to go may go."""
+        """Return how many of the files to drop may be dropped now."""
         files = self._store.log.segments.files[: decision.drop_count]
         free_to = self.release(files[-1].end, decision.is_forced)
         return sum(1 for file in files if file.end <= free_to)
 
     def _ages(self) -> list[LogAge]:
-        """Ages of the log files before the one being written, by the file's change time."""
+        """Return the ages of the droppable log files, by their modification times."""
         store = self._store
-        # Without its records no start could make again what queues lose in a power cut.
+        # Queue entries may not be on the device yet: recovery makes them from these records.
         sure = min(store.log.durable, store.upkeep.synced)
         files = [file for file in store.log.segments.files if file.end <= sure]
         return [LogAge(file.base, store.files.changed_ms(file.path)) for file in files]
@@ -104,7 +108,8 @@ class Expiry:
         store = self._store
         if self._closing:
             await self._free_log()
-        # Last: with the log files there and these gone, a start would take them for lost.
+        # Queue files go after the log files: if log files outlived them, a start would report them
+        # lost.
         shorter, self._shorter = self._shorter, []
         for number, queue in enumerate(shorter, 1):
             if store.queues.get((queue.topic, queue.queue_id)) is queue:
@@ -123,7 +128,8 @@ class Expiry:
         while self._closing:
             file = self._closing[0]
             if file.is_pinned:
-                # A thread reads it; its handle, closed by the loop, must not be the last hold.
+                # A thread reads it. The loop must not close the last handle, which would wait for
+                # the disk.
                 await store.clock.sleep_ms(_PIN_STEP_MS)
                 continue
             await loop.run_in_executor(store.executor, remove_file, store.files, file.path)

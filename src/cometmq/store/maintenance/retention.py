@@ -1,6 +1,7 @@
-"""What to drop and when to refuse writes: pure decisions from ages, sizes and room.
+"""Retention decisions from ages, sizes and disk space, without I/O.
 
-(upstream: DefaultMessageStore.CleanCommitLogService)
+They say how many files to drop and whether to refuse writes (upstream:
+DefaultMessageStore.CleanCommitLogService).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MAX_DROPS = 10
 
 @dataclass(frozen=True, slots=True)
 class LogAge:
-    """A log file by its end and the store time of its last known record, ms."""
+    """A log file's base offset and the time of its last write, ms."""
 
     base: int
     last_ms: int
@@ -27,8 +28,10 @@ class LogAge:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many of the oldest files to drop, at any age when a full disk forces it, and why writes
-    are refused (empty: they are not)."""
+    """The number of oldest files to drop, and the reason to refuse writes (empty to allow them).
+
+    ``is_forced`` says that the disk is so full that files are dropped at any age.
+    """
 
     drop_count: int
     refusal: str
@@ -44,11 +47,12 @@ def plan(
     *,
     at_once: bool = False,
 ) -> Retention:
-    """Decide. ``ages`` has every log file but the one being written, oldest first.
+    """Decide how many files to drop and whether to refuse writes.
 
-    Files older than the reserved time go in the hour of ``deleteWhen``, when the disk is fuller
-    than it should be, or ``at_once``; beyond the forced ratio the oldest go at any age, unless
-    ``cleanFileForciblyEnable`` is off.
+    ``ages`` has every droppable log file, oldest first; the one being written is not among them.
+    Files older than the reserved time are dropped in the hours of ``deleteWhen``, when the disk is
+    fuller than the configured maximum, or with ``at_once``. Beyond the forced ratio the oldest
+    files are dropped at any age, unless ``cleanFileForciblyEnable`` is off.
     """
     used = space.used_ratio * 100
     limit_ms = now_ms - config.file_reserved_time * _HOUR_MS

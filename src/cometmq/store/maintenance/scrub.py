@@ -1,12 +1,12 @@
-"""The scrub: one sealed log file after another is compared with its seal while the broker runs.
+"""The scrub: compares sealed log files with their seals, one after another, as the broker runs.
 
-Reads do not look at seals. A bit that flips in a full file is found here, by a pass over all sealed
-files that begins every ``scrubIntervalHours``. A child process (tools/blocksums.py) reads a file at
-``scrubBytesPerSecond``; the loop only sends it off and takes the answer. What a block holds that
-differs is given to nobody from then on (coldreads.py).
+Reads do not check seals. Flipped bits in full files are found by a pass over all sealed files,
+which begins every ``scrubIntervalHours``. A child process (tools/blocksums.py) reads a file at
+``scrubBytesPerSecond``; the loop only starts it and takes its answer. Bytes of a damaged block are
+not served from then on (coldreads.py).
 
-How far a pass came, and which blocks are damaged, is kept in ``cometmq-scrub.json``, so that a
-restart goes on with both. It is written whole, after each file.
+The position of the pass and the damaged blocks are kept in ``cometmq-scrub.json``, so that a
+restart continues with both. The file is replaced atomically after each log file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ logger = logging.getLogger(__name__)
 SCRUB_FILE: Final = "cometmq-scrub.json"
 _HOUR_MS: Final = 3_600_000
 
-#: Path of a log file, its size, bytes a second; gives the CRCs of its blocks. Raises SumsFailed,
-#: OSError.
+#: Takes the path of a log file, its size and a rate in bytes per second; returns the CRCs of its
+#: blocks. Raises SumsFailed, OSError.
 BlockReader = Callable[[str, int, int], Awaitable[bytes]]
 
 
 class Progress(msgspec.Struct):
-    """When the pass began, wall time; up to which physical offset it came, -1 once it is over; and
-    the physical offsets of damaged blocks."""
+    """State of the pass: its start (wall time), its position in the log, and damaged blocks.
+
+    ``position`` is a physical offset, -1 between passes. ``damaged`` holds the physical offsets of
+    damaged blocks.
+    """
 
     begun_ms: int = 0
     position: int = -1
@@ -47,13 +50,16 @@ class Progress(msgspec.Struct):
 
 
 async def block_sums_by_child(path: str, size_bytes: int, bytes_per_s: int) -> bytes:
-    """Have a child read a log file; it is ended with its caller. Raises SumsFailed, OSError."""
+    """Have a child process read a log file. Cancelling the caller kills the child.
+
+    Raises SumsFailed, OSError.
+    """
     words = [path, str(size_bytes), str(bytes_per_s)]
     return await run_child("cometmq.store.tools.blocksums", words)
 
 
 class Scrub:
-    """Compares the sealed files of one store. ``read`` reads one of them."""
+    """Compares the sealed files of one store with their seals. ``read`` reads one file."""
 
     __slots__ = ("_progress", "_saved", "_store", "_unsure", "read")
 
@@ -62,7 +68,8 @@ class Scrub:
         self.read: BlockReader = block_sums_by_child
         self._progress = Progress()
         self._saved = b""
-        #: Damage that another run found: the files may have been brought back since.
+        #: Damage that an earlier run found must be confirmed: the files may have been restored
+        #: since.
         self._unsure = False
 
     @property
@@ -70,7 +77,7 @@ class Scrub:
         return os.path.join(self._store.config.store_path_root_dir, SCRUB_FILE)
 
     def resume(self) -> None:
-        """Take over what the last run knew; nothing where that cannot be read."""
+        """Load the state of the last run; start without one if it cannot be read."""
         try:
             raw = read_file(self._store.files, self._path)
             if raw is None:
@@ -87,8 +94,7 @@ class Scrub:
                 self._unsure = True
 
     async def compare_files(self) -> None:
-        """Go on with a pass, or begin one that is due. Raises OSError; the next round tries
-        again."""
+        """Continue a pass, or begin one that is due. Raises OSError; the next round tries again."""
         config, clock = self._store.config, self._store.clock
         if self._unsure:
             await self._compare_known()
@@ -128,12 +134,13 @@ class Scrub:
         if file.seals is None or file.closed:
             return
         if seal is None:
-            # It cannot be read: there is nothing to compare with until the file has another.
+            # The seal is unreadable: there is nothing to compare with until the file is sealed
+            # again.
             file.unseal()
             return
         reads = self._store.reads
         for block in seal.differing(sums) if sums != seal.sums else ():
-            # Asked of the open file: another may be at its path by now.
+            # Read the block again through the open file: another file may be at its path.
             offset = file.base + block * BLOCK_BYTES
             if await reads.is_damaged(file, offset) and file.seals is not None:
                 reads.note_damage(file, [offset])
@@ -150,7 +157,7 @@ class Scrub:
             )
 
     async def _save(self) -> None:
-        """Keep what is known, if it is not what was kept before. Raises OSError."""
+        """Write the state if it differs from what was last written. Raises OSError."""
         files = self._store.log.segments.files
         self._progress.damaged = sorted(offset for file in files for offset in file.damaged)
         raw = msgspec.json.encode(self._progress)

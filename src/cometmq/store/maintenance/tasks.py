@@ -1,7 +1,7 @@
-"""What a store does by itself while it runs: flush, make the next file ahead, drop old files, stop.
+"""Background work of a store: flushes, creation of the next log file, retention, and the stop.
 
-Each round writes what memory holds, then notes how far the files can be trusted (checkpoint.py).
-The loop is never held: syncs and new files are a thread's, long rounds come in slices.
+Each round writes buffered entries and then records how much of the files is valid (checkpoint.py).
+Nothing blocks the loop: threads sync and create files, and long rounds yield to the loop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAGE_BYTES = 4096
 _DISK_INTERVAL_MS = 10_000
 _SEAL_INTERVAL_MS = 5_000
 _SCRUB_INTERVAL_MS = 60_000
-#: Up to 6 ms, when all of them need a new file.
+#: A slice takes up to 6 ms, if each of its queues needs a new file.
 _QUEUES_A_SLICE = 16
 _QUEUES_A_ROUND = 1_024
 _ROUNDS_TO_WAIT = 60
@@ -51,10 +51,9 @@ _LOG_SYNC_STEP_MS = 5
 class Upkeep:
     """The background work of one store.
 
-    ``synced`` is the offset of the log below which all queue and index entries are on the device;
-    with ``shrunk`` the next start brings the offsets of consumers into their queues' bounds.
-    ``read_sums`` reads full log files that are to be sealed. A round writes ``queues_a_round``
-    queues at least.
+    All queue and index entries of the log below ``synced`` are on the device. ``shrunk`` makes the
+    next start bring consumer offsets into the bounds of their queues. ``read_sums`` reads full log
+    files that are to be sealed. A round writes at least ``queues_a_round`` queues.
     """
 
     __slots__ = (
@@ -94,11 +93,11 @@ class Upkeep:
         self._thorough_ms = self._log_synced_ms = store.clock.monotonic_ms()
 
     def mark_running(self) -> None:
-        """Leave the mark by which a start sees that this run did not come to its end.
+        """Create the file by which a start recognises that this run did not stop cleanly.
 
-        Where there is no room for it the store serves what it has, and takes nothing until there
-        is: what a start believes after a clean stop holds as long as nothing changes. Raises
-        OSError for anything else.
+        If there is no room for it, the store serves reads and refuses writes until there is: the
+        notes of the last clean stop stay valid only while nothing changes. Raises any other
+        OSError.
         """
         files, root = self._store.files, self._store.config.store_path_root_dir
         try:
@@ -114,13 +113,15 @@ class Upkeep:
             self.mark_problem = None
 
     def resume(self, synced: int, number: int) -> None:
-        """Queue and index files are on the device for the log below an offset; ``number`` is that
-        of the last note."""
+        """Set the log offset below which queue and index files are on the device.
+
+        ``number`` is the number of the last saved positions.
+        """
         self.synced = synced
         self._number = number
 
     def start(self, tasks: Spawner) -> None:
-        """Start the rounds."""
+        """Start the periodic rounds as tasks."""
         config = self._store.config
         self._store.backlog.call_soon = asyncio.get_running_loop().call_soon
         rounds: list[tuple[str, int, Callable[[], Coroutine[Any, Any, None]]]] = [
@@ -146,7 +147,7 @@ class Upkeep:
             await self._store.clock.sleep_ms(interval_ms)
 
     async def flush_log(self) -> None:
-        """Sync the log when there is enough to sync, and make the next file ahead."""
+        """Sync the log if enough of it is unsynced, and create the next file in advance."""
         store = self._store
         log, config = store.log, store.config
         unsynced = log.written - log.durable
@@ -165,11 +166,11 @@ class Upkeep:
     async def _make_next_file(self) -> None:
         log = self._store.log
         try:
-            # Shielded: a stop must not take away what a thread is about to make.
+            # Shielded: cancelling the round must not lose the file that a thread is creating.
             making = asyncio.wrap_future(log.make_next_file(self._store.executor))
             await asyncio.shield(making)
         except OSError as error:
-            # Not yet a problem for anybody: the roll tries again and then says so to the sender.
+            # Not an error yet: the write that needs the file tries again and reports its failure.
             if not self._ahead_failed:
                 logger.warning("next_log_file_failed error=%r", str(error))
             log.forget_next_file()
@@ -181,10 +182,11 @@ class Upkeep:
         return await asyncio.get_running_loop().run_in_executor(self._store.executor, call, *values)
 
     async def flush_entries(self) -> None:
-        """Write queue and index entries and note it; every now and then sync all of it.
+        """Write queue and index entries and record the positions; at longer intervals, sync them.
 
-        With few queues all of them are written; with many, those that wait longest: a file each
-        for a single entry would take longer than all the rest of a send.
+        A round writes all queues if there are few. If there are many, it writes those that have
+        waited longest: writing one entry to the file of each queue would cost more than all other
+        work of a send.
         """
         store = self._store
         if self.mark_problem is not None:
@@ -223,7 +225,8 @@ class Upkeep:
         except BaseException:
             store.pool.give_back(paths, directories)
             raise
-        # Synced without its slots, a full file would count as whole at the next start.
+        # Slots first: a full file that was synced without them would pass as complete at the next
+        # start.
         await self._finish_index_files()
         index_files = store.index.take_unsynced()
         try:
@@ -233,7 +236,7 @@ class Upkeep:
             raise
 
     async def _finish_index_files(self) -> None:
-        """Write the slots of full files; afterwards there is none without."""
+        """Write the slots of all full index files."""
         store = self._store
         while full := store.index.full_files():
             file = full[0]
@@ -248,7 +251,7 @@ class Upkeep:
     async def _with_index_files(
         self, files: list[IndexFile], call: Callable[..., None], *values: object
     ) -> None:
-        """Run a call on index files in a thread; dropped meanwhile, they stay open for it."""
+        """Run a call on index files in a thread; files dropped in the meantime stay open for it."""
         for file in files:
             file.pin()
 
@@ -258,12 +261,12 @@ class Upkeep:
 
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._store.executor, call, *values)
-        # Not in a finally: a cancelled round does not stop the thread.
+        # A callback, not a finally block: the thread goes on when a round is cancelled.
         done.add_done_callback(unpin)
         await asyncio.shield(done)
 
     async def _log_durable(self, offset: int) -> bool:
-        """Sync the log up to ``offset``; False when that takes longer than the round may."""
+        """Sync the log up to ``offset``; return False if that fails or takes too long."""
         store = self._store
         deadline_ms = store.clock.monotonic_ms() + _LOG_SYNC_LIMIT_MS
         while store.log.durable < offset:
@@ -274,7 +277,7 @@ class Upkeep:
         return True
 
     def note_now(self) -> bool:
-        """Write and note everything at once, at a start; gives whether that succeeded."""
+        """Write all entries and record the positions at a start; return whether it succeeded."""
         store = self._store
         if not store.dispatcher.write(store.clock.wall_ms()):
             return False
@@ -284,8 +287,10 @@ class Upkeep:
         return self._note()
 
     async def note_soon(self) -> None:
-        """Write and note everything, after a change that a restart must not undo; when that cannot
-        be done here, the next round does it."""
+        """Write all entries and record the positions after a change that a restart must not undo.
+
+        If that fails, the next round does it.
+        """
         store = self._store
         dispatcher = store.dispatcher
         self._noted = (-1, -1)
@@ -299,16 +304,16 @@ class Upkeep:
         self._note()
 
     def _note(self) -> bool:
-        """Note up to where queue files, journal and index hold the log.
+        """Record the log positions up to which queue files, journal and index are complete.
 
-        Gives False when something cannot be written yet: then an older note stays.
+        Returns False if something cannot be written yet; the previous positions then stay valid.
         """
         if self._unsure:
             return False
         store = self._store
         dispatcher, journal = store.dispatcher, store.dispatcher.journal
         if not dispatcher.write_gathered(store.clock.wall_ms()) or store.index.full_files():
-            # A full file counts as whole at a start, so its slots come first.
+            # A start takes a full index file for complete, so its slots must be written first.
             return False
         position, complete = dispatcher.position, dispatcher.complete[0]
         if complete == position:
@@ -326,17 +331,20 @@ class Upkeep:
         return True
 
     def _distrust(self) -> None:
-        """Note, before a sync of entries, that only what was synced before may be believed.
+        """Record, before a sync of entries, that only entries synced earlier may be trusted.
 
-        Entries that the device did not take may be forgotten, and the process may end before it can
-        say that a sync failed. So the note stands until one succeeds, and a start that finds it
-        makes all later entries again. Raises OSError.
+        If the sync fails, the kernel may drop entries, and the process may end before it can record
+        the failure. These positions therefore stay until a sync succeeds; a start that finds them
+        rebuilds all later entries from the log. Raises OSError.
         """
         self._write_positions(self.synced)
         self._unsure = True
 
     async def _note_durably(self, reached: Mark) -> None:
-        """Note for a start after a crash of the machine how far all is on the device."""
+        """Record, durably, the position up to which all files are on the device.
+
+        A start after a machine crash uses it.
+        """
         store = self._store
         self.synced = reached[0]
         sure_ms = max(reached[1], self._checkpoint.log_ms)
@@ -351,7 +359,7 @@ class Upkeep:
         write_positions(store.files, store.config.store_path_root_dir, positions, durable=True)
 
     def _entries(self) -> int:
-        """How many entries the files of all queues have together, -1 when it takes long to say."""
+        """Return the number of entries in all queue files, or -1 if there are many queues."""
         store = self._store
         if len(store.queues) > CHECKED_QUEUES:
             return -1
@@ -390,9 +398,9 @@ class Upkeep:
         )
 
     def stop(self) -> None:
-        """Bring everything to the device and say that the stop was clean.
+        """Sync everything to the device and record a clean stop.
 
-        Raises OSError when it cannot; then the next start recovers as after a crash.
+        If something cannot be written, the next start recovers as after a crash. Raises OSError.
         """
         store = self._store
         store.flusher.sync_now()
@@ -426,7 +434,7 @@ def _write_checkpoint(files: Files, root: str, checkpoint: Checkpoint) -> None:
 
 
 def refusal_of(store: MessageStore) -> StoreFull | None:
-    """Why writes are refused for now: a full disk, or entries that could not be written."""
+    """Return the reason to refuse writes, if any: a full disk, or files that were not written."""
     if store.disk_problem:
         return StoreFull(store.disk_problem)
     if store.transient is not None and store.transient.problem is not None:
@@ -446,5 +454,5 @@ def refusal_of(store: MessageStore) -> StoreFull | None:
 
 
 def closed_error(root: str) -> StoreOffline:
-    """What writers get after the stop."""
+    """Return the error that writers get after the store is closed."""
     return StoreOffline(f"store {root} is closed")

@@ -1,1 +1,1 @@
-"""Consume queues: entries that say where a queue's records lie in the log."""
+"""Consume queues: entries with the positions of a queue's records in the log."""

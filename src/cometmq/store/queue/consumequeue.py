@@ -1,10 +1,11 @@
-"""Consume queues: for each queue of each topic, where its records lie in the log.
+"""Consume queues: the positions in the log of each queue's records.
 
-Files hold 20-byte entries (layout.py). Each queue keeps the entries that are not written yet, and a
-few more, in memory (upstream: ConsumeQueue.java).
+Files hold 20-byte entries (layout.py). Each queue keeps its unwritten entries and a few written
+ones in memory (upstream: ConsumeQueue.java).
 
-After a crash the files may lack entries or hold too many; only those for records below the
-position that recovery starts from count, the rest is cut off and dispatched again.
+After a crash the files may lack entries or hold too many. Only entries for records before the
+position from which recovery starts are valid; the others are cut off, and dispatch makes them
+again.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _HOLES_A_READ = 4096
 
 
 class ConsumeQueue(QueueState):
-    """One queue. Offsets count entries.
+    """One consume queue. Offsets count entries.
 
-    ``next_offset`` is given to the next append, ``max_offset`` ends what readers may see (it is
-    behind until the dispatch), ``min_offset`` is the first whose record the log still has. With
-    ``is_dirty`` the files may lack entries, and the dispatcher knows since when. ``number`` is the
-    journal's (entryjournal.py).
+    ``next_offset`` is the offset of the next append. ``max_offset`` is the end of what readers may
+    see; it lags ``next_offset`` until the dispatch. ``min_offset`` is the first offset whose record
+    the log still has. ``is_dirty`` says that the files may lack entries; the dispatcher keeps the
+    position since which they do. ``number`` is the queue's number in the journal (journal.py).
     """
 
     __slots__ = (
@@ -58,15 +59,16 @@ class ConsumeQueue(QueueState):
         delay_ms: int = 0,
         like: ConsumeQueue | None = None,
     ) -> None:
-        """``like`` is another queue of the topic, to share its name with."""
+        """Create a queue; ``like`` is another queue of the topic, to share memory with."""
         super().__init__()
         self._pool = pool
         self.directory = os.path.join(pool.directory, topic, str(queue_id))
         self.topic: str = topic if like is None else like.topic
         self.queue_id = queue_id
         self.delay_ms = delay_ms
-        # A Java broker that takes over after a crash makes missing entries before it knows the
-        # delay levels, and delivers at once: these are in the file before the answer leaves.
+        # After a crash, a Java broker that takes over rebuilds missing entries before it knows the
+        # delay levels, and would deliver at once. So these entries are written before the answer
+        # leaves.
         self.is_prompt = topic == SCHEDULE_TOPIC
         self.topic_tail = topic_tail(topic) if like is None else like.topic_tail
         self.topic_hash = topic_prefix(topic) if like is None else like.topic_hash
@@ -81,9 +83,9 @@ class ConsumeQueue(QueueState):
         self.tail = bytearray()
 
     def load(self, below: int, log_start: int) -> None:
-        """Take what the files hold for records below the physical offset ``below``.
+        """Load the entries of the files for records before the physical offset ``below``.
 
-        Whatever follows in the files is zeroed. ``log_start`` is the log's first offset.
+        All later entries in the files are zeroed. ``log_start`` is the log's first offset.
         """
         pool, directory = self._pool, self.directory
         bases = pool.bases(directory)
@@ -91,7 +93,7 @@ class ConsumeQueue(QueueState):
             return
         end = self.find_end(bases, below)
         if end < 0:
-            # Recovery dispatches all of it again, from whichever offset the log begins with.
+            # Recovery dispatches all entries again, from the first offset that the log has.
             for base in bases:
                 pool.drop(directory, base)
             self._start_at(0)
@@ -106,7 +108,7 @@ class ConsumeQueue(QueueState):
         self.correct_min(log_start)
 
     def find_end(self, bases: list[int], below: int) -> int:
-        """The offset behind the last entry in the files for a record below; -1 with no entry."""
+        """Return the offset after the last file entry for a record before ``below``; -1 if none."""
         per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
         for base in reversed(bases):
             first = base // QUEUE_ENTRY_BYTES
@@ -116,29 +118,32 @@ class ConsumeQueue(QueueState):
         return -1
 
     def resume(self, first: int, entries: bytearray) -> None:
-        """Take the last entries from ``first`` on, which the files may lack; those before it, they
-        have. :meth:`find_first` is owed then."""
+        """Start with the entries from ``first`` on, which the files may lack.
+
+        The files hold all earlier entries. :meth:`find_first` must be called later.
+        """
         self._start_at(first)
         self.tail = entries
         self.next_offset = self.max_offset = first + len(entries) // QUEUE_ENTRY_BYTES
 
     def find_first(self, log_start: int) -> None:
-        """Find out where a resumed queue begins; ``log_start`` is the log's first offset."""
+        """Set ``min_offset`` of a resumed queue; ``log_start`` is the log's first offset."""
         bases = self._pool.bases(self.directory)
         self.min_offset = bases[0] // QUEUE_ENTRY_BYTES if bases else self.tail_offset
         self.correct_min(log_start)
 
     def _end_in(self, first: int, stop: int, below: int) -> int:
-        """Where the entries for records below end in the file from ``first`` to ``stop``.
+        """Return the end of the entries for records before ``below`` in one file.
 
-        Most queues are short, and reading the holes of a sparse file costs more than reading data,
-        so the search begins with the head of the file.
+        The file holds the offsets from ``first`` to ``stop``. Most queues are short, and reading
+        the holes of a sparse file costs more than reading data, so the search begins with the head
+        of the file.
         """
         head = self._pool.read(
             self.directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
         )
         count = len(head) // QUEUE_ENTRY_BYTES
-        # A file whose length was lost may end within an entry.
+        # A file that lost its length may end within an entry.
         head = head[: count * QUEUE_ENTRY_BYTES]
         if not count or not _counts(head[-QUEUE_ENTRY_BYTES:], below):
             return first + _right_entries(head, below)
@@ -155,12 +160,12 @@ class ConsumeQueue(QueueState):
         return self._without_torn(first, low, below)
 
     def is_older_than(self, physical_offset: int) -> bool:
-        """Whether every entry is of a record before ``physical_offset``; so it is without any."""
+        """Return whether every entry is for a record before ``physical_offset`` (true for none)."""
         _, last, size = self._last_record()
         return not size or last < physical_offset
 
     def restart_at(self, offset: int) -> None:
-        """Forget the entries from ``offset`` on, in memory and in the files. Raises OSError."""
+        """Drop the entries from ``offset`` on, in memory and in the files. Raises OSError."""
         self.write()
         pool = self._pool
         pool.cut(self.directory, offset * QUEUE_ENTRY_BYTES, pool.bases(self.directory))
@@ -168,12 +173,14 @@ class ConsumeQueue(QueueState):
         self.min_offset = min(self.min_offset, offset)
 
     def expect(self, offset: int) -> None:
-        """The files reached up to ``offset`` and are gone: should the log have no record of the
-        queue any more, its offsets go on from there."""
+        """Note that files which are gone reached up to ``offset``.
+
+        If the log has no record of the queue either, its offsets continue there.
+        """
         self._floor = max(self._floor, offset)
 
     def settle(self) -> None:
-        """Recovery is over: without any entry the offsets go on where the files began."""
+        """End recovery; if there are no entries, offsets continue where the files began."""
         if not self.max_offset and self._floor:
             self._start_at(self._floor)
             self.min_offset = self._floor
@@ -183,22 +190,25 @@ class ConsumeQueue(QueueState):
         return self._pool.read(self.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
 
     def last_record_end(self) -> int:
-        """Physical offset behind the last record that has an entry; 0 when none has."""
+        """Return the physical offset after the last record with an entry; 0 if there is none."""
         _, physical_offset, size = self._last_record()
         return physical_offset + size
 
     def last_record(self) -> int:
-        """Physical offset of the last record that has an entry; -1 when none has."""
+        """Return the physical offset of the last record with an entry; -1 if there is none."""
         _, physical_offset, size = self._last_record()
         return physical_offset if size else -1
 
     def without_holes(self) -> int:
-        """The offset behind the last entry that is no hole; ``min_offset`` when all are."""
+        """Return the offset after the last entry that is not a hole, or ``min_offset``."""
         return self._last_record()[0]
 
     def _last_record(self) -> tuple[int, int, int]:
-        """The offset behind the last entry that is no hole, and the place and size of its record;
-        ``min_offset`` and zeros when there is none."""
+        """Return the offset after the last entry that is not a hole, and its record.
+
+        The record is given by its physical offset and size. Returns ``min_offset`` and zeros if
+        every entry is a hole.
+        """
         per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
         stop, count = self.max_offset, 1
         while stop > self.min_offset:
@@ -213,11 +223,11 @@ class ConsumeQueue(QueueState):
         return self.min_offset, 0, 0
 
     def _without_torn(self, first: int, end: int, below: int) -> int:
-        """Take back an end that the search was misled to.
+        """Correct an end that the binary search found by mistake.
 
-        Behind the entries that were synced a power cut leaves sectors that were written and others
-        that were not; an entry on their border may look like an old one. So many right entries in
-        a row as are asked for here do not stand there by chance.
+        After the synced entries, a power cut leaves a mix of written and unwritten sectors, and an
+        entry across their border may look like an old one. The end is accepted only if a whole run
+        of entries before it is valid, which does not happen by chance.
         """
         while end > first:
             start = max(first, end - _RUN_ENTRIES)
@@ -235,7 +245,7 @@ class ConsumeQueue(QueueState):
             self.drop_expired()
 
     def move_min(self, log_start: int) -> bool:
-        """Move ``min_offset`` alone; gives whether it moved, so that files may have to go."""
+        """Move only ``min_offset``; return whether it moved (then files may be droppable)."""
         if self.min_offset >= self.max_offset:
             return False
         if self._next_record(self.min_offset, 1, log_start) == self.min_offset:
@@ -251,18 +261,18 @@ class ConsumeQueue(QueueState):
         return True
 
     def drop_expired(self) -> None:
-        """Drop the files that hold nothing from ``min_offset`` on."""
+        """Drop the files without entries from ``min_offset`` on."""
         low = self.min_offset
         file_bytes = self._pool.file_bytes
-        # The last file says where offsets go on, even when every record is gone.
+        # The last file keeps the next offset, even if all records are gone.
         for base in self._pool.bases(self.directory)[:-1]:
             if base + file_bytes <= min(low * QUEUE_ENTRY_BYTES, self._written * QUEUE_ENTRY_BYTES):
                 self._pool.drop(self.directory, base)
 
     def _next_record(self, offset: int, limit: int, log_start: int) -> int:
-        """The first offset from ``offset`` on whose entry is no hole, among ``limit`` entries.
+        """Return the first offset, among ``limit`` from ``offset`` on, whose entry is not a hole.
 
-        -1 when there is none, or when the log has lost its record.
+        Returns -1 if there is none, or if the log has lost its record.
         """
         stop, count = offset + limit, 1
         while offset < stop and (raw := self.read(offset, count)):
@@ -274,7 +284,7 @@ class ConsumeQueue(QueueState):
         return -1
 
     def fill_to(self, offset: int) -> None:
-        """Put hole entries up to ``offset``; an empty queue begins at that file's first entry."""
+        """Append holes up to ``offset``, or let an empty queue begin at that file's first entry."""
         if self.max_offset == 0 and not self._pool.bases(self.directory):
             per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
             self._start_at(offset - offset % per_file)
@@ -289,7 +299,7 @@ class ConsumeQueue(QueueState):
         self.next_offset = max(self.next_offset, offset)
 
     def read(self, offset: int, count: int) -> bytearray | bytes:
-        """Entries from ``offset``: at most ``count``, fewer at the end of a file or of the tail."""
+        """Return at most ``count`` entries; fewer at the end of a file or of the queue."""
         stop = min(offset + count, self.max_offset)
         tail_offset = self.tail_offset
         if offset >= tail_offset:
@@ -302,7 +312,7 @@ class ConsumeQueue(QueueState):
         return found
 
     def read_at_once(self, offset: int, count: int) -> bytearray | bytes | None:
-        """As :meth:`read`; None when the device would have to be asked: :meth:`fetch` them then."""
+        """Return entries as :meth:`read`; None if the device must be read, by :meth:`fetch`."""
         tail_offset = self.tail_offset
         if offset >= tail_offset:
             at = (offset - tail_offset) * QUEUE_ENTRY_BYTES
@@ -315,12 +325,12 @@ class ConsumeQueue(QueueState):
         return found
 
     def fetch(self, offset: int, count: int) -> bytes:
-        """Entries from ``offset`` that are in its file; for a thread. Raises OSError."""
+        """Read entries from ``offset`` in its file; for a thread. Raises OSError."""
         size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
         return self._pool.fetch(self.directory, offset * QUEUE_ENTRY_BYTES, size)
 
     def replace(self, offset: int, entry: bytes) -> None:
-        """Put an entry in the place of a wrong one. Raises OSError."""
+        """Replace a wrong entry. Raises OSError."""
         if offset < self._written:
             self._pool.write(self.directory, offset * QUEUE_ENTRY_BYTES, entry)
         at = (offset - self.tail_offset) * QUEUE_ENTRY_BYTES
@@ -328,7 +338,7 @@ class ConsumeQueue(QueueState):
             self.tail[at : at + QUEUE_ENTRY_BYTES] = entry
 
     def write(self) -> None:
-        """Write the entries that are not in the files yet. Raises OSError; nothing is lost then."""
+        """Write the unwritten entries. Raises OSError; then they stay in memory."""
         pool, tail = self._pool, self.tail
         at = (self._written - self.tail_offset) * QUEUE_ENTRY_BYTES
         if at < len(tail):
@@ -350,7 +360,7 @@ def _counts(entry: bytes, below: int) -> bool:
 
 
 def _right_entries(raw: bytes, below: int) -> int:
-    """How many entries from the first on are for records below, each behind the one before."""
+    """Return the number of leading entries that are for records before ``below``, in log order."""
     last = -1
     for number, (physical_offset, size, _) in enumerate(QUEUE_ENTRY.iter_unpack(raw)):
         is_hole = size == HOLE_SIZE

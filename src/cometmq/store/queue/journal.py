@@ -1,24 +1,25 @@
-"""Entries of many queues that are not in the queues' own files yet, one behind the other.
+"""The entry journal: unwritten entries of many queues, in sequence.
 
-A file each for a single entry costs more than all the rest of a send. So with many queues in use a
-queue is written only now and then, and until then its entries are also here, where they cost a row
-of a write that is made anyway: after a kill they come from here instead of from every record since.
-Never synced: after a power cut the log is read from where the queue files were synced.
+Writing a single entry to a file of its own costs more than all other work of a send. So with many
+queues in use, a queue is written only from time to time. Until then its entries are also here, as
+rows of a write that happens anyway. After the process was killed, they are read from here instead
+of being rebuilt from the log. The journal is never synced: after a power cut, recovery reads the
+log from the position up to which queue files were synced.
 
-Files are named by the log offset that they begin at and hold blocks, big-endian:
+Files are named by the log offset at which they begin and hold blocks, big-endian:
 
     0    4    magic "CMEJ"
     4    4    CRC-32 of all that follows in the block
     8    4    bytes of names
     12   4    number of rows
-    16   8    the block has the entries for records from this offset of the log ...
+    16   8    the block has the entries for records from this log offset ...
     24   8    ... up to this one
     32   8    number of the block's first name
     40        names: "topic\\tqueueId\\n" each, numbered on
               rows: number of the name 8, queue offset 8, entry (layout.py) 20;
-              with queue offset -1 all of the queue's entries so far are void: its topic was deleted
+              queue offset -1 voids all earlier entries of the queue: its topic was deleted
 
-A Java broker passes these files by.
+Java brokers ignore these files.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ _VOID = -1
 
 
 class EntryJournal:
-    """The files, and the rows that are still to be written.
+    """The journal's files, and the rows that are not written yet.
 
-    Has the entries for records from ``start`` up to ``end``; with ``start`` -1 it is not in use.
+    It has the entries for records from ``start`` up to ``end``; ``start`` is -1 if it is not in
+    use.
     """
 
     __slots__ = (
@@ -76,7 +78,7 @@ class EntryJournal:
         self._directory = directory
         self._bases: list[int] = []
         self._handle = -1
-        #: Queues have numbers from ``_first`` on in this file; ``_names`` are still to be written.
+        #: Numbers of queues in this file begin at ``_first``; ``_names`` are not written yet.
         self._first = self._next = 0
         self._names: list[str] = []
         self._room = 0
@@ -84,13 +86,13 @@ class EntryJournal:
         self.start = self.end = -1
 
     def begin(self, offset: int) -> None:
-        """Cover the log from ``offset`` on. Raises OSError."""
+        """Begin the journal at the log offset ``offset``. Raises OSError."""
         self._files.make_directory(self._directory)
         self._open_file(offset)
         self.start = self.end = offset
 
     def go_on(self, start: int, offset: int) -> None:
-        """Cover the log from ``offset`` on in a new file; what is there from ``start`` on stays.
+        """Continue at the log offset ``offset`` in a new file; keep the files from ``start`` on.
 
         Raises OSError.
         """
@@ -123,11 +125,11 @@ class EntryJournal:
         self._handle = -1
 
     def covers(self, offset: int) -> bool:
-        """Whether it has the entries from ``offset`` on."""
+        """Return whether the journal has the entries from ``offset`` on."""
         return 0 <= self.start <= offset
 
     def add(self, segment: Segment, end: int) -> None:
-        """Take the entries of a dispatched segment, which goes up to ``end``. Raises OSError."""
+        """Add the entries of a dispatched segment that ends at ``end``. Raises OSError."""
         pack, first, define = _LIVE_ROW.pack, self._first, self._define
         if isinstance(segment, WriteBatch):
             for queue in segment.unnamed_queues(first):
@@ -148,7 +150,7 @@ class EntryJournal:
             self.write(end)
 
     def forget(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Void the entries of queues that go away."""
+        """Void the entries of queues that are being deleted."""
         for queue in queues:
             number = queue.number if queue.number >= self._first else self._define(queue)
             self._rows += _LIVE_ROW.pack(number, _VOID, 0, 0, 0)
@@ -160,7 +162,7 @@ class EntryJournal:
         return number
 
     def write(self, end: int) -> None:
-        """Write what was taken; it goes up to ``end``. Raises OSError; nothing is lost then."""
+        """Write the added rows, which end at ``end``. Raises OSError; then the rows are kept."""
         if end == self.end and not self._rows:
             return
         rows, names = self._rows, "".join(self._names).encode()
@@ -178,14 +180,14 @@ class EntryJournal:
             self._open_file(end)
 
     def drop_before(self, offset: int) -> None:
-        """Remove the files whose entries are all of records before ``offset``. Raises OSError."""
+        """Remove the files that have only entries of records before ``offset``. Raises OSError."""
         while len(self._bases) > 1 and self._bases[1] <= offset:
             self._files.unlink(self._path(self._bases[0]))
             self.start = self._bases[1]
             del self._bases[0]
 
     def remove(self) -> None:
-        """Remove all files: the queues' own have everything. Raises OSError."""
+        """Remove all files: the queue files have every entry. Raises OSError."""
         self._close_file()
         self._rows.clear()
         self._names.clear()
@@ -196,7 +198,7 @@ class EntryJournal:
         self._bases = []
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the current file."""
         self._close_file()
 
 
@@ -210,9 +212,9 @@ class Tail:
         self.first = self.next = 0
 
     def put(self, offset: int, entry: bytes) -> None:
-        """Add an entry, in the place of later ones if need be, as its queue did.
+        """Add an entry, replacing later ones if needed, as the queue did.
 
-        Raises ValueError when entries before it are missing.
+        Raises ValueError if entries before it are missing.
         """
         if offset != self.next:
             self._go_to(offset)
@@ -229,7 +231,7 @@ class Tail:
             raise ValueError(f"entry {offset} follows {self.next - 1}")
 
     def clear(self) -> None:
-        """Void what is here."""
+        """Void all entries."""
         self.entries.clear()
         self.next = self.first = 0
 
@@ -237,9 +239,9 @@ class Tail:
 def read_journal(
     files: Files, directory: str, start: int, end: int
 ) -> dict[tuple[str, int], Tail] | None:
-    """The entries for records from ``start`` up to ``end``, and perhaps some before, by queue.
+    """Return the entries for records from ``start`` up to ``end``, by queue.
 
-    None when the files do not hold all of them.
+    Some earlier ones may be included. Returns None if the files do not hold all of them.
     """
     tails: dict[tuple[str, int], Tail] = {}
     names = files.names(directory)
@@ -253,6 +255,7 @@ def read_journal(
         by_number: dict[int, Tail] = {}
         try:
             for block in _blocks(files, os.path.join(directory, file_name(base))):
+                # Each block must begin where the previous one ends, or entries are missing.
                 if block.start != reached or block.end > stop:
                     break
                 for place, key in enumerate(block.names, block.first_number):
@@ -285,7 +288,7 @@ class _Block(NamedTuple):
 
 
 def _blocks(files: Files, path: str) -> Iterator[_Block]:
-    """The whole blocks at the beginning of a file."""
+    """Yield the whole blocks at the beginning of a file."""
     handle = files.open(path)
     try:
         at = 0

@@ -1,8 +1,8 @@
 """The files of consume queues: handles, reads and writes at byte positions, syncs.
 
-Files are as long as the setting says from the start, sparse, zeros behind the last entry, since a
-Java broker refuses another length. Handles sit in one bounded LRU, so that the number of queues is
-bound by nothing but memory.
+Files have their full length from the start, because Java brokers refuse another one; they are
+sparse, with zeros after the last entry. Handles are kept in a bounded LRU cache, so only memory
+limits the number of queues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Beyond as many files, syncing the whole file system is quicker.
+#: For more files than this, a sync of the whole file system is faster.
 _SYNC_LIMIT = 512
 _KEPT_BYTES = 1_280
 _KEPT_IN_ALL_BYTES = 32 << 20
@@ -37,11 +37,11 @@ _CLEAR_BYTES = 1 << 16
 
 
 class QueueFiles:
-    """The files of all queues: handles in an LRU, and which of them still have to be synced.
+    """The files of all queues: an LRU cache of handles, and the set of unsynced files.
 
-    ``kept_bytes`` is how much of its written entries a queue keeps in memory, ``long_bytes`` with
-    how much in memory it is written at once, whoever waits for their turn. More than ``sync_limit``
-    files are synced as a whole.
+    ``kept_bytes`` is the size of the written entries that a queue keeps in memory. A queue with
+    ``long_bytes`` of entries in memory is written at once, out of turn. For more than
+    ``sync_limit`` files, the whole file system is synced.
     """
 
     __slots__ = (
@@ -76,15 +76,15 @@ class QueueFiles:
         self.long_bytes = _LONG_BYTES
         self.sync_limit = _SYNC_LIMIT
         self.queue_count = 0
-        #: Files that somebody deleted while we run, as far as that was noticed: the next start has
-        #: to make them again.
+        #: Files that were found deleted from outside while the broker runs; the next start rebuilds
+        #: them.
         self.lost: set[str] = set()
         self._told: set[str] = set()
         self.unsynced: set[str] = set()
         self.new_directories: set[str] = set()
 
     def share_memory(self, queue_count: int) -> None:
-        """Have that many queues hold no more in memory than all of them together may."""
+        """Divide the memory for entries among ``queue_count`` queues."""
         share = _KEPT_IN_ALL_BYTES // queue_count
         self.kept_bytes = min(_KEPT_BYTES, share - share % QUEUE_ENTRY_BYTES)
         self.long_bytes = min(_LONG_BYTES, _LONG_IN_ALL_BYTES // queue_count)
@@ -118,7 +118,7 @@ class QueueFiles:
         try:
             self._files.resize(handle, self.file_bytes)
         except OSError:
-            # Found again, it would be written to as it is: a queue file that no broker can read.
+            # A file with a wrong length would be used as it is later, and no broker could read it.
             self._files.close(handle)
             with suppress(OSError):
                 self._files.unlink(path)
@@ -126,7 +126,7 @@ class QueueFiles:
         return handle
 
     def _lengthen(self, handle: int) -> None:
-        """Give a file its length that did not get it when it was made."""
+        """Extend a file that did not get its full length when it was created."""
         try:
             if self._files.size(handle) < self.file_bytes:
                 self._files.resize(handle, self.file_bytes)
@@ -140,8 +140,10 @@ class QueueFiles:
             directory = os.path.dirname(directory)
 
     def write(self, directory: str, position: int, data: Buffer, *, begins: bool = False) -> None:
-        """Write entries at a byte position of a queue, over the ends of files. Raises OSError, also
-        for a file that is gone, unless the queue ``begins`` there."""
+        """Write entries at a byte position of a queue, across files if needed.
+
+        Raises OSError, also for a file that is gone, unless the queue ``begins`` there.
+        """
         view = memoryview(data)
         while view:
             base = position - position % self.file_bytes
@@ -157,7 +159,7 @@ class QueueFiles:
     def _check_there(self, path: str) -> None:
         if self._files.exists(path):
             return
-        # A new one would have zeros for the entries before: messages that nobody could read.
+        # A new file would have zeros for the earlier entries, and their messages could not be read.
         if path not in self.lost:
             self.lost.add(path)
             logger.error("queue_file_lost path=%s", path)
@@ -168,23 +170,23 @@ class QueueFiles:
         )
 
     def read(self, directory: str, position: int, size_bytes: int) -> bytes:
-        """Read entries from a byte position to at most the end of that file.
+        """Read entries from a byte position, at most up to the end of that file.
 
-        Nothing when there is no such file.
+        Returns nothing if there is no such file.
         """
         base = position - position % self.file_bytes
         size = min(size_bytes, base + self.file_bytes - position)
         try:
-            # As file_name gives it; the join alone would take as long as the read.
+            # The same as file_name and os.path.join, which would take as long as the read.
             handle = self._handle(f"{directory}{os.sep}{base:020d}", create=False)
         except FileNotFoundError:
             return b""
         return self._files.pread(handle, size, position - base)
 
     def read_cached(self, directory: str, position: int, size_bytes: int) -> bytearray | None:
-        """As :meth:`read`, of what is in memory; None when the device would have to be asked.
+        """Return the bytes of :meth:`read` if they are in memory; None if the device must be read.
 
-        Raises StoreCorrupt when the file cannot be opened: whoever asks knows that there is one.
+        Raises StoreCorrupt if the file cannot be opened: the caller knows that it should exist.
         """
         base = position - position % self.file_bytes
         buffer = bytearray(min(size_bytes, base + self.file_bytes - position))
@@ -200,7 +202,7 @@ class QueueFiles:
         return buffer
 
     def fetch(self, directory: str, position: int, size_bytes: int) -> bytes:
-        """As :meth:`read`, through a handle of its own, so that a thread may do it."""
+        """Read as :meth:`read` does, through a separate handle, so that a thread may call it."""
         base = position - position % self.file_bytes
         path = os.path.join(directory, file_name(base))
         try:
@@ -214,7 +216,7 @@ class QueueFiles:
             raise self._unreadable(path, error) from error
 
     def _unreadable(self, path: str, error: OSError) -> StoreCorrupt:
-        # Once: a consumer that is refused asks again and again.
+        # Log it once: a refused consumer asks again and again.
         if path not in self._told:
             self._told.add(path)
             logger.error("queue_file_unreadable path=%s error=%r", path, str(error))
@@ -224,7 +226,7 @@ class QueueFiles:
         )  # fmt: skip
 
     def bases(self, directory: str) -> list[int]:
-        """The byte positions at which a queue's files begin, in order."""
+        """Return the byte positions at which a queue's files begin, in order."""
         return [
             offset
             for name in self._files.names(directory)
@@ -232,7 +234,7 @@ class QueueFiles:
         ]
 
     def is_clear(self, directory: str, position: int) -> bool:
-        """Whether the file at a byte position holds nothing but zeros from there on."""
+        """Return whether the file at a byte position holds only zeros from there on."""
         base = position - position % self.file_bytes
         path = os.path.join(directory, file_name(base))
         if not self._files.exists(path):
@@ -247,13 +249,13 @@ class QueueFiles:
         return True
 
     def complete(self, directory: str, base: int) -> None:
-        """Bring a file that is too short to its length with zeros."""
+        """Extend a file that is too short to its full length with zeros."""
         path = os.path.join(directory, file_name(base))
         self._files.resize(self._handle(path, create=False), self.file_bytes)
         self.unsynced.add(path)
 
     def cut(self, directory: str, position: int, bases: list[int]) -> None:
-        """Make everything from a byte position on zeros, and drop later files."""
+        """Zero everything from a byte position on, and drop later files."""
         for base in bases:
             if base > position:
                 self.drop(directory, base)
@@ -271,14 +273,14 @@ class QueueFiles:
         self._files.unlink(path)
 
     def forget(self, path: str) -> None:
-        """Close the handle of a file that goes away."""
+        """Close the handle of a file that is being removed."""
         handle = self._handles.pop(path, None)
         if handle is not None:
             self._files.close(handle)
         self.unsynced.discard(path)
 
     def set_aside(self, topic: str) -> str:
-        """Move all queues of a topic aside, pending (removal.py); gives where they are.
+        """Move all queues of a topic aside, as pending (removal.py), and return their new path.
 
         Raises OSError; then nothing has changed.
         """
@@ -290,7 +292,7 @@ class QueueFiles:
         return aside
 
     def discard(self, topic: str, queue_ids: Iterable[int]) -> None:
-        """Take some queues of a topic away, as far as they have files. Raises OSError."""
+        """Remove some queues of a topic, as far as they have files. Raises OSError."""
         paths = [os.path.join(self.directory, topic, str(queue_id)) for queue_id in queue_ids]
         found = [path for path in paths if self._files.exists(path)]
         self.removals.discard(found)
@@ -306,14 +308,14 @@ class QueueFiles:
         self.new_directories.update((self.directory, self.removals.directory))
 
     def take_unsynced(self) -> tuple[list[str], list[str]]:
-        """The files and directories to sync now; they count as synced unless given back."""
+        """Return the files and directories to sync; they count as synced unless given back."""
         paths, directories = list(self.unsynced), list(self.new_directories)
         self.unsynced = set()
         self.new_directories = set()
         return paths, directories
 
     def doubt(self, topics: Mapping[str, Collection[int]]) -> None:
-        """Nobody knows what of the files of some queues is on the device: all is to be synced."""
+        """Mark all files of some queues as unsynced, since their state on the device is unknown."""
         if sum(map(len, topics.values())) > self.sync_limit:
             self._doubted = True
             return
@@ -325,15 +327,17 @@ class QueueFiles:
                 self.unsynced.update(os.path.join(directory, name) for name in names)
 
     def give_back(self, paths: list[str], directories: list[str]) -> None:
-        """These have to be synced still."""
+        """Mark files and directories as unsynced after a failed sync."""
         self.unsynced.update(paths)
         self.new_directories.update(directories)
 
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
-        """Sync files and directories; a thread may do it. Raises OSError.
+        """Sync files and directories; a thread may call this. Raises OSError.
 
-        Through handles of their own; with very many, all of the file system at once. When it fails,
-        the next sync writes them again first: whoever waited may have gone meanwhile.
+        It opens handles of its own; for very many files it syncs the whole file system. After a
+        failure, the next sync first writes the files again, because the kernel may have marked
+        unwritten pages as clean. The failure is remembered here because the caller may have been
+        cancelled.
         """
         try:
             self._sync_paths(paths, directories)
@@ -362,7 +366,7 @@ class QueueFiles:
             self._doubted = False
             directories = []
         for directory in sorted(directories):
-            # Its topic may be deleted meanwhile.
+            # The topic may have been deleted in the meantime.
             with suppress(FileNotFoundError):
                 self._files.sync_directory(directory)
 

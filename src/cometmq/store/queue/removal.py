@@ -1,10 +1,10 @@
-"""Queues that are gone: their files move aside in one step and leave the disk by and by.
+"""Removal of queues: their files are moved aside in one step and deleted from the disk later.
 
-    consumequeue/.deleted/pending-<n>   whoever wanted them gone has not made that durable yet
-    consumequeue/.deleted/gone-<n>      nobody will ask for them again
+    consumequeue/.deleted/pending-<n>   the removal is not durably recorded yet
+    consumequeue/.deleted/gone-<n>      may be deleted from the disk
 
-No topic can have that name, and a Java broker passes it by. A start that finds something pending
-knows that queues are missing which should perhaps be there: it dispatches all of the log again.
+No topic can have this name, and Java brokers ignore it. A start that finds pending files does not
+know whether their queues should exist, so it dispatches the whole log again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GONE: Final = "gone-"
 
 
 class Removals:
-    """What was moved aside under ``directory``, that of all queues."""
+    """The files that were moved aside; ``directory`` is the directory of all queues."""
 
     __slots__ = ("_files", "_numbers", "_something", "directory")
 
@@ -43,13 +43,13 @@ class Removals:
 
     @property
     def unfinished(self) -> bool:
-        """Whether something is pending."""
+        """True if files are pending."""
         return any(name.startswith(_PENDING) for name in self._files.names(self.directory))
 
     def set_aside(self, topic_path: str) -> str:
-        """Move the folder of a topic aside, as pending; gives where it is. There need not be one.
+        """Move the directory of a topic aside, as pending, and return its new path.
 
-        Raises OSError; then it is where it was.
+        The directory need not exist. Raises OSError; then it stays in its place.
         """
         files = self._files
         if not files.exists(self.directory):
@@ -62,7 +62,7 @@ class Removals:
         return aside
 
     def discard(self, queue_paths: Iterable[str]) -> None:
-        """Move folders of queues to what is gone. Raises OSError."""
+        """Move directories of queues aside, for deletion. Raises OSError."""
         gone = os.path.join(self.directory, f"{_GONE}{next(self._numbers)}")
         self._files.make_directory(gone)
         for path in queue_paths:
@@ -70,19 +70,19 @@ class Removals:
         self._something.set()
 
     def settle(self, aside: str) -> None:
-        """What is pending will not be wanted again. Raises OSError."""
+        """Release pending files for deletion. Raises OSError."""
         name = os.path.basename(aside).replace(_PENDING, _GONE)
         self._files.rename(aside, os.path.join(self.directory, name))
         self._something.set()
 
     def settle_all(self) -> None:
-        """The same for all that is pending. Raises OSError."""
+        """Release all pending files for deletion. Raises OSError."""
         for name in self._files.names(self.directory):
             if name.startswith(_PENDING):
                 self.settle(os.path.join(self.directory, name))
 
     async def run(self, executor: Executor) -> None:
-        """Take what is gone from the disk, also what a former run left, until cancelled."""
+        """Delete what may be deleted, also leftovers of earlier runs, until cancelled."""
         while True:
             await self._something.wait()
             self._something.clear()
@@ -99,7 +99,8 @@ class Removals:
         for name in await in_thread(files.names, self.directory):
             if name.startswith(_GONE):
                 gone = os.path.join(self.directory, name)
-                # A file a call: none of them lasts, and each lets the loop go on.
+                # One file per call: each call is short, and other work of the executor can run in
+                # between.
                 for below in await in_thread(files.names, gone):
                     folder = os.path.join(gone, below)
                     for file in await in_thread(files.names, folder):

@@ -2,7 +2,7 @@
 
     (queue, queue offset or -1, physical offset, size, tag code, store time ms, index keys)
 
--1 means that the record takes no place in its queue (prepared and rollback records).
+-1 means that the record takes no place in its queue (half messages and rollback records).
 """
 
 from __future__ import annotations

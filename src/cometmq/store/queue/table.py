@@ -1,10 +1,10 @@
-"""The consume queues of a store, by topic and number.
+"""The table of consume queues, by topic and queue id.
 
-A queue comes into memory when it is first asked for: from its files, or from the journal. A start
-does not look at the files of queues that are not used yet.
+A queue is loaded when it is first used: from its files, or from the journal. A start does not read
+the files of queues that are not used yet.
 
-Two small tables instead of one with a pair for each queue: with very many queues a send waits for
-memory that is in no cache, and the queues of a topic share what stands for the topic.
+A nested table takes less memory than one with a (topic, queue id) key per queue: with very many
+queues, cache misses slow down each send. The queues of a topic also share the data of the topic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cometmq.store.queue.journal import Tail
     from cometmq.store.queue.queuefiles import QueueFiles
 
-#: With more queues than this a start checks each one when it is first used.
+#: Up to this many queues are checked at the start; with more, each is checked on first use.
 CHECKED_QUEUES = 10_000
 
 

@@ -1,1 +1,1 @@
-"""Reading: a queue for a consumer, and records by key, time or offset."""
+"""The read path: queues for consumers, and records by key, time or offset."""

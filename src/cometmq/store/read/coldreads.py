@@ -1,17 +1,9 @@
-"""Bytes of the log that may not be in memory.
+"""Cold reads: access to bytes of the log that may not be in memory.
 
-A page fault in a map holds the whole process until the device answers, and so does a read. So only
-this is given at once:
-
-- what this run of the broker wrote last, which is in memory for certain, as views of files' maps;
-- other bytes near the end, in the same way, when the system says that it has them: after a restart,
-  or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
-- what a window holds. Far behind the end there is nothing else, for the system may take a page away
-  right after it said that the page is there (docs/decisions/0020-cold-reads.md).
-
-Everything else is read in a thread. A block that differs from its seal (scrub.py finds them) is
-given to nobody. It is compared again when something in it is asked for: its file may have been
-brought back meanwhile.
+Bytes in memory are returned at once (:class:`ColdReads` says which); a thread reads all others,
+because a page fault in a memory map stops the whole process until the device answers, and so does a
+read. A block that differs from its seal (scrub.py finds them) is not served. It is compared again
+on each request: its file may have been restored in the meantime.
 """
 
 from __future__ import annotations
@@ -36,22 +28,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECENT_BYTES: Final = 64 << 20
-#: Whole blocks.
+#: A whole number of blocks.
 WINDOW_BYTES: Final = 1 << 20
 _KEPT: Final = 32
-#: Ranges within so many bytes are read by the window.
+#: Ranges within this many bytes are read through windows.
 _CLOSE_BYTES: Final = WINDOW_BYTES // 2
 
 #: A physical offset and a size.
 Range: TypeAlias = tuple[int, int]
-#: Bytes, damage, or None for what the log no longer has.
+#: Bytes; or damage; or None if the log no longer has them.
 Found: TypeAlias = memoryview | StoreCorrupt | None
 
 
 class Piece(NamedTuple):
-    """A range of the log. ``damage`` is where its first bad block begins, -1 with none.
+    """A range of the log that was read.
 
-    Physical offsets; ``path`` is the file.
+    ``start`` and ``damage`` are physical offsets; ``damage`` is that of the first damaged block, -1
+    if there is none. ``path`` is the file's.
     """
 
     view: memoryview
@@ -60,13 +53,13 @@ class Piece(NamedTuple):
     path: str
 
     def sound(self) -> memoryview:
-        """The bytes. Raises StoreCorrupt when some are not what they were."""
+        """Return the bytes. Raises StoreCorrupt if some are damaged."""
         if self.damage >= 0:
             raise self.error()
         return self.view
 
     def error(self) -> StoreCorrupt:
-        """The error for whoever asked for a piece that cannot be given."""
+        """Return the error that reports the damage of this piece."""
         return StoreCorrupt(
             self.path,
             self.damage,
@@ -77,8 +70,20 @@ class Piece(NamedTuple):
 
 
 class ColdReads:
-    """Reads the bytes of one log. What is more than ``hot_bytes`` behind its end counts as far;
-    behind ``sound_from`` no damage was found."""
+    """Reads the bytes of one log.
+
+    Only these bytes are returned at once:
+
+    - the latest bytes that this run of the broker wrote, which are certainly in memory, as views of
+      the files' maps;
+    - other bytes near the end, in the same way, if the system reports them as resident: after a
+      restart, or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
+    - bytes of a window. Far from the end only windows are used, because the system may evict a page
+      right after it reported it (docs/decisions/0020-cold-reads.md).
+
+    Bytes more than ``hot_bytes`` before the log's end count as far. No damage was found from
+    ``sound_from`` on.
+    """
 
     __slots__ = ("hot_bytes", "log", "sound_from", "windows")
 
@@ -86,26 +91,27 @@ class ColdReads:
         self.log = log
         self.hot_bytes = hot_bytes
         self.windows = Windows(lambda: log.written)
-        #: Behind the last damage that was found.
+        #: End of the last damage that was found.
         self.sound_from = 0
 
     @property
     def recent_from(self) -> int:
-        """The physical offset from which on all was written by this run, and so lately that it is
-        still in memory."""
+        """Physical offset from which this run wrote everything, so lately that it is in memory."""
         log = self.log
         near = log.written - min(RECENT_BYTES, self.hot_bytes)
         return max(log.opened_at, near, self.sound_from)
 
     def is_far(self, offset: int) -> bool:
-        """Whether what is at ``offset`` is so far behind the end that it may not be in memory."""
+        """Return whether ``offset`` is so far from the log's end that it may not be in memory."""
         return self.log.written - offset > self.hot_bytes
 
     # --- at once -----------------------------------------------------------------------------
 
     def mapped(self, file: LogFile, start: int, stop: int) -> memoryview | None:
-        """The bytes between two physical offsets in the map of their file, when touching them takes
-        no wait; else None."""
+        """Return the bytes between two physical offsets from the file's map if they are in memory.
+
+        Returns None if reading them might wait for the device.
+        """
         if start >= self.recent_from:
             return file.view[start - file.base : stop - file.base]
         if self.is_far(start) or file.find_damage(start, stop) >= 0:
@@ -113,15 +119,17 @@ class ColdReads:
         return file.resident(start, stop)
 
     def at_once(self, file: LogFile, start: int, stop: int) -> memoryview | None:
-        """The bytes of a file between two physical offsets, when that takes no wait; else None."""
+        """Return bytes of a file from its map or a window; None if reading them might wait."""
         found = self.mapped(file, start, stop)
         if found is None and file.find_damage(start, stop) < 0:
             found = self.windows.find(file, start, stop)
         return found
 
     def ranges_at_once(self, ranges: Sequence[Range]) -> list[memoryview] | None:
-        """The bytes of ranges that go up; None when one takes a wait. Fewer than ranges when the
-        files of the last ones are gone."""
+        """Return the bytes of ascending ranges; None if reading one of them might wait.
+
+        The result is shorter than ``ranges`` if the files of the last ones are gone.
+        """
         found: list[memoryview] = []
         for file, span in self._spans(ranges):
             start = span[0][0]
@@ -132,8 +140,11 @@ class ColdReads:
         return found
 
     def part_at_once(self, start: int, stop: int, end: int) -> tuple[memoryview, int, int] | None:
-        """What windows have from a physical offset on, at least up to ``stop`` and at most up to
-        ``end``: bytes, the offset of the first, and up to where they may be used."""
+        """Return window bytes from ``start`` on, at least up to ``stop`` and at most up to ``end``.
+
+        Returns the bytes, their physical offset, and the end of the usable part; None if the
+        windows do not have them.
+        """
         file = self.log.segments.find(start)
         if file is None or stop > file.end:
             return None
@@ -149,7 +160,7 @@ class ColdReads:
         return None if found is None else (found, start, stop)
 
     def _spans(self, ranges: Sequence[Range]) -> list[tuple[LogFile, list[Range]]]:
-        """Neighbouring ranges together, by file; a range without a file ends them."""
+        """Group neighbouring ranges by file; the first range without a file ends the list."""
         spans: list[tuple[LogFile, list[Range]]] = []
         for start, size in ranges:
             file = self.log.segments.find(start)
@@ -167,10 +178,10 @@ class ColdReads:
     # --- with a wait -------------------------------------------------------------------------
 
     async def load(self, ranges: Sequence[Range], *, ahead: bool = False) -> list[Piece]:
-        """The bytes of ranges, read in a thread; a range that is gone by now ends them.
+        """Read the bytes of ranges in a thread; the first range that is gone ends the list.
 
-        With ``ahead`` ranges that lie close together come from windows, which are kept for whoever
-        goes on from there. Raises OSError.
+        With ``ahead``, ranges close together are read through windows, which stay in memory for
+        readers that continue there. Raises OSError.
         """
         spans = self._spans(ranges)
         pieces: list[Piece] = []
@@ -198,9 +209,9 @@ class ColdReads:
         return pieces
 
     async def bytes_at(self, offset: int, size_bytes: int) -> memoryview | None:
-        """Bytes of the log; None when no file holds them.
+        """Return bytes of the log; None if no file holds them.
 
-        Raises StoreCorrupt when they are not what they were.
+        Raises StoreCorrupt if they are damaged.
         """
         file = self.log.segments.find(offset)
         if file is None or offset + size_bytes > file.end:
@@ -212,8 +223,10 @@ class ColdReads:
         return pieces[0].sound() if pieces else None
 
     async def gather(self, ranges: Sequence[Range]) -> list[Found]:
-        """The bytes of ranges from all over the log, in their order: those in memory as they are,
-        the others with one visit of a thread."""
+        """Return the bytes of ranges from all over the log, in order.
+
+        One thread call reads all ranges that are not in memory.
+        """
         found: list[Found] = [None] * len(ranges)
         cold: list[tuple[int, int, int]] = []
         for number, (start, size) in enumerate(ranges):
@@ -223,20 +236,20 @@ class ColdReads:
             view = found[number] = self.at_once(file, start, start + size)
             if view is None:
                 cold.append((start, size, number))
-        # In the order of the log, so that neighbours are read together.
+        # In log order, so that neighbours are read together.
         cold.sort()
         while cold:
             pieces = await self.load([(start, size) for start, size, _ in cold])
             for (_, _, number), piece in zip(cold, pieces, strict=False):
                 found[number] = piece.view if piece.damage < 0 else piece.error()
-            # One whose file went meanwhile ended the pieces.
+            # The pieces end before a range whose file is gone by now: skip that one.
             cold = cold[len(pieces) + 1 :]
         return found
 
     # --- damage ------------------------------------------------------------------------------
 
     def note_damage(self, file: LogFile, offsets: Iterable[int]) -> None:
-        """Blocks at physical offsets differ from their seal: what they hold is given to nobody."""
+        """Mark blocks at physical offsets as different from their seal: they are not served."""
         for offset in sorted(offsets):
             if offset not in file.damaged:
                 size = min(BLOCK_BYTES, file.end - offset)
@@ -245,13 +258,13 @@ class ColdReads:
             self.sound_from = max(self.sound_from, offset + BLOCK_BYTES)
 
     async def is_damaged(self, file: LogFile, offset: int) -> bool:
-        """Whether the block at a physical offset differs from its seal, or cannot be read."""
+        """Return whether the block at a physical offset differs from its seal or cannot be read."""
         if await _in_thread([file], file.differs, offset):
             return True
         if offset in file.damaged:
             logger.warning("log_block_restored path=%s offset=%d", file.path, offset)
             file.damaged.discard(offset)
-            # What was read of it before is not what it holds now.
+            # Windows may still hold the damaged bytes.
             self.windows.forget()
         return False
 
@@ -265,7 +278,7 @@ class ColdReads:
 def _in_thread(
     files: list[LogFile], call: Callable[..., Any], *values: object
 ) -> asyncio.Future[Any]:
-    """Run a call on log files in a thread; dropped meanwhile, they stay open for it."""
+    """Run a call on log files in a thread; files dropped in the meantime stay open for it."""
     for file in files:
         file.pin()
 
@@ -274,7 +287,7 @@ def _in_thread(
             file.unpin()
 
     done = asyncio.get_running_loop().run_in_executor(None, call, *values)
-    # Not in a finally: a cancelled caller does not stop the thread.
+    # A callback, not a finally block: the thread goes on when the caller is cancelled.
     done.add_done_callback(unpin)
     return asyncio.shield(done)
 
@@ -288,10 +301,10 @@ def _read_spans(spans: list[tuple[LogFile, list[Range]]]) -> list[memoryview]:
 
 
 class _Window:
-    """Bytes of one log file from a physical offset up to another, as far as they were read.
+    """Bytes of one log file between two physical offsets, as far as they were read.
 
-    ``coming`` is a read that is under way. With ``is_followed`` the system knows what will be read
-    next.
+    ``coming`` is a read in progress. ``is_followed`` says that read-ahead of the next window was
+    requested.
     """
 
     __slots__ = ("_buffer", "_has", "coming", "file", "is_followed", "start", "stop")
@@ -306,19 +319,21 @@ class _Window:
         self._has = bytearray(block_count(size))
 
     def view(self, start: int, stop: int) -> memoryview:
-        """The bytes between two physical offsets."""
+        """Return the bytes between two physical offsets."""
         return self._buffer[start - self.start : stop - self.start]
 
     def extend(self, stop: int) -> None:
-        """More of the file was written: the window may reach up to ``stop``."""
+        """Extend the window up to ``stop`` after more of the file was written."""
         stop = min(stop, self.start + len(self._buffer))
         if stop > self.stop:
             self._has[(self.stop - self.start - 1) >> BLOCK_SHIFT] = False
             self.stop = stop
 
     def reach(self, start: int, stop: int) -> int:
-        """Up to where bytes from ``start`` on are here or in the system's memory; at most
-        ``stop``."""
+        """Return the end of the bytes from ``start`` on that are here or in the page cache.
+
+        At most ``stop``. Bytes from the page cache are copied into the window.
+        """
         for block in self._blocks(start, stop):
             if not self._has[block]:
                 low, high = self._bounds(block)
@@ -328,13 +343,15 @@ class _Window:
         return stop
 
     def missing(self, start: int, stop: int) -> tuple[int, int]:
-        """From where up to where something is to be read, when not all between two offsets is
-        here."""
+        """Return the bounds of the missing blocks between two offsets.
+
+        At least one block must be missing.
+        """
         absent = [block for block in self._blocks(start, stop) if not self._has[block]]
         return self._bounds(absent[0])[0], self._bounds(absent[-1])[1]
 
     def took(self, start: int, stop: int) -> None:
-        """Whole blocks were read."""
+        """Mark blocks as read."""
         for block in self._blocks(start, stop):
             self._has[block] = True
 
@@ -348,14 +365,13 @@ class _Window:
 
 
 class Windows:
-    """What was read of one log lately, kept for whoever goes on from there. ``written`` gives the
-    log's end.
+    """Windows: recently read bytes of one log, kept for later readers.
 
-    A consumer that replays goes on where it stopped, and the other queues of its topic lie between.
-    So what is read serves all who come by, and with the first byte that is given from a window the
-    system is told to fetch the next one. What it has by then the loop copies, a block at a time and
-    without a wait; only what it does not have yet is waited for in a thread. Threads make all
-    others wait when they come back for the interpreter.
+    A consumer that replays a queue continues where it stopped, and the other queues of its topic
+    lie in between. So a window serves all readers. The first read from a window makes the system
+    read the next one ahead. The loop then copies what the page cache has, one block at a time and
+    without waiting; a thread reads only what is missing. Threads are avoided because they delay all
+    others when they reacquire the interpreter lock. ``written`` returns the log's end.
     """
 
     __slots__ = ("_kept", "_written")
@@ -365,12 +381,15 @@ class Windows:
         self._written = written
 
     def forget(self) -> None:
-        """Forget all of them."""
+        """Drop all windows."""
         self._kept.clear()
 
     def reach(self, file: LogFile, start: int, stop: int) -> tuple[memoryview, int, int] | None:
-        """What the window around a physical offset has at hand from there on, at most up to
-        ``stop``: its bytes, the offset of the first, and up to where they may be used."""
+        """Return the bytes of a window that are in memory, from ``start`` up to at most ``stop``.
+
+        Returns the window's bytes, their physical offset, and the end of the usable part; None if
+        there are none.
+        """
         window = self._window(file, start)
         if window is None:
             return None
@@ -385,7 +404,7 @@ class Windows:
         return window.view(window.start, stop), window.start, stop
 
     def find(self, file: LogFile, start: int, stop: int) -> memoryview | None:
-        """The bytes of a file between two physical offsets, when they are at hand."""
+        """Return the bytes of a file between two physical offsets if windows have all of them."""
         part = self.reach(file, start, stop)
         if part is None:
             return None
@@ -397,8 +416,10 @@ class Windows:
         return None if rest is None else memoryview(b"".join((head, rest)))
 
     async def fetch(self, file: LogFile, start: int, stop: int) -> memoryview:
-        """The bytes of a file between two physical offsets, read where they are not here. Raises
-        OSError."""
+        """Return the bytes of a file between two physical offsets; read the missing ones.
+
+        Raises OSError.
+        """
         views: list[memoryview] = []
         while start < stop:
             at = start - (start - file.base) % WINDOW_BYTES
@@ -432,7 +453,7 @@ class Windows:
         file = window.file
         start, stop = window.missing(start, stop)
         file.will_need(start, window.stop)
-        # A future of our own: once it is done the window knows it, whoever looks first.
+        # A separate future: when it is done, the window is already updated for every reader.
         coming = window.coming = asyncio.get_running_loop().create_future()
         reading = _in_thread([file], file.read_into, window.view(start, stop), start)
         reading.add_done_callback(partial(_arrived, window, start, stop))
@@ -445,25 +466,25 @@ def _arrived(window: _Window, start: int, stop: int, reading: asyncio.Future[int
     error = reading.exception()
     if error is not None:
         coming.set_exception(error)
-        # Whoever waits raises it; nobody may be left.
+        # Retrieve the error, so that asyncio does not report it if no reader waits any more.
         coming.exception()
         return
     window.took(start, stop)
     coming.set_result(None)
 
 
-#: Of the loop's time, one part in so many goes to pulls far behind the end.
+#: While the log grows, pulls far from its end get one part in this many of the loop's time.
 PARTS: Final = 6
-#: The log grows as long as it did so within this.
+#: The log counts as growing for this long after it grew.
 _GROWS_NS: Final = 20_000_000
-#: What was not used of the share counts for so long.
+#: Credit for unused time of the share.
 _SAVED_NS: Final = 1_000_000
 _TICK_MS: Final = 1
 MAX_WAITING: Final = 10_000
 
 
 class Share:
-    """The decision, without a clock: a rest lasts until ``free_ns``, as long as the log grows."""
+    """The scheduling decision, without a clock: no pull before ``free_ns`` while the log grows."""
 
     __slots__ = ("_grew_ns", "_written", "free_ns")
 
@@ -473,33 +494,33 @@ class Share:
         self._written = -1
 
     def rests(self, now_ns: int, written: int) -> bool:
-        """Whether the next pull has to wait; ``written`` is the end of the log."""
+        """Return whether the next pull must wait; ``written`` is the end of the log."""
         if written != self._written:
             self._written = written
             self._grew_ns = now_ns
         return now_ns < self.free_ns and now_ns - self._grew_ns < _GROWS_NS
 
     def spent(self, now_ns: int, took_ns: int) -> None:
-        """A pull took so long."""
+        """Charge the duration of a pull."""
         self.free_ns = max(self.free_ns, now_ns - _SAVED_NS) + PARTS * took_ns
 
 
 class Spawner(Protocol):
-    """Who owns background tasks."""
+    """The owner of background tasks."""
 
     def spawn(self, coro: Coroutine[Any, Any, None], *, name: str) -> object:
-        """Start a task and see to its end."""
+        """Start a task and supervise it."""
         ...
 
 
 class FarTurns:
-    """Turns of pulls far behind the end: while others send, those who replay take a share.
+    """Turns of pulls far from the log's end: they get a share of the loop while others send.
 
-    A consumer that replays asks again as soon as it is answered, and what it asks for is copied out
-    of the system's memory: all of the loop's time, if it may, and every send waits behind it. So
-    while the log grows, a pull that took a while is followed by a rest five times as long before
-    the next one is read; others wait for that, in order. When nobody sends there is no rest.
-    ``written`` gives the log's end.
+    A consumer that replays asks again as soon as it is answered, and its data is copied out of the
+    page cache. Without a limit that would take all of the loop's time, and every send would wait.
+    So while the log grows, a pull that took long is followed by a pause five times as long; other
+    far pulls wait for its end, in order. Without senders there is no pause. ``written`` returns the
+    log's end.
     """
 
     def __init__(self, clock: Clock, tasks: Spawner, written: Callable[[], int]) -> None:
@@ -512,27 +533,27 @@ class FarTurns:
 
     @property
     def waiting(self) -> int:
-        """How many pulls wait."""
+        """Number of waiting pulls."""
         return len(self._waiting)
 
     def must_wait(self, now_ns: int) -> bool:
-        """Whether a pull far behind the end is to wait; quickly no for a broker that has none."""
+        """Return whether a far pull must wait; fast for a broker that has no such pulls."""
         if self._serving or now_ns >= self._share.free_ns:
             return False
         return len(self._waiting) < MAX_WAITING and self._share.rests(now_ns, self._written())
 
     def wait(self, serve: Callable[[], None]) -> None:
-        """Call ``serve``, which counts what it reads with :meth:`spent`, when it is its turn."""
+        """Call ``serve`` when it is its turn; it reports its work with :meth:`spent`."""
         self._waiting.append(serve)
         if len(self._waiting) == 1:
             self._tasks.spawn(self._serve(), name="far pulls")
 
     def spent(self, begun_ns: int) -> None:
-        """A pull was read far behind the end and answered, which began at that moment."""
+        """Charge a far pull that began at ``begun_ns`` and has been answered."""
         now_ns = self._clock.monotonic_ns()
         share = self._share
         if not share.free_ns:
-            # The first one: from now on it shows whether the log grows.
+            # The first call records the log's end, so that later ones see whether the log grows.
             share.rests(now_ns, self._written())
         share.spent(now_ns, now_ns - begun_ns)
 

@@ -1,7 +1,8 @@
-"""Reading a queue for a consumer that wants some of its messages, by an expression.
+"""Filtered reads: a queue for a consumer that selects messages by an expression.
 
-A read (reader.py) looks at as many messages as it gives. Here many are looked at, near the end of
-the log and in memory, and those that match are gathered. What is not at hand is left to a read.
+A plain read (reader.py) examines as many messages as it returns. This one examines many that are in
+memory near the end of the log, and gathers those that match. It leaves all other data to a plain
+read.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ if TYPE_CHECKING:
     from cometmq.store.read.coldreads import ColdReads
     from cometmq.store.read.reader import Query, ReadLimits
 
-#: Queue entries that are read together: most answers need no more.
+#: Queue entries read in one step: most answers need no more.
 _STEP_ENTRIES: Final = 256
 _NO_BOUND: Final = 1 << 62
 
 
 class Matcher(Protocol):
-    """What a consumer wants."""
+    """The filter of a consumer."""
 
     @property
     def weight(self) -> int:
-        """How many parts of it are evaluated for each message (filter/budget.py)."""
+        """Number of its parts that are evaluated for each message (filter/budget.py)."""
         ...
 
     @property
     def program(self) -> Program:
-        """What is run beside the properties of messages."""
+        """The compiled filter, which runs on the properties of messages."""
         ...
 
 
 class _Step(NamedTuple):
-    """Messages that were looked at, the bytes of their properties, and the records that match."""
+    """Number of examined messages, size of their properties, and the matching records."""
 
     looked_at: int
     properties_bytes: int
@@ -52,12 +53,11 @@ class _Step(NamedTuple):
 def read_matching_at_once(
     query: Query, reads: ColdReads, limits: ReadLimits, wanted: Matcher
 ) -> ReadResult | None:
-    """At most ``max_count`` messages and ``max_bytes`` that match, from ``offset`` on, at least one
-    where one is found; of at most MAX_SCANNED_ENTRIES that are looked at, fewer when that is much
-    work (filter/budget.py).
+    """Return matching messages from ``offset`` on: at most ``max_count`` and ``max_bytes``.
 
-    None when the first message is not at hand in memory, or its entry is wrong: :func:`reader.read`
-    knows what to do then.
+    At least one is returned if one is found. At most MAX_SCANNED_ENTRIES are examined, fewer if
+    they are costly (filter/budget.py). Returns None if the first message is not in memory or its
+    entry is wrong; then call :func:`reader.read`.
     """
     queue, start = query.queue, query.offset
     low, high = queue.min_offset, queue.max_offset
@@ -72,7 +72,7 @@ def read_matching_at_once(
     while at < stop and count < max_count and not budget.is_spent:
         most = max_count - count, max_bytes - size_bytes
         found = _look(queue, at, min(stop - at, _STEP_ENTRIES), reads, wanted, most, budget)
-        # One that matches comes always; here it may be one too many.
+        # The first match is always returned, whatever its size; a later one may exceed the limit.
         if found is None or (count and size_bytes + found.size_bytes > max_bytes):
             break
         at += found.looked_at
@@ -97,7 +97,7 @@ def _look(
     most: tuple[int, int],
     budget: Budget,
 ) -> _Step | None:
-    """Look at messages of one log file; None when not even the first is at hand."""
+    """Examine messages of one log file; None if the first is not in memory."""
     entries = queue.read_at_once(offset, entry_count)
     if not entries:
         return None
@@ -119,7 +119,7 @@ def _look(
     if not looked_at:
         return None
     every = len(chosen) // QUEUE_ENTRY_BYTES, _NO_BOUND
-    # Their bytes are at hand, and proven: they were looked at.
+    # These bytes are in memory and checked: the filter has read them.
     taken = take_records(
         chosen, offset, None, every, (view, base, base, end, base), None, lambda _, __: True
     )

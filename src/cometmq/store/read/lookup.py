@@ -1,7 +1,7 @@
-"""Looking things up off the hot path: by time, by key, by physical offset; cold bytes in a thread.
+"""Lookups off the hot path: by time, by key, by physical offset.
 
-Each step is short: what is in memory is read at once, what may have to come from the device is
-read by a thread (upstream: DefaultMessageStore.queryMessage, getOffsetInQueueByTime).
+Bytes in memory are read at once; a thread reads those that may be on the device only (upstream:
+DefaultMessageStore.queryMessage, getOffsetInQueueByTime).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACE = head_part("size_bytes", "magic", "physical_offset")
 
 
 class IndexQuery(NamedTuple):
-    """Records found by key, oldest first, and how far the index reaches."""
+    """Records found by key, oldest first, and the last indexed store time and offset."""
 
     records: list[memoryview]
     last_update_ms: int
@@ -35,9 +35,9 @@ class IndexQuery(NamedTuple):
 
 
 async def record_at(reads: ColdReads, offset: int, end: int) -> memoryview | None:
-    """The record that begins at ``offset`` and ends by ``end``; None when there is none.
+    """Return the record that begins at ``offset`` and ends by ``end``; None if there is none.
 
-    The offset may come from anybody: what stands there is checked, not believed.
+    The offset may come from an untrusted client, so the record is fully checked.
     """
     if not reads.log.segments.start <= offset <= end - FIXED_BYTES:
         return None
@@ -49,7 +49,7 @@ async def record_at(reads: ColdReads, offset: int, end: int) -> memoryview | Non
 
 
 def record_size(head: memoryview | None, offset: int) -> int:
-    """The size of the record whose first bytes are ``head``; 0 when it is none at ``offset``."""
+    """Return the size of the record with the first bytes ``head``; 0 if none is at ``offset``."""
     if head is None:
         return 0
     size, magic, physical_offset = _PLACE.unpack_from(head)
@@ -57,7 +57,7 @@ def record_size(head: memoryview | None, offset: int) -> int:
 
 
 async def store_time_at(reads: ColdReads, queue: ConsumeQueue, offset: int) -> int:
-    """When the message at a queue offset was stored, ms; -1 when there is none."""
+    """Return the store time of the message at a queue offset, ms; -1 if there is none."""
     if not queue.min_offset <= offset < queue.max_offset:
         return -1
     phys, size, _ = QUEUE_ENTRY.unpack(queue.read(offset, 1))
@@ -70,9 +70,9 @@ async def store_time_at(reads: ColdReads, queue: ConsumeQueue, offset: int) -> i
 async def offset_by_time(
     reads: ColdReads, queue: ConsumeQueue, store_ms: int, *, upper: bool
 ) -> int:
-    """The first offset stored at or after a time; with ``upper`` the last one at or before it.
+    """Return the first offset stored at or after a time; with ``upper`` the last at or before it.
 
-    ``max_offset`` when all are older (``min_offset`` with ``upper`` when all are newer).
+    Returns ``max_offset`` if all are older (with ``upper``, ``min_offset`` if all are newer).
     """
     low, high = queue.min_offset, queue.max_offset
     first = low
@@ -94,7 +94,7 @@ async def query_index(
     max_count: int,
     times_ms: tuple[int, int],
 ) -> IndexQuery:
-    """Records whose (topic, key) has the hash of ``key``, stored in a range of times."""
+    """Return records whose (topic, key) has the hash of ``key``, stored in a time range."""
     places = index.query(*key, max_count, *times_ms)
     records: list[memoryview] = []
     for place in sorted(set(places)):

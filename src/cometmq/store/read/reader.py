@@ -1,8 +1,9 @@
-"""Reading a queue for a consumer: decide what to send, without copying a byte of it.
+"""Reads of a queue for a consumer: choose the records to send, without copying a byte.
 
-``read`` looks at queue entries only and gives ranges of the log, with their bytes where that takes
-no wait (coldreads.py). Otherwise the result is cold: the store's ``load`` gets what is missing in a
-thread. Far behind the end an answer is smaller (upstream: DefaultMessageStore.getMessage).
+``read`` examines only queue entries and returns ranges of the log, with their bytes if these are in
+memory (coldreads.py). Otherwise the result is cold, and the store's ``load`` reads the missing
+bytes in a thread. Far from the log's end an answer is smaller (upstream:
+DefaultMessageStore.getMessage).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _iter_entries = QUEUE_ENTRY.iter_unpack
 
 
 class ReadStatus(Enum):
-    """Why a read gave what it gave; the names are upstream's GetMessageStatus."""
+    """The outcome of a read; the names are upstream's GetMessageStatus."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -49,7 +50,7 @@ class ReadStatus(Enum):
 
 
 class Query(NamedTuple):
-    """What is asked of a queue; see :func:`read`."""
+    """The parameters of a read; see :func:`read`."""
 
     queue: ConsumeQueue
     offset: int
@@ -59,22 +60,23 @@ class Query(NamedTuple):
 
     @property
     def entry_count(self) -> int:
-        """How many queue entries are looked at."""
+        """Number of queue entries to examine."""
         return self.max_count if self.codes is None else max(MAX_SCANNED_ENTRIES, self.max_count)
 
 
-#: Offsets, places and sizes of the entries of what a read gives.
+#: Queue offsets, physical offsets and sizes of the entries that a read returns.
 Entries: TypeAlias = tuple["Sequence[int]", "Sequence[int]", "Sequence[int]"]
 
 
 class ReadResult(msgspec.Struct, gc=False):
-    """What a read found. ``ranges`` are (physical offset, size); ``chunks`` their bytes, in order.
+    """The result of a read.
 
-    ``ranges`` may be empty when ``chunks`` is filled already. With ``cold`` set, ``chunks`` is
-    empty until the store's ``load`` has filled it, for ``query``; without ``entries`` not even the
-    queue entries were in memory. ``far`` says that they begin far behind the end of the log.
-    ``wrong`` is the offset of an entry that has to be made right first, -1 with none; ``entries``
-    are the offsets, places and sizes by which a cold result is proven.
+    ``ranges`` are (physical offset, size), ``chunks`` their bytes in order; ``ranges`` may be empty
+    if ``chunks`` is filled. If ``cold`` is set, ``chunks`` is empty until the store's ``load`` has
+    filled it for ``query``; without ``entries``, the queue entries must be read too. ``far`` says
+    that the records begin far from the log's end. ``wrong`` is the offset of an entry that must be
+    repaired first, -1 if there is none. ``entries`` are the offsets, positions and sizes that a
+    cold result is checked against.
     """
 
     status: ReadStatus
@@ -93,7 +95,7 @@ class ReadResult(msgspec.Struct, gc=False):
 
 
 class ReadLimits(msgspec.Struct, frozen=True, gc=False):
-    """How much one read gives, for hot bytes and for cold ones, those far behind the end."""
+    """Limits of one read, for hot records and for cold ones, which are far from the log's end."""
 
     hot_max_bytes: int
     hot_max_count: int
@@ -102,15 +104,15 @@ class ReadLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int) -> ReadResult:
-    """A result without messages."""
+    """Return a result without messages."""
     return ReadResult(status, next_offset, min_offset, max_offset, [], 0, 0, False, [])
 
 
 def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
-    """At most ``max_count`` messages and ``max_bytes`` from ``offset`` on; at least one.
+    """Read at most ``max_count`` messages and ``max_bytes`` from ``offset`` on, but at least one.
 
-    With ``codes``, only entries with one of these tag codes. ``next_offset`` is behind the last
-    entry that was looked at.
+    ``codes`` selects entries by tag code. ``next_offset`` of the result follows the last examined
+    entry.
     """
     queue, offset = query.queue, query.offset
     low, high = queue.min_offset, queue.max_offset
@@ -125,7 +127,7 @@ def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
 
 
 def read_near(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult | None:
-    """:func:`read` where it finds all it needs in memory, near the end of the log; else None."""
+    """Read as :func:`read` if all data is in memory near the log's end; else return None."""
     queue, offset = query.queue, query.offset
     if not queue.min_offset <= offset < queue.max_offset:
         return None
@@ -136,7 +138,7 @@ def read_near(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult 
 
 
 def is_far(queue: ConsumeQueue, offset: int, reads: ColdReads) -> bool:
-    """Whether a queue's entry at an offset is of a record far behind the end of the log."""
+    """Return whether the entry at an offset is for a record far from the log's end."""
     if not queue.min_offset <= offset < queue.max_offset:
         return False
     entry = queue.read_at_once(offset, 1)
@@ -152,9 +154,11 @@ def choose(
     is_right: bool = False,
     gone: int = -1,
 ) -> ReadResult:
-    """The result from the queue entries that a query looks at. ``is_right`` says that they need no
-    proof: they were never in a file. Up to the offset ``gone`` the log is known to have no records
-    any more."""
+    """Return the result for the queue entries that a query examines.
+
+    ``is_right`` says that the entries need no check, because they were never in a file. The log is
+    known to have no records for offsets up to ``gone``.
+    """
     found = _at_once(entries, query, reads, limits, is_right=is_right)
     if found is None and entries and reads.is_far(int.from_bytes(entries[:8], "big")):
         found = _from_windows(entries, query, reads, limits, is_right=is_right)
@@ -171,8 +175,10 @@ def _at_once(
     *,
     is_right: bool,
 ) -> ReadResult | None:
-    """What nearly every read finds: records of one file, near the end of the log and in memory.
-    None when the entries have to be looked at one by one."""
+    """Handle the usual case: all records in one file, near the log's end and in memory.
+
+    Returns None if the entries must be examined one by one.
+    """
     queue, offset, max_count, max_bytes, codes = query
     log = reads.log
     written, segments = log.written, log.segments
@@ -185,7 +191,7 @@ def _at_once(
     if file is None:
         return None
     base, end = file.base, file.end
-    # As ColdReads.recent_from has it, without a call: nearly every pull comes by here.
+    # The same as ColdReads.recent_from, without a call: nearly every pull runs this.
     recent = max(log.opened_at, written - min(RECENT_BYTES, reads.hot_bytes), reads.sound_from)
     found = take_records(
         entries,
@@ -208,7 +214,7 @@ def _at_once(
 
 
 class _Taken(msgspec.Struct, gc=False):
-    """The entries that a read takes, and how many it looked at for that."""
+    """The entries that a read selects, and the number of entries that it examined."""
 
     offsets: list[int]
     places: list[int]
@@ -219,7 +225,7 @@ class _Taken(msgspec.Struct, gc=False):
     wrong: int = -1
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Where the records lie, those side by side in one."""
+        """Return the ranges of the records; adjacent records are joined."""
         ranges: list[tuple[int, int]] = []
         start = stop = -1
         for place, size in zip(self.places, self.sizes, strict=True):
@@ -287,7 +293,7 @@ def _take(
         ):
             taken.removed = True
             continue
-        # Places go up: the one of this entry or of the one before is wrong when they do not.
+        # Positions increase: if not, this entry or the one before is wrong.
         if not is_right and (phys < stop or not _may_be(phys, size, reads.log)):
             taken.wrong = -1 if count else offset + scanned
             taken.scanned = scanned
@@ -310,13 +316,16 @@ def _take(
 
 
 def _may_be(place: int, size: int, log: CommitLog) -> bool:
-    """Whether the log may have a record there."""
+    """Return whether the log may have a record at that position."""
     return log.segments.start <= place and size > 0 and place + size <= log.written
 
 
 def _is_gone(queue: ConsumeQueue, entries: bytes | bytearray, number: int, log_start: int) -> bool:
-    """Whether an entry with a place before the log's start is of a record that was removed: the
-    queue's first entry and the next one are too. The last of them may be wrong instead."""
+    """Return whether the record of an entry before the log's start was removed.
+
+    It was if the queue's first entry and the next one are also for removed records. Otherwise the
+    entry may be wrong instead.
+    """
     at = (number + 1) * QUEUE_ENTRY_BYTES
     if at + QUEUE_ENTRY_BYTES > len(entries):
         return False
@@ -335,8 +344,10 @@ def _is_gone(queue: ConsumeQueue, entries: bytes | bytearray, number: int, log_s
 
 
 def keep_proven(result: ReadResult, query: Query) -> None:
-    """Leave of what was read the records before the first that is not what its entry says; when
-    that is the first one, the result waits for its entry to be made right."""
+    """Keep the records before the first one that does not match its entry.
+
+    If that is the first record, the result becomes cold until the entry is repaired.
+    """
     entries = result.entries
     if entries is None or not result.chunks:
         return
@@ -358,7 +369,7 @@ def keep_proven(result: ReadResult, query: Query) -> None:
 
 
 def _wrong(query: Query, offset: int) -> ReadResult:
-    """What waits for an entry to be made right."""
+    """Return a cold result that waits for the repair of an entry."""
     low, high = query.queue.min_offset, query.queue.max_offset
     found = empty(ReadStatus.FOUND, query.offset, low, high)
     found.cold, found.query, found.wrong = True, query, offset
@@ -378,9 +389,11 @@ def _from_windows(
     *,
     is_right: bool,
 ) -> ReadResult | None:
-    """What windows have of records far behind the end: what was read already is given by the limits
-    for what is in memory, without waiting for the rest. None when they have not even the first, or
-    the entries have to be looked at one by one."""
+    """Serve records far from the log's end from windows.
+
+    What windows have is returned by the limits for hot records, without waiting for the rest.
+    Returns None if they lack the first record, or if the entries must be examined one by one.
+    """
     queue, offset, max_count, max_bytes, codes = query
     max_count = min(max_count, limits.hot_max_count)
     max_bytes = min(max_bytes, limits.hot_max_bytes)
@@ -400,7 +413,7 @@ def _from_windows(
         some = entries[looked_at * QUEUE_ENTRY_BYTES : last * QUEUE_ENTRY_BYTES]
         log = view, base, start, stop, start
         found = take_records(some, offset + looked_at, codes, most, log, proof, _is_there)
-        # One record comes always; here it may be one too many.
+        # The first record is always returned, whatever its size; a later one may exceed the limit.
         if found is None or (count and size_bytes + found[2] > max_bytes):
             break
         looked_at += found[0]
@@ -416,7 +429,7 @@ def _from_windows(
 
 
 def _stop_of(entries: bytes | bytearray, number: int) -> int:
-    """Where the record of an entry ends."""
+    """Return the end of an entry's record."""
     place, size, _ = QUEUE_ENTRY.unpack_from(entries, number * QUEUE_ENTRY_BYTES)
     return int(place + size)
 
@@ -428,9 +441,11 @@ def _is_there(_start: int, _stop: int) -> bool:
 async def load(
     result: ReadResult, reads: ColdReads, limits: ReadLimits, repairs: EntryRepairs
 ) -> None:
-    """Fill the chunks of a cold result; fewer come when their file was dropped meanwhile, or behind
-    a damaged block. Wrong entries are made right first. Raises StoreCorrupt when nothing is before
-    damage, or an entry cannot be made right."""
+    """Fill the chunks of a cold result; repair wrong entries first.
+
+    Records are missing if their file was dropped in the meantime or if they follow a damaged block.
+    Raises StoreCorrupt if damage leaves no record, or if an entry cannot be repaired.
+    """
     gone = -1
     repaired: set[int] = set()
     while result.cold:
@@ -452,7 +467,7 @@ async def load(
 
 
 async def _fetch(query: Query) -> bytes | bytearray:
-    """The entries that a query looks at, read in a thread unless they are in memory."""
+    """Return the entries for a query, read in a thread unless they are in memory."""
     queue = query.queue
     if not queue.min_offset <= query.offset < queue.max_offset:
         return b""
@@ -465,15 +480,15 @@ async def _fetch(query: Query) -> bytes | bytearray:
         )
     except StoreCorrupt:
         if query.offset < queue.min_offset:
-            return b""  # the file expired meanwhile
+            return b""  # the file expired in the meantime
         raise
 
 
 def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
-    """Give a cold result its bytes: one piece for each range, fewer when a file was dropped.
+    """Set the bytes of a cold result: one piece for each range, fewer if a file was dropped.
 
-    It ends before the first record that touches damage. Raises StoreCorrupt when that is the first
-    one.
+    The result ends before the first record that touches damage. Raises StoreCorrupt if that is the
+    first one.
     """
     result.cold = False
     result.chunks = chunks = [piece.view for piece in pieces]

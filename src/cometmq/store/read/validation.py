@@ -1,11 +1,11 @@
-"""Queue entries against the records that they point to: what is served is proven.
+"""Validation of queue entries against their records, before anything is served.
 
-A record names its size, its queue, its offset there, its place in the log and its topic. An entry
-that says anything else is wrong: a bit of the queue file has changed. It is made again from the
-log, between the records of the entries beside it. Entries that were dispatched since the start and
-are still in memory need no proof.
+A record contains its size, queue, queue offset, physical offset and topic. An entry that
+contradicts its record is wrong: a bit of the queue file has changed. It is rebuilt from the log, by
+a search between the records of the neighbouring entries. Entries that were dispatched since the
+start and are still in memory need no check.
 
-The log is right, or damage.py and seals.py say so: nothing here judges it.
+The log counts as right here; damage.py and checksums.py detect its damage.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Larger than any record that a broker takes: a size over it is wrong.
+#: More than the largest record that a broker accepts: a larger size is wrong.
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
-#: How many entries on either side are asked where a record must lie between.
+#: Number of entries on either side that are used to bound the search for a record.
 _NEIGHBOURS: Final = 64
-#: Light queues point to records of other queues, which name them in a property.
+#: Entries of light queues point to records of other queues, which name them in a property.
 _LIGHT_PREFIX: Final = "%LMQ%"
 
 
 def proof_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
-    """What the records of a queue say of it: its id, and what follows their bodies. None for a
-    light queue, whose records are of others."""
+    """Return what all records of a queue contain: its id, and the bytes after the body.
+
+    Returns None for a light queue, whose records belong to other queues.
+    """
     return None if queue.topic.startswith(_LIGHT_PREFIX) else (queue.queue_id, queue.topic_tail)
 
 
@@ -52,15 +54,15 @@ def count_proven(
     sizes: Sequence[int],
     chunks: Sequence[memoryview],
 ) -> int:
-    """How many records are what their entries say, before the first that is not.
+    """Return the number of records that match their entries, before the first mismatch.
 
     ``offsets``, ``places`` and ``sizes`` are those of the entries, in order; ``chunks`` hold the
-    bytes of whole records, side by side or not.
+    bytes of whole records, contiguous or not.
     """
     proof = proof_of(queue)
     if proof is None:
         return len(sizes)
-    entries = zip(offsets, places, sizes, strict=False)  # a part of the sizes ends it
+    entries = zip(offsets, places, sizes, strict=False)  # only some of the sizes may be passed
     number = 0
     for chunk in chunks:
         at = 0
@@ -78,7 +80,7 @@ def _is_record(queue: ConsumeQueue, offset: int, place: int, size: int, data: Bu
 
 
 class EntryRepairs:
-    """Makes wrong entries again, one at a time."""
+    """Rebuilds wrong entries, one at a time."""
 
     def __init__(self, log: CommitLog, delays_ms: tuple[int, ...]) -> None:
         self._log = log
@@ -92,9 +94,12 @@ class EntryRepairs:
         entries: Sequence[tuple[int, int]],
         found: Sequence[memoryview | StoreCorrupt | None],
     ) -> bool:
-        """Whether entries (place, size) from the offset ``first`` on are right, by what was
-        ``found`` at their places. If not, they are made right as far as the log has their records,
-        and are to be read again. Holes and damage are passed over."""
+        """Check entries (physical offset, size) from the queue offset ``first`` on.
+
+        ``found`` has the bytes at their positions. Returns False if an entry was repaired, so that
+        the caller reads the entries again. Holes and damage are skipped, and so are entries whose
+        record the log does not have.
+        """
         is_right = True
         for offset, ((place, size), data) in enumerate(zip(entries, found, strict=True), first):
             if size in (0, HOLE_SIZE) or isinstance(data, StoreCorrupt):
@@ -104,16 +109,17 @@ class EntryRepairs:
             try:
                 right = await self.repair(queue, offset)
             except StoreCorrupt:
-                continue  # logged there; the caller finds that its record is not what it wants
+                continue  # logged by repair; the caller sees that the record is not the wanted one
             if right is not None and right != (place, size):
                 is_right = False
         return is_right
 
     async def repair(self, queue: ConsumeQueue, offset: int) -> tuple[int, int] | None:
-        """Make the entry at ``offset`` right, unless it is by now. Gives the place and the size of
-        its record; None when that was removed with the beginning of the log.
+        """Repair the entry at ``offset`` if it is wrong.
 
-        Raises StoreCorrupt when the log between the records beside it does not hold its record.
+        Returns the physical offset and size of its record; None if the record was removed with the
+        beginning of the log. Raises StoreCorrupt if the log between the neighbouring records does
+        not hold its record.
         """
         async with self._lock:
             if not queue.min_offset <= offset < queue.max_offset:
@@ -149,7 +155,7 @@ class EntryRepairs:
 
 
 def _entries(queue: ConsumeQueue, start: int, stop: int) -> dict[int, tuple[int, int, int]]:
-    """Entries by offset; those of a file without such an entry are left out."""
+    """Return entries by offset, except those that the files do not have."""
     found: dict[int, tuple[int, int, int]] = {}
     stop = min(stop, queue.max_offset)
     while start < stop:
@@ -169,7 +175,7 @@ def _find(
     entries: dict[int, tuple[int, int, int]],
     end: int,
 ) -> Record | None:
-    """The record of a queue offset, looked for between those of the entries beside it."""
+    """Find the record of a queue offset between those of its neighbouring entries."""
     low, high = segments.start, end
     for near in range(offset, min(entries, default=offset) - 1, -1):
         place, size, _ = entries.get(near, (-1, -1, 0))
@@ -191,7 +197,7 @@ def _find(
 def _is_entry_right(
     segments: Segments, queue: ConsumeQueue, offset: int, place: int, size: int
 ) -> bool:
-    """Whether the log has the record that an entry says, read from its file; for a thread."""
+    """Return whether the log has an entry's record, read from its file; for a thread."""
     if not (FIXED_BYTES <= size <= MAX_RECORD_BYTES and size != HOLE_SIZE and place >= 0):
         return False
     raw = log_bytes(segments, place, size)

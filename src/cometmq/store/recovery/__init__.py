@@ -1,1 +1,1 @@
-"""What a start does: find the log's end, check what is derived from it, rebuild what is missing."""
+"""Recovery at a start: finds the log's end, checks derived files, rebuilds what is missing."""

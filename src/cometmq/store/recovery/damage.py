@@ -1,18 +1,19 @@
-"""Damage in the log: what is a torn end, what is loss, and what is done about either.
+"""Damage in the log: distinguishes a torn end from loss, and handles both.
 
-The log is *proven* up to the offset that a sync is known to have covered. Bytes that are no record
+The log is *proven* up to the offset that a sync is known to have covered. Bytes that are not a
+record
 
-- at or behind that point are the torn end of a crash: the log ends there. What good records follow
-  is set aside first (aside.py), so that nothing is lost in silence;
-- below it are loss of what was acknowledged. The operator decides (``damagePolicy``):
-  REFUSE     the store does not open, and the error says where the damage is and what can be done;
-  SKIP       the damaged bytes are set aside, and fillers take their place: records without a place
-             in any queue (their sysFlag says "prepared"), which a scan by any broker steps over. In
-             the last part of a file a blank does. Queue entries for the lost records become holes;
-  TRUNCATE   the log ends before the damage, and all that follows is set aside.
+- at or after that offset are the torn end of a crash: the log ends there. If valid records follow,
+  they are set aside first (quarantine.py), so that nothing is lost silently;
+- before it are a loss of acknowledged messages. The operator decides (``damagePolicy``):
+  REFUSE     the store does not open; the error reports the place of the damage and the remedies;
+  SKIP       the damaged bytes are set aside and replaced by fillers: records without a place in
+             any queue (their sysFlag is "prepared"), which every broker's scan steps over; or by a
+             blank in the last part of a file. Queue entries for lost records become holes;
+  TRUNCATE   the log ends before the damage, and everything after it is set aside.
 
-A broken file as a whole is the same: a missing one is skipped as one blank, a short one is filled
-up with zeros, and then read.
+Broken files are treated the same way: a missing one is skipped as one blank; a short one is filled
+up with zeros and then read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A Java broker takes a record into memory whole when it recovers.
+#: A Java broker reads each record into memory as a whole when it recovers.
 FILLER_BYTES = 4 << 20
 _SECTOR_BYTES = 512
 FILLER_TOPIC = "-"
@@ -55,25 +56,24 @@ FILLER_TOPIC = "-"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known to have been on the device: all below ``offset``, and all that was stored up
-    to ``store_ms``."""
+    """The durable part of the log: all below ``offset``, and all stored up to ``store_ms``."""
 
     offset: int
     store_ms: int = 0
 
     def covers(self, offset: int, next_record: Resumption | None) -> bool:
-        """Whether what stood at ``offset`` was; ``next_record`` is the first good one behind."""
+        """Return whether ``offset`` was durable; ``next_record`` is the next valid record."""
         if offset < self.offset:
             return True
         return next_record is not None and 0 < next_record.store_ms <= self.store_ms
 
 
 class Mender:
-    """Decides where the log breaks off whether it ends there, and mends it if it does not.
+    """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
-    ``punch`` makes holes of the queue entries for a range of the log. ``note_cut`` is told before
-    proven bytes are given up; ``cut`` is the offset then. ``looks_behind`` says that the machine
-    may have lost power, so that zeros are not the end for certain.
+    ``punch`` replaces the queue entries for a range of the log by holes. ``note_cut`` is called
+    before durable bytes are given up; ``cut`` is then their offset. ``looks_behind`` says that the
+    machine may have lost power, so that zeros are not certainly the end.
     """
 
     __slots__ = (
@@ -110,9 +110,9 @@ class Mender:
         self.cut: int | None = None
 
     def read(self, scan: Scan) -> Iterator[Record]:
-        """All records of a scan, also those behind damage that is skipped.
+        """Yield all records of a scan, also those after skipped damage.
 
-        Raises StoreCorrupt for damage when that is to be refused, StoreFull when there is no room
+        Raises StoreCorrupt for damage if the policy is to refuse it, StoreFull if there is no room
         to set it aside.
         """
         while True:
@@ -121,7 +121,7 @@ class Mender:
                 return
 
     def _mend(self, scan: Scan) -> bool:
-        """Whether the scan goes on."""
+        """Handle the place where the scan stopped; return whether the scan goes on."""
         offset = scan.position
         if scan.end is not None and offset >= scan.end:
             return False
@@ -181,8 +181,11 @@ class Mender:
         )
 
     def _skip(self, start: int, following: Resumption, store_ms: int) -> None:
-        """Put fillers between two offsets. Queue entries go first: after a crash in between, the
-        next start finds the damage again, and not entries that point into a filler."""
+        """Replace the bytes between two offsets by fillers.
+
+        Queue entries are changed first: after a crash in between, the next start finds the damage
+        again, rather than entries that point into a filler.
+        """
         stop = following.offset
         parts = [
             (file, max(file.base, start), min(file.end, stop))
@@ -197,10 +200,10 @@ class Mender:
 
 
 def lost_tail(record: Record, position: int) -> bool:
-    """Whether a power cut took the end of a record that stands at ``position`` of its file.
+    """Return whether a power cut took the end of a record at ``position`` of its file.
 
-    The CRC is of the body only. Of what follows, a sector that was never written is all zeros,
-    which no properties are.
+    The CRC covers only the body. A later sector that was never written is all zeros, and properties
+    never are.
     """
     end = position + record.size_bytes
     start = end - len(record.properties)
@@ -212,7 +215,7 @@ def lost_tail(record: Record, position: int) -> bool:
 
 
 def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:
-    """Put fillers between two offsets of a log file, durably; a blank if that is its rest."""
+    """Write fillers between two offsets of a log file, durably; a blank up to the file's end."""
     if stop == file.end:
         file.write(start, BLANK.pack(stop - start, MAGIC_BLANK))
     else:
@@ -222,7 +225,7 @@ def fill(file: LogFile, start: int, stop: int, store_ms: int) -> None:
 
 
 def filler_sizes(start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Offsets and sizes of the fillers between two offsets, the shortest a whole record."""
+    """Yield offsets and sizes of the fillers between two offsets; each is at least a record."""
     least = FIXED_BYTES + len(FILLER_TOPIC)
     while start < stop:
         rest = stop - start
@@ -232,8 +235,10 @@ def filler_sizes(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def filler(offset: int, size_bytes: int, store_ms: int) -> bytes:
-    """A record of a size that no broker shows to anybody: prepared, so in no queue, without keys,
-    so in no index."""
+    """Return a record of a given size that no broker shows to clients.
+
+    It is prepared, so it is in no queue, and has no keys, so it is not in the index.
+    """
     topic = FILLER_TOPIC if size_bytes > FIXED_BYTES else ""
     body = bytes(size_bytes - FIXED_BYTES - len(topic))
     flag, host = int(TransactionType.PREPARED), bytes(8)
@@ -244,16 +249,16 @@ def filler(offset: int, size_bytes: int, store_ms: int) -> bytes:
 
 
 def hole_for(lost: int, file_bytes: int) -> bytes:
-    """The queue entry that takes the place of one whose record at ``lost`` is gone.
+    """Return the hole that replaces the queue entry of a lost record at ``lost``.
 
-    Its place is the file before: a Java broker that meets a hole reads on behind the file which the
-    hole names, so it must name none that holds records of later entries.
+    Its position is in the previous file. A Java broker that meets a hole continues reading after
+    the file that the hole names, so that file must not hold records of later entries.
     """
     return QUEUE_ENTRY.pack(max(lost - lost % file_bytes - file_bytes, 0), HOLE_SIZE, 0)
 
 
 def ways_out(config: StoreConfig, skipping: str, truncating: str) -> tuple[str, ...]:
-    """What an operator can do about damage; the texts say what each policy does to the log."""
+    """Return the remedies for damage; the texts say what each policy does to the log."""
     command = f"cometmq store repair {config.store_path_root_dir} --damage"
     return (
         "put the file back from a copy and start again",
@@ -271,7 +276,7 @@ def mend_file(
     aside: SetAside,
     punch: Callable[[int, int], None],
 ) -> None:
-    """Do about a broken log file what the policy says. Raises StoreCorrupt when that is nothing."""
+    """Repair a broken log file as the policy says. Raises StoreCorrupt if it refuses."""
     policy = config.damage_policy
     if policy is DamagePolicy.REFUSE or fault.settings_differ:
         raise _file_refusal(fault, config)

@@ -1,4 +1,4 @@
-"""What recovery shows to consumers is brought to the device, and what is behind the end is gone."""
+"""Durability after recovery: syncs all that consumers may see, and clears the log's rest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def secure_log(
     crashed: bool,
     cut: bool,
 ) -> None:
-    """No later crash of the machine may take what recovery has shown up to ``end``, and no record
-    behind that may come back. It was read from ``first`` on. Raises OSError.
+    """Make the log durable up to ``end``, and remove everything after it, durably.
 
-    ``cut`` says that something was behind the end.
+    No later crash of the machine may take records that recovery has shown, and no record after the
+    end may come back. The log was read from ``first`` on. ``cut`` says that there was something
+    after the end. Raises OSError.
     """
     segments = store.log.segments
     proven = min(first, proven_end(segments, positions))
@@ -39,24 +40,24 @@ def secure_log(
     for file in segments.files:
         if file.end > proven:
             file.sync()
-    # Their names too: who made the last one may have ended before that.
+    # The names too: the run that created the last file may have ended before it synced its name.
     store.files.sync_directory(segments.directory)
 
 
 def proven_end(segments: Segments, positions: Positions | None) -> int:
-    """Up to where the log is on the device, as far as that is known."""
+    """Return the offset up to which the log is known to be durable."""
     if positions is None:
         return segments.start
     return max(segments.start, positions.durable or positions.synced)
 
 
 def _write_again(segments: Segments, at: int, end: int) -> None:
-    """Write once more what was never proven durable, from ``at`` on.
+    """Write again the bytes that were never proven durable, from ``at`` on.
 
-    After a sync that failed, the kernel may take pages for clean that never reached the device:
-    syncing them again succeeds and does nothing, until a power cut takes what recovery has shown.
-    A machine that was restarted since has read all of it from the device; but whether it was is not
-    known for sure, for the last process may have come to note nothing.
+    After a failed sync, the kernel may mark pages as clean that never reached the device. Another
+    sync of them succeeds and does nothing, until a power cut loses what recovery has shown. After a
+    restart of the machine all bytes were read from the device, but a restart cannot be detected for
+    certain: the last process may have ended before it wrote a note.
     """
     while at < end:
         file = segments.find(at)

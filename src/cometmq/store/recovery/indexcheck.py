@@ -1,7 +1,7 @@
-"""Index files against the log that they are derived from: which of them are bad.
+"""Checks of index files against the log from which they are derived.
 
-As with queues (queuecheck.py), a bad file is set aside and its entries are made again; what is
-looked at are names, sizes, headers, and the first and the last entry.
+As with queues (queuecheck.py), a bad file is set aside and its entries are rebuilt. The checks
+cover names, sizes, headers, and the first and the last entry.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NOWHERE = 1 << 62
 
 @dataclass(slots=True)
 class IndexState:
-    """What of the index can be used: entries for records from ``start`` on have to be made again.
+    """The usable part of the index: entries for records from ``start`` on must be rebuilt.
 
-    ``bad`` are the files that have to be set aside first, with the reasons. ``beyond`` are files
-    that hold nothing which is needed: without a single entry that is believed, or old ones whose
-    removal was under way, or undone by a crash.
+    ``bad`` are the files to set aside first, with the reasons. ``beyond`` are files that are not
+    needed: those without a trusted entry, and old ones whose removal was in progress or undone by a
+    crash.
     """
 
     start: int
@@ -43,7 +43,7 @@ class IndexState:
     beyond: list[str] = field(default_factory=list)
 
     def forget_all(self, files: Files, config: StoreConfig, start: int) -> None:
-        """Take every file for bad, since all of the index is to be made again from ``start``."""
+        """Mark every file as bad, so that the whole index is rebuilt from ``start``."""
         directory = os.path.join(config.store_path_root_dir, "index")
         names = index_names(files, directory)
         self.bad = [(os.path.join(directory, name), "it is to be made again") for name in names]
@@ -54,11 +54,11 @@ class IndexState:
 def check_index(
     files: Files, config: StoreConfig, segments: Segments, below: int, noted: tuple[str, ...] | None
 ) -> IndexState:
-    """Look at the index files before they are loaded; ``noted`` are the names there should be, None
-    when nobody noted any.
+    """Check the index files before they are loaded.
 
-    Their entries are believed for records below the physical offset ``below``. Old files may be
-    missing: whoever took them away wanted it so.
+    ``noted`` are the recorded names of the files, None if there is no record. Files are trusted for
+    records before the physical offset ``below``. Old files may be missing, since their removal is
+    taken as intended.
     """
     directory = os.path.join(config.store_path_root_dir, "index")
     names = index_names(files, directory)
@@ -89,7 +89,7 @@ def check_index(
 
 
 def _begin(files: Files, path: str) -> int:
-    """The physical offset of a file's first entry; a very high one when it has none."""
+    """Return the physical offset of a file's first entry; a very high one if it has none."""
     try:
         handle = files.open(path)
         try:
@@ -105,13 +105,15 @@ def _begin(files: Files, path: str) -> int:
 
 
 def index_names(files: Files, directory: str) -> list[str]:
-    """The names of the index files, in order."""
+    """Return the names of the index files, in order."""
     return [name for name in files.names(directory) if len(name) == 17 and name.isdigit()]
 
 
 def _first_lost(names: list[str], noted: tuple[str, ...]) -> str:
-    """The first noted file that is missing though an older one is there, or the first of all when
-    none is there; empty when none is missing."""
+    """Return the first noted file that is missing although an older one exists.
+
+    Returns the first noted name if no noted file exists; empty if none is missing.
+    """
     there = set(names)
     if noted and not there.intersection(noted):
         return noted[0]
@@ -128,8 +130,10 @@ class _IndexFileCheck:
         self.reached = 0
 
     def problem(self, path: str, reached: int) -> str:
-        """Why a file cannot be used; empty when it can. The files before reach up to the record at
-        ``reached``."""
+        """Return the reason why a file cannot be used; empty if it can.
+
+        The files before it reach up to the record at ``reached``.
+        """
         try:
             handle = self._files.open(path)
             try:
@@ -163,7 +167,8 @@ class _IndexFileCheck:
             last = self._entry(handle, count - 1)
             if last[1] != end_phys or not self._stored(end_phys, end_ms, 999):
                 return "its last entry contradicts its header or the log"
-        # Entries stand in the order of the log, so later files hold none that is believed.
+        # Entries are in log order, so later files have no trusted entries once this reaches
+        # ``below``.
         self.reached = min(end_phys, self._below)
         return ""
 
@@ -172,8 +177,10 @@ class _IndexFileCheck:
         return ENTRY.unpack(self._files.pread(handle, ENTRY_BYTES, at))
 
     def _stored(self, physical_offset: int, store_ms: int, more_ms: int) -> bool:
-        """Whether the record at an offset, if the log has it, was stored at a time or at most
-        ``more_ms`` before."""
+        """Check the store time of the record at an offset, if the log has it.
+
+        Returns whether it was stored at ``store_ms`` or at most ``more_ms`` before.
+        """
         if physical_offset < self._segments.start:
             return True
         return store_ms - more_ms <= log_store_ms(self._segments, physical_offset) <= store_ms

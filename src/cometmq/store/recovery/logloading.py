@@ -1,4 +1,4 @@
-"""Opening the log's files at a start: what is missing or has another size, and the first one."""
+"""Loading of the log files at a start: repairs missing or short files, creates the first one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogLoading:
-    """Loads the log files of one store; ``positions`` are what its last run noted."""
+    """Loads the log files of one store; ``positions`` are the notes of its last run."""
 
     def __init__(
         self, store: MessageStore, aside: SetAside, queues: Queues, positions: Positions | None
@@ -37,10 +37,10 @@ class LogLoading:
         self._short: list[FileFault] = []
 
     def load(self) -> None:
-        """Open all files, or make the first one.
+        """Open all files, or create the first one.
 
         Raises StoreCorrupt for files that are missing or have another size, unless they can be
-        mended and may be; StoreFull when there is no room for the first one.
+        repaired and the damage policy permits it; StoreFull if there is no room for the first file.
         """
         store, segments = self._store, self._segments
         noted = self._positions
@@ -65,9 +65,9 @@ class LogLoading:
             self._short.append(fault)
 
     def _first_base(self) -> int:
-        """Where the log of a store without log files begins: at 0 when it is a new one.
+        """Return the first offset of a store without log files: 0 for a new one.
 
-        Raises StoreCorrupt when there must have been files, unless all may be given up.
+        Raises StoreCorrupt if there must have been files, unless the damage policy gives them up.
         """
         noted = self._positions
         end = max(noted.written, noted.durable) if noted is not None else self._queues.reach()
@@ -100,11 +100,11 @@ class LogLoading:
 
     @property
     def unread(self) -> list[int]:
-        """Where files begin that have to be read, for part of them is lost."""
+        """Base offsets of files that must be read because part of them is lost."""
         return [fault.base for fault in self._short]
 
     def prove_short_files(self, start: StartingPoint) -> StartingPoint:
-        """What followed in a file that is short now was on the device, if there are later files."""
+        """Extend the proof to short files that have a successor: they were durable to their end."""
         ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
         proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
         return replace(start, proof=proof)

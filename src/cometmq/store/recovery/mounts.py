@@ -1,6 +1,6 @@
-"""Which file system a store lies on, and why some of them are no place for one.
+"""Mounts: the file system of a store directory, and the risks of unsuitable file systems.
 
-On Linux from ``/proc/self/mountinfo``, a line for each mount:
+On Linux they are read from ``/proc/self/mountinfo``, one line for each mount:
 
     36 35 98:0 /root /mount/point rw,noatime optional fields - type source options
 """
@@ -36,7 +36,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mounted file system. ``risk`` says why no store should lie on it; mostly empty."""
+    """One mounted file system."""
 
     point: str
     kind: str
@@ -44,12 +44,12 @@ class Mount:
 
     @property
     def risk(self) -> str:
-        """Why a store is not safe there."""
+        """The reason why a store is not safe there; empty if it is."""
         return _RISKS.get(self.kind, "")
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """Every mount, in the order in which they were made; lines that are none are left out."""
+    """Parse all mounts, in the order in which they were made; skip malformed lines."""
     found: list[Mount] = []
     for line in text.splitlines():
         place, separator, what = line.partition(" - ")
@@ -64,7 +64,7 @@ def _plain(text: str) -> str:
 
 
 def mount_of(mounts: list[Mount], path: str) -> Mount | None:
-    """The mount that a path without links lies on: the deepest, and of equal ones the last."""
+    """Return the mount of a path without links: the deepest one, and the last of equal ones."""
     best: Mount | None = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")
@@ -74,12 +74,12 @@ def mount_of(mounts: list[Mount], path: str) -> Mount | None:
 
 
 def find_mount(files: Files, path: str) -> Mount | None:
-    """The mount that a path lies on; None when the system does not tell."""
+    """Return the mount of a path; None if the system does not report mounts."""
     return mount_of(parse_mounts(files.mounts()), os.path.realpath(path))
 
 
 def warn_of_mounts(files: Files, *paths: str) -> None:
-    """Say in the log which of the directories of a store are on no place for one."""
+    """Log a warning for each store directory on an unsuitable file system."""
     for path in paths:
         mount = find_mount(files, path)
         if mount is not None and mount.risk:

@@ -1,4 +1,4 @@
-"""Opening a store directory: lock, files, recovery, and only then a store to write to."""
+"""Opening of a store directory: takes the lock, loads files, runs recovery, returns the store."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """What to make again from the log though it looks right: queues, or the whole index; and from
-    where on to read the log at the latest."""
+    """A request to rebuild queues, or the whole index, from the log even if they look valid.
+
+    ``log_from`` is the latest offset at which reading the log may begin.
+    """
 
     queues: frozenset[tuple[str, int]] = frozenset()
     index: bool = False
@@ -68,11 +70,11 @@ def open_store(
     rebuild: Rebuild | None = None,
     progress: Progress = lambda position, end: None,
 ) -> MessageStore:
-    """Open the store directory that ``config`` names, or create it; recover what a crash left.
+    """Open the store directory that ``config`` names, or create it; recover from a crash.
 
-    ``progress`` is called now and then with the physical offset that was reached, and the last one.
-    Raises StoreLocked (in use), StoreFull (no room for the first file), StoreCorrupt (files
-    contradict each other, or have other sizes than the settings say).
+    ``progress`` is called from time to time with the physical offset that was reached and the
+    expected end of the log. Raises StoreLocked if it is in use, StoreFull if there is no room for
+    the first file, StoreCorrupt if files contradict each other or have other sizes than configured.
     """
     files = files or PosixFiles()
     root = config.store_path_root_dir
@@ -100,7 +102,7 @@ def open_store(
 
 
 class _Opening:
-    """One opening of a store, step by step; the lock is held."""
+    """One opening of a store, step by step; the caller holds the lock."""
 
     def __init__(self, config: StoreConfig, clock: Clock, files: Files, rebuild: Rebuild) -> None:
         root = config.store_path_root_dir
@@ -127,7 +129,7 @@ class _Opening:
         self._proof = 0
 
     def open(self, progress: Progress) -> MessageStore:
-        """All of it."""
+        """Run all steps."""
         store = self._store
         if self._positions is None:
             forget_positions(self._files, self._root)
@@ -144,7 +146,8 @@ class _Opening:
             store.pool.doubt(store.topics())
         lows = [self._rebuild.log_from, start.offset, *loading.unread]
         if self._crashed and self._positions is not None:
-            # Pages that a failed sync gave up are forgotten, noted as written or not.
+            # Pages that a failed sync dropped must be read again, even if they were noted as
+            # written.
             lows.append(proven_end(self._segments, self._positions))
         first = passes.begin(min(lows))
         scan = passes.run(first)
@@ -175,6 +178,7 @@ class _Opening:
         self._report(start, first, scan, mender, passes)
         store.upkeep.mark_running()
         store.update_refusal()
+        # The whole log was dispatched again: pending files of deleted topics are not needed.
         if self._unfinished and store.upkeep.note_now():
             store.pool.removals.settle_all()
         return store
@@ -186,7 +190,7 @@ class _Opening:
     # --- what can be believed ----------------------------------------------------------------
 
     def _starting_point(self) -> StartingPoint:
-        """Where to begin; good queues are loaded then, if each has to be looked at."""
+        """Return where to begin, and load valid queues if each one must be checked."""
         queues, segments = self._queues, self._segments
         start = starting_point(
             segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
@@ -213,7 +217,7 @@ class _Opening:
         return start
 
     def _resume_queues(self, start: StartingPoint) -> StartingPoint:
-        """Take from the journal what the queues' own files lack; where to dispatch from then."""
+        """Add entries that the queue files lack from the journal; return where to dispatch from."""
         noted, journal = self._positions, self._store.dispatcher.journal
         if noted is None or noted.complete < 0:
             journal.remove()
@@ -233,9 +237,9 @@ class _Opening:
         return replace(start, dispatch_from=max(min(start.dispatch_from, noted.complete), low))
 
     def _load_derived(self, start: StartingPoint) -> int:
-        """Set bad queue and index files aside, and load what is good.
+        """Set aside bad queue and index files, and load the valid ones.
 
-        Gives the offset from which the index has to be made again.
+        Returns the offset from which the index must be rebuilt.
         """
         store, config = self._store, self._config
         noted = self._positions.index if self._positions is not None else None
@@ -273,8 +277,7 @@ class _Opening:
     # --- notes -------------------------------------------------------------------------------
 
     def _note(self, **changes: int | bool | str) -> None:
-        """Note, before anything is changed, what the next start has to know should this one end
-        half way."""
+        """Record, before any change, what the next start must know if this one is interrupted."""
         noted = self._positions
         if noted is None:
             low = self._segments.start
@@ -289,15 +292,15 @@ class _Opening:
         noted = self._positions
         written = min(noted.written, offset) if noted is not None else 0
         synced = min(noted.synced, offset) if noted is not None else 0
-        # As after a crash of the machine: every queue has to be looked at.
+        # As after a crash of the machine: every queue must be checked.
         self._note(boot_id="", written=written, synced=synced, durable=offset, shrunk=True)
 
     def _synced(self, start: StartingPoint) -> int:
-        """Up to where queue and index files are on the device."""
+        """Return the log offset up to which queue and index files are durable."""
         return start.offset if self._positions is None else self._positions.synced
 
     def _last_noted_ms(self) -> int:
-        """When the last record was stored, if none was read."""
+        """Return the store time of the last record, ms, if no record was read."""
         if self._positions is not None:
             return self._checkpoint.log_ms
         last = self._queues.last_record()
@@ -306,7 +309,7 @@ class _Opening:
     # --- after the log was read --------------------------------------------------------------
 
     def _drop_lost(self, mender: Mender, end: int | None) -> None:
-        """Take entries away whose records were given up, or are behind ``end``."""
+        """Drop entries whose records were given up or lie after ``end``."""
         cut = end if mender.cut is None else mender.cut
         if cut is not None:
             self._queues.cut(cut)
@@ -324,7 +327,7 @@ class _Opening:
         index.load(offset, clean=False)
 
     def _forget_keys(self, mender: Mender, passes: CatchUp, index_from: int, end: int) -> None:
-        """Make the index again from the first skipped damage on, if it has the lost records."""
+        """Rebuild the index from the first skipped damage on, if it may have the lost records."""
         first = min((d.offset for d in mender.damages if d.offset != mender.cut), default=end)
         if first < min(index_from, end) and self._config.message_index_enable:
             self._note(rebuild=first)

@@ -1,9 +1,9 @@
-"""The set-aside directory: whatever a start or a repair takes out of a store goes there first.
+"""The set-aside directory: keeps all that a start or a repair takes out of a store.
 
-    cometmq-set-aside/<time>-<what>    a file as it was, or bytes that were cut out of the log
+    cometmq-set-aside/<time>-<what>    an unchanged file, or bytes that were cut out of the log
 
-``time`` is UTC, to the second. A Java broker passes the directory by. Nothing in here is ever read
-again or deleted by a broker: it is for people, who may delete it.
+``time`` is UTC, to the second. Java brokers ignore the directory. No broker reads its contents
+again or deletes them; an administrator may delete them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _PAGE_BYTES = 4096
 
 
 class SetAside:
-    """The set-aside directory of one store, made when the first thing goes there.
+    """The set-aside directory of one store, created on first use.
 
-    ``kept`` are the paths that went there.
+    ``kept`` are the paths that were added.
     """
 
     __slots__ = ("_clock", "_files", "directory", "kept")
@@ -58,9 +58,9 @@ class SetAside:
         return path
 
     def move(self, path: str, what: str, reason: str) -> str:
-        """Move a file or directory out of the store, durably; gives its new path. Raises OSError.
+        """Move a file or directory out of the store, durably, and return its new path.
 
-        ``what`` names it there.
+        ``what`` becomes part of the new name. Raises OSError.
         """
         target = self._place(what)
         self._files.rename(path, target)
@@ -70,7 +70,7 @@ class SetAside:
         return target
 
     def copy(self, file: LogFile, start: int, end: int, reason: str) -> str:
-        """Copy bytes of a log file, durably; gives the path. Raises StoreFull, OSError.
+        """Copy bytes of a log file, durably, and return the path. Raises StoreFull, OSError.
 
         Pages that cannot be read are zeros in the copy.
         """
@@ -98,17 +98,17 @@ class SetAside:
         return target
 
     def keep_log_from(self, segments: Segments, start: int, reason: str) -> None:
-        """Set all of the log from a physical offset on aside: a copy of what the file there holds,
-        which stays; the files behind are moved, or removed when nothing was written to them.
+        """Set aside the log from a physical offset on.
 
-        Raises StoreFull, OSError.
+        The bytes in the file of that offset are copied, and the file stays. Later files are moved,
+        or removed if nothing was written to them. Raises StoreFull, OSError.
         """
         file = segments.find(start)
         end = start if file is None else written_end(file, start)
         if file is not None and end > start:
             self.copy(file, start, end, reason)
         used = {later.base for later in segments.files if later.base > start and _is_used(later)}
-        # The last first and each for good, so that a crash in between leaves no gap.
+        # Last file first, each durably, so that a crash in between leaves no gap.
         for later in reversed(segments.detach_behind(start)):
             if later.base in used:
                 self.move(later.path, f"{os.path.basename(later.path)}-whole", reason)
@@ -117,8 +117,10 @@ class SetAside:
 
 
 def written_end(file: LogFile, start: int) -> int:
-    """Where the last byte of a log file that is not zero ends, from ``start`` on; ``start`` when
-    all are."""
+    """Return the end of the last nonzero byte of a log file, from ``start`` on.
+
+    Returns ``start`` if there is none.
+    """
     stop = file.end
     while stop > start:
         first = max(start, stop - _COPY_BYTES)
@@ -130,12 +132,12 @@ def written_end(file: LogFile, start: int) -> int:
 
 
 def _is_used(file: LogFile) -> bool:
-    """Whether anything was ever written to a log file."""
+    """Return whether anything was ever written to a log file."""
     return any(_readable(file, file.base, min(file.end, file.base + _PAGE_BYTES)))
 
 
 def _readable(file: LogFile, start: int, end: int) -> bytearray:
-    """The bytes between two offsets of a log file, zeros where the device gives none."""
+    """Return the bytes between two offsets of a log file, with zeros for unreadable pages."""
     data = bytearray(end - start)
     read_around(file, start, memoryview(data))
     return data

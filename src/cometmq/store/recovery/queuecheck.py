@@ -1,8 +1,8 @@
-"""Queue files against the log that they are derived from: which of them are bad.
+"""Checks of queue files against the log from which they are derived.
 
-Nothing here is worth more than the log. A bad file is set aside and its entries are dispatched
-again, so that none ever keeps a store from starting. What is looked at is what would lead a start
-astray: names, sizes, ends. That every single entry is right is for ``cometmq store verify``.
+A bad file is set aside and its entries are dispatched again, so that it never keeps a store from
+starting. The checks cover what would mislead a start: names, sizes and ends. ``cometmq store
+verify`` checks every single entry.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _HEAD_ENTRIES = 200
 
 @dataclass(frozen=True, slots=True)
 class QueueFault:
-    """A queue's files from byte position ``base`` on are bad; ``is_size`` when for their length.
+    """A fault in a queue's files, from byte position ``base`` on.
 
-    ``end`` is the offset up to which they seem to have reached. ``is_begin`` says that files before
-    them seem to be missing.
+    ``end`` is the offset up to which they seem to have reached. ``is_size`` says that a length is
+    wrong, ``is_begin`` that files before them seem to be missing.
     """
 
     base: int
@@ -44,12 +44,12 @@ class QueueFault:
 
 
 class QueueCheck:
-    """Looks at the files of queues before they are loaded.
+    """Checks the files of queues before they are loaded.
 
-    They are believed for records below the physical offset ``below``. ``exact`` says that there are
-    no entries for others, as after a clean stop; ``torn`` that behind those that are believed
-    anything may stand, as after a crash of the machine. ``begins`` are the topic, number and first
-    byte position of queues of which is known that nothing is missing before that.
+    Files are trusted for records before the physical offset ``below``. ``exact`` says that there
+    are no entries for other records, as after a clean stop. ``torn`` says that anything may follow
+    the trusted entries, as after a crash of the machine. ``begins`` has the topic, queue id and
+    first byte position of queues that are known to lack nothing before that position.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class QueueCheck:
         self._below = below
         self._exact = exact
         self._torn = torn
-        #: Up to which offset the files of good queues are filled, with whatever; not with ``torn``.
+        #: Offset up to which the files of valid queues have any entries; empty with ``torn``.
         self.filled: dict[tuple[str, int], int] = {}
 
     def fault(self, queue: ConsumeQueue) -> QueueFault | None:
-        """What is wrong with the files of a queue that was not loaded yet."""
+        """Return the fault in the files of a queue that is not loaded, or None."""
         bases: list[int] = []
         try:
             bases = self._pool.bases(queue.directory)
@@ -90,13 +90,14 @@ class QueueCheck:
             return QueueFault(base, end, f"it cannot be read: {error}")
 
     def fault_of_begin(self, queue: ConsumeQueue, bases: list[int]) -> QueueFault | None:
-        """Whether the first files of a queue are missing. Raises OSError.
+        """Return a fault if the first files of a queue are missing. Raises OSError.
 
-        A file goes when the log has no record any more that it has an entry for; nearly always the
-        next one has some of those too, at its begin.
+        A file is removed once the log has none of the records of its entries. Nearly always the
+        next file then also begins with entries whose records are gone. So a first entry whose
+        record is still in the log means that files are missing.
         """
         if not bases:
-            # A power cut may leave a folder without the file that it was made for.
+            # A power cut may leave a directory without the file that it was created for.
             return None if self._torn else QueueFault(0, 0, "its folder is empty", is_begin=True)
         base = bases[0]
         if not base or (queue.topic, queue.queue_id, base) in self._begins:
@@ -109,9 +110,11 @@ class QueueCheck:
         return QueueFault(base, end, problem, is_begin=True)
 
     def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
-        """The files without what a crash may leave round them, which is removed: new files that
-        hold nothing which is believed, and old ones before a gap, whose removal was lost while
-        that of a later one was not."""
+        """Remove files that a crash may leave around the valid ones; return the others.
+
+        These are new files without a trusted entry, and old files before a gap: their removal was
+        lost, while that of a later file was not.
+        """
         last = len(bases)
         if self._torn:
             last = bisect_left(bases, queue.find_end(bases, self._below) * QUEUE_ENTRY_BYTES) or 1
@@ -137,7 +140,7 @@ class QueueCheck:
             if size != file_bytes:
                 is_last = number == len(bases) - 1
                 if is_last and size < file_bytes and not self._exact:
-                    # A crash came before the length of a new file was on the device.
+                    # A crash came before the length of a new file was durable.
                     self._pool.complete(queue.directory, base)
                     continue
                 problem = f"it is {size} bytes long, mappedFileSizeConsumeQueue is {file_bytes}"
@@ -169,7 +172,7 @@ class QueueCheck:
         return None
 
     def _is_beyond(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether no entry stands at an offset, or one for a record that is not believed yet."""
+        """Return whether an entry is empty or for a record that is not trusted yet."""
         raw = self._pool.read(queue.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
         if not any(raw):
             return True
@@ -177,7 +180,7 @@ class QueueCheck:
         return bool(size > 0 and physical_offset >= self._below)
 
     def _is_right(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether the record at an offset is of this queue and offset, as far as the log has it."""
+        """Return whether an entry's record, if the log has it, is of this queue and offset."""
         raw = self._pool.read(queue.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
         physical_offset, size, _ = QUEUE_ENTRY.unpack(raw)
         if size == HOLE_SIZE or physical_offset < self._segments.start:
@@ -191,13 +194,13 @@ class QueueCheck:
 
 
 def _gap(bases: list[int], file_bytes: int) -> int:
-    """The number of the first file that does not follow the one before it; 0 with none."""
+    """Return the index of the first file that does not follow its predecessor; 0 if none."""
     pairs = enumerate(pairwise(bases), 1)
     return next((at for at, (one, next_one) in pairs if next_one != one + file_bytes), 0)
 
 
 def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
-    """The offset behind the last entry of a queue's files that is not zeros, whatever it says."""
+    """Return the offset after the last nonzero entry of a queue's files, valid or not."""
     per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
     for base in reversed(bases):
         first = base // QUEUE_ENTRY_BYTES
@@ -218,9 +221,9 @@ def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
 
 
 def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) -> tuple[int, int]:
-    """Make holes of a queue's entries for records between two physical offsets.
+    """Replace a queue's entries for records between two physical offsets by holes.
 
-    Gives the offsets of the first of them and behind the last. Raises OSError.
+    Returns the first offset and the offset after the last one. Raises OSError.
     """
     bases = pool.bases(directory)
     if not bases:
@@ -235,7 +238,7 @@ def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) 
 
 
 def _first_from(pool: QueueFiles, directory: str, low: int, high: int, physical: int) -> int:
-    """The first offset of a range whose entry is for a record at or behind ``physical``."""
+    """Return the first offset of a range whose entry is for a record at or after ``physical``."""
     while low < high:
         middle = (low + high) // 2
         found = middle
@@ -249,7 +252,7 @@ def _first_from(pool: QueueFiles, directory: str, low: int, high: int, physical:
 
 
 def _place(pool: QueueFiles, directory: str, offset: int) -> int | None:
-    """The physical offset of an entry; None for a hole, or where no file is."""
+    """Return the physical offset in an entry; None for a hole, or if there is no file."""
     raw = pool.read(directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
     if len(raw) < QUEUE_ENTRY_BYTES:
         return None
@@ -258,7 +261,7 @@ def _place(pool: QueueFiles, directory: str, offset: int) -> int | None:
 
 
 def reach(pool: QueueFiles, directory: str) -> int:
-    """Where the last record that a queue's files have an entry for ends; 0 when that is nowhere."""
+    """Return the end of the last record with an entry in a queue's files; 0 if there is none."""
     try:
         bases = pool.bases(directory)
         end = filled_end(pool, directory, bases) if bases else 0

@@ -1,4 +1,4 @@
-"""Which queues can be believed at a start, and what is done with the others (queuecheck.py)."""
+"""The valid queues at a start, and the treatment of the bad ones (queuecheck.py)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ QueueKey = tuple[str, int]
 
 
 class Queues:
-    """Which queues can be believed, and from where on the others are made again.
+    """The queues of a store: the valid ones, and the ones to rebuild.
 
-    ``faults`` are the bad ones that were found. ``lacking`` has the physical offset from which the
-    records of a queue have to be dispatched again, ``filled`` up to where files had entries.
+    ``faults`` are the bad queues that were found. ``lacking`` has the physical offset from which
+    the records of a queue must be dispatched again. ``filled`` has the offset up to which a queue's
+    files had entries.
     """
 
     def __init__(self, store: MessageStore, aside: SetAside) -> None:
@@ -55,7 +56,7 @@ class Queues:
         return ConsumeQueue(self._store.pool, *key)
 
     def find(self) -> None:
-        """Find out which queues have files."""
+        """Find the queues that have files."""
         store = self._store
         for topic in store.files.names(store.pool.directory):
             if len(os.fsencode(topic)) > MAX_TOPIC_BYTES:
@@ -71,9 +72,10 @@ class Queues:
                 store.pool.queue_count += len(numbers)
 
     def look(self, below: int, *, exact: bool, torn: bool) -> None:
-        """Look at all queues, unless there are too many; see QueueCheck for the parameters.
+        """Check all queues, unless there are too many; see QueueCheck for the parameters.
 
-        Raises StoreCorrupt when rather the setting of the files' size is wrong than all of them.
+        Raises StoreCorrupt if the files of every queue have another size: then the setting is wrong
+        rather than the files.
         """
         store, keys = self._store, self._keys()
         store.queues.load_below = below
@@ -100,7 +102,7 @@ class Queues:
         )
 
     def check_late(self, below: int, *, exact: bool, torn: bool) -> None:
-        """Have a queue looked at when it is first used, if not all were looked at."""
+        """Arrange that each queue is checked on first use, if not all were checked."""
         if self.checked:
             return
         store = self._store
@@ -109,7 +111,8 @@ class Queues:
         def refuse_bad(queue: ConsumeQueue) -> None:
             fault = check.fault(queue)
             if fault is not None and fault.is_begin:
-                # It may be right: with very many queues nobody reads all of the log to find out.
+                # The beginning may be right: with very many queues, the whole log is not read to
+                # find out.
                 logger.error(
                     "queue_begins_late topic=%s queue=%d problem=%r",
                     queue.topic, queue.queue_id, fault.problem,
@@ -124,7 +127,7 @@ class Queues:
         store.queues.check = refuse_bad
 
     def want(self, keys: Iterable[QueueKey]) -> None:
-        """Make these queues again, whatever they look like."""
+        """Mark queues for a rebuild, whether they look valid or not."""
         pool = self._store.pool
         for key in keys:
             directory = self._bare(key).directory
@@ -134,13 +137,13 @@ class Queues:
             self._store.queues.pop(key)
 
     def load_good(self) -> None:
-        """Load every queue that is not bad."""
+        """Load every valid queue."""
         for key in self._keys():
             if key not in self.faults:
                 self._store.queue(*key)
 
     def set_aside_bad(self) -> None:
-        """Set the files of bad queues aside, and load what is left of them."""
+        """Set aside the files of bad queues, and load their remaining files."""
         store = self._store
         for key, fault in self.faults.items():
             topic, queue_id = key
@@ -149,7 +152,7 @@ class Queues:
                 topic, queue_id, fault.base, fault.problem,
             )  # fmt: skip
             directory = self._bare(key).directory
-            # From the last on, so that a crash in between leaves the bad one, and no gap.
+            # Last file first: a crash in between leaves the bad file, and no gap.
             for base in reversed(store.pool.bases(directory)):
                 if base >= fault.base:
                     path = os.path.join(directory, file_name(base))
@@ -161,8 +164,10 @@ class Queues:
             self.lacking[key] = queue.last_record_end() or store.log.segments.start
 
     def note_begins(self) -> None:
-        """The log was searched for what queues lacked at their begin. What it does not have is not
-        missing: the next start has not to search for that again."""
+        """Note where queues begin, after a search of the log for missing entries before that.
+
+        Entries that the log does not have are not missing; the next start need not search again.
+        """
         store = self._store
         found = set()
         for key, fault in self.faults.items():
@@ -190,24 +195,25 @@ class Queues:
         logger.warning("queue_dropped topic=%s queue=%d reason='the log has nothing of it'", *key)
 
     def records_end(self) -> int:
-        """The end of the last record that any queue knows."""
+        """Return the end of the last record that any queue has an entry for."""
         return max((queue.last_record_end() for queue in self._store.queues.values()), default=0)
 
     def last_record(self) -> int:
-        """Where the last record that any queue knows begins; -1 when none knows one."""
+        """Return the offset of the last record that any queue has an entry for; -1 if none."""
         return max((queue.last_record() for queue in self._store.queues.values()), default=-1)
 
     def reach(self) -> int:
-        """How far the log reached, as far as the files of queues know, which are not loaded."""
+        """Return the end of the log according to the queue files, without loading the queues."""
         return max(
             (reach(self._store.pool, self._bare(key).directory) for key in self._keys()), default=0
         )
 
     def missing_entries(self, noted: int, *, exact: bool) -> int:
-        """How many entries all queues together lack; below 0 when they have some too many.
+        """Return the number of entries that all queues together lack, negative for a surplus.
 
-        ``noted`` is how many the last run noted, -1 for unknown. Not ``exact``, queues may have
-        expired since, and what is too much is not told. It is 0 unless all queues are loaded.
+        ``noted`` is the number that the last run recorded, -1 if unknown. Without ``exact``, queues
+        may have expired since, and a surplus is not reported. Returns 0 unless all queues are
+        loaded.
         """
         store = self._store
         total = store.queues.entry_total()
@@ -218,7 +224,7 @@ class Queues:
         return max(0, noted - sum(queue.max_offset for queue in store.queues.values()))
 
     def punch(self, start: int, stop: int) -> None:
-        """Make holes of all entries for records between two physical offsets, durably."""
+        """Replace all entries for records between two physical offsets by holes, durably."""
         pool = self._store.pool
         hole = hole_for(start, self._store.log.segments.file_bytes)
         for key in self._keys():
@@ -241,8 +247,11 @@ class Queues:
                 queue.load(physical_offset, store.log.segments.start)
 
     def trim(self) -> None:
-        """Drop holes at the ends of queues: a Java broker takes a queue that ends with a hole for
-        one that has the records behind it already."""
+        """Drop holes at the ends of queues.
+
+        A Java broker that finds a hole at the end of a queue assumes that the queue already has the
+        records after it.
+        """
         for queue in self._store.queues.values():
             end = queue.without_holes()
             if queue.min_offset < end < queue.max_offset:

@@ -1,9 +1,9 @@
-"""Bringing queues and index up to the log at a start.
+"""Rebuild of queues and index from the log at a start.
 
-One pass over the log from where they cannot be believed any more finds the log's end. It dispatches
-to every queue what lies behind that point, and to those queues whose files were bad, and to the
-index if some of it was, what lies before. A queue that turns out to lack entries in between is made
-whole by a second pass. Dispatching is the same as for live appends (dispatch.py).
+One pass over the log finds its end. It begins where derived files are no longer trusted. It
+dispatches all records after that point to every queue, and earlier ones to bad queues and, if
+needed, to the index. A second pass completes queues that turn out to lack entries in between. The
+dispatch is the same as for live appends (dispatch.py).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _PROGRESS_MS = 1_000
 _DAY_MS = 86_400_000
 _NEVER = (1 << 63) - 1
 
-#: Told of a physical offset that was reached, and of the last one.
+#: Is called with the physical offset that was reached and the expected end of the log.
 Progress = Callable[[int, int], None]
 Shape = Callable[["Record"], Dispatched | None]
 
 
 class _Pass(NamedTuple):
-    """What one pass over the log is for.
+    """The task of one pass over the log.
 
-    ``shape`` makes the row of a record, None when nothing lacks it. ``lacks_from`` says from where
-    on a queue may lack the entries of its records, given the place of one of them; it and
-    ``index_from`` say something else from each of ``borders`` on. ``in_order``: a queue that would
-    get a gap is looked at record by record.
+    ``shape`` returns the row of a record, None if nothing lacks it. ``lacks_from`` takes a queue
+    and the offset of one of its records, and returns the offset from which on the queue may lack
+    entries. That result, and what ``index_from`` requires, may change at each of ``borders``. With
+    ``in_order``, a queue that would get a gap is examined record by record.
     """
 
     shape: Shape
@@ -60,8 +60,10 @@ class _Pass(NamedTuple):
 
 
 class _Lacking(NamedTuple):
-    """The queues of a walk and from where on each lacks entries; right before the offset ``limit``
-    and while ``late_count`` queues are late."""
+    """The queues of a walk, and the offset from which on each lacks entries.
+
+    Valid before the offset ``limit`` and while the number of late queues is ``late_count``.
+    """
 
     walked: Walked
     limit: int
@@ -71,7 +73,7 @@ class _Lacking(NamedTuple):
 
 
 class CatchUp:
-    """The passes over the log. ``index_from`` is from where on the index lacks entries."""
+    """The passes over the log. The index lacks entries from ``index_from`` on."""
 
     def __init__(
         self,
@@ -96,13 +98,13 @@ class CatchUp:
         self._progress_ms = store.clock.monotonic_ms()
 
     def begin(self, at_latest: int) -> int:
-        """Where the first pass has to begin."""
+        """Return the offset at which the first pass must begin."""
         start = self._start
         lows = [start.offset, start.dispatch_from, self._index_from, at_latest]
         return max(min([*lows, *self._queues.lacking.values()]), self._store.log.segments.start)
 
     def run(self, first: int) -> Scan:
-        """Read and dispatch from ``first`` on; gives the scan that found the log's end."""
+        """Read and dispatch from ``first`` on; return the scan that found the log's end."""
         segments = self._store.log.segments
         self._store.dispatcher.begin(first)
         start = self._start
@@ -112,11 +114,11 @@ class CatchUp:
         )
         self._find_short()
         if self._late:
-            # What is dispatched out of order has no place in it: the next start reads the log.
+            # The journal holds entries in log order only. Without it, the next start reads the log.
             self._store.dispatcher.journal.remove()
             begin = max(min(self._late.values()), segments.start)
             logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
-            # They lack entries for longer than all others.
+            # These queues lack entries for longer than all others, so the others are written first.
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
             dispatcher.begin(begin)
@@ -124,17 +126,17 @@ class CatchUp:
         return scan
 
     def index_again(self, start: int, end: int) -> None:
-        """Dispatch the records of a part of the log to the index alone."""
+        """Dispatch the records of a part of the log to the index only."""
         shape = partial(self._row, in_queue=False, in_index=True)
         self._pass(_Pass(shape, lambda _key, _place: _NEVER, index_from=0), start, end)
 
     @property
     def remade(self) -> list[QueueKey]:
-        """The queues that got entries again."""
+        """The queues that were rebuilt."""
         return sorted({*self._queues.lacking, *self._late})
 
     def _pass(self, each: _Pass, begin: int, end: int | None = None) -> Scan:
-        """Read and dispatch from ``begin`` on. Gives the scan, which is at its end."""
+        """Read and dispatch from ``begin`` on; return the scan, which has ended."""
         store = self._store
         scan = Scan(
             store.log.segments, begin, end, self._fault if each.in_order else None,
@@ -145,7 +147,7 @@ class CatchUp:
             try:
                 row = each.shape(record)
             except MessageIllegal:
-                # A topic that only a 5.x broker can have, for its length.
+                # The topic name is too long for this version; only a 5.x broker allows it.
                 row = None
             if row is not None:
                 self._rows.append(row)
@@ -161,8 +163,7 @@ class CatchUp:
         self._store.dispatcher.dispatch(rows, end, self._store.clock.wall_ms())
 
     def _take(self, each: _Pass, scan: Scan, begin: int, at: tuple[Walked, int, int]) -> int:
-        """Dispatch records from a row of a walk on; gives the first row that has to be looked at by
-        itself."""
+        """Dispatch records of a walk from a row on; return the first row to examine by itself."""
         store = self._store
         walked, base, row = at
         place = base + walked.begin(row)
@@ -180,7 +181,7 @@ class CatchUp:
         store.dispatcher.dispatch(batch, end, store.clock.wall_ms())
         if each.in_order:
             for queue in known.queues:
-                # Where the topic was made anew the dispatch began again.
+                # If the topic was created again, the dispatch restarted the queue.
                 if queue is not None and queue.next_offset < queue.max_offset:
                     queue.next_offset = queue.max_offset
             before_ms = walked.store_ms(stop - 2) if stop - row > 1 else self._times_ms[1]
@@ -189,7 +190,7 @@ class CatchUp:
         return stop
 
     def _lacking(self, each: _Pass, walked: Walked, place: int) -> _Lacking:
-        """What the queues of a walk lack, from a place on."""
+        """Return what the queues of a walk lack from an offset on."""
         known, late_count = self._known, len(self._late)
         if (
             known is None
@@ -232,7 +233,7 @@ class CatchUp:
         )  # fmt: skip
 
     def _fault(self, record: Record) -> str:
-        """Why a record that is whole cannot be one that was stored; empty when it can."""
+        """Return the reason why a whole record cannot have been stored; empty if it can."""
         topic = record.topic
         phys = record.physical_offset
         if phys >= self._start.proof.offset and self._lost_tail(record):
@@ -250,7 +251,7 @@ class CatchUp:
         gap = record.queue_offset - queue.next_offset
         if gap <= 0:
             return ""
-        # Before that lie records of a former life of the topic.
+        # Records before the queue's last one belong to a deleted topic of the same name.
         behind = record.physical_offset - queue.last_record_end()
         if behind >= 0 and gap > behind // FIXED_BYTES:
             return f"its queue offset is {record.queue_offset}, {queue.next_offset} would be next"
@@ -261,7 +262,7 @@ class CatchUp:
         return file is not None and lost_tail(record, record.physical_offset - file.base)
 
     def _shape(self, record: Record) -> Dispatched | None:
-        """The row of a record in the first pass; None when nothing lacks it."""
+        """Return the row of a record in the first pass; None if nothing lacks it."""
         key = (record.topic, record.queue_id)
         phys = record.physical_offset
         self._times_ms = (self._times_ms[1], record.store_ms)
@@ -276,10 +277,10 @@ class CatchUp:
         return row
 
     def _lacks_from(self, key: QueueKey, phys: int) -> int:
-        """From where on a queue may lack the entries of its records, given the place of one.
+        """Return the offset from which on a queue may lack entries, for a record of it at ``phys``.
 
-        What lies before the last record that it has an entry for is from a former life of its
-        topic, or is there.
+        Records before the last one with an entry have entries too, or belong to a deleted topic of
+        the same name.
         """
         start = self._start
         if key in self._late:
@@ -296,14 +297,14 @@ class CatchUp:
         return held
 
     def _has_gap(self, key: QueueKey, record: Record) -> bool:
-        """Whether a queue that was believed lacks entries before a record's; then it is noted."""
+        """Return whether a trusted queue lacks entries before a record's, and mark it if so."""
         start = self._start
         low = self._store.log.segments.start
         queue = self._store.queue(*key)
         if record.queue_offset <= queue.next_offset or key in self._queues.lacking:
             return False
         if start.dispatch_from <= low:
-            # All of the log was looked at, so what is missing is missing there.
+            # The whole log was read: the log does not have the missing records.
             return False
         self._late[key] = queue.last_record_end() or low
         logger.error(
@@ -313,8 +314,10 @@ class CatchUp:
         return True
 
     def _find_short(self) -> None:
-        """Note the queues whose files had more entries than the log gave back: one of these was
-        bad, and the queue is believed to end before it."""
+        """Mark queues whose files had more entries than the log restored.
+
+        One of these entries was bad, and the queue was taken to end before it.
+        """
         for key, end in self._queues.filled.items():
             queue = self._store.queues.get(key)
             if queue is not None and queue.max_offset < end and key not in self._queues.lacking:
@@ -323,7 +326,7 @@ class CatchUp:
                 )
 
     def _shape_late(self, record: Record) -> Dispatched | None:
-        """The row of a record in the second pass."""
+        """Return the row of a record in the second pass."""
         phys = record.physical_offset
         lacking = phys >= self._late_from((record.topic, record.queue_id), phys)
         in_queue = takes_queue_slot(record.sys_flag) and lacking
@@ -343,8 +346,8 @@ class CatchUp:
         )  # fmt: skip
 
     def last_ms(self) -> int:
-        """When the last record was stored; 0 when none was read."""
+        """Return the store time of the last record, ms; 0 if none was read."""
         before_ms, last_ms = self._times_ms
         limit_ms = self._store.clock.wall_ms() + _DAY_MS
-        # One that the clock never gave would be the time of all that is stored from now on.
+        # Ignore an implausible time in the future: later messages never get an earlier store time.
         return before_ms if last_ms > limit_ms > before_ms > 0 else max(last_ms, 0)

@@ -1,8 +1,8 @@
-"""Where a start begins to read the log: what the notes of the last run are worth.
+"""The position at which a start begins to read the log, from the notes of the last run.
 
-The log alone is the truth. ``starting_point`` says from where on nothing may be believed, and up to
-where the log was safely on the device. From there catchup.py reads every record, checks it and
-dispatches it again (upstream: CommitLog.recoverNormally, recoverAbnormally).
+The log is the only authority. ``starting_point`` decides from which offset on derived files are not
+trusted, and up to which offset the log was durable. From there rebuild.py reads every record,
+checks it and dispatches it again (upstream: CommitLog.recoverNormally, recoverAbnormally).
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from cometmq.store.checkpoint import Checkpoint, Positions
     from cometmq.store.log.segments import Segments
 
-#: A Java broker notes times of messages; those shortly before may have come after the flush.
+#: A Java broker records times of messages; messages from shortly before may have come after its
+#: flush.
 _LOG_MARGIN_MS = 3_000
-#: Its time for the queues runs ahead of their flush by up to a round of it, which is a minute.
+#: A Java broker's time for the queues may be up to one flush interval, a minute, ahead of their
+#: flush.
 _QUEUES_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Queue and index files are believed for the log below ``offset``.
+    """The offset below which queue and index files are trusted, with the state of the files.
 
-    ``dispatch_from`` is lower when some may lack entries: from there on records are dispatched to
-    whatever lacks them. ``slots_valid``: the index slots on disk are right, and no file holds
-    entries for records behind ``offset``. ``stale_entries``: queue files may hold entries for
-    records that are gone, so each has to be looked at. ``proof`` is how much of the log was safely
-    on the device, ``likely_end`` where it probably ends. ``by_queues`` says that the log is
-    dispatched as far as the queues know it.
+    If ``dispatch_from`` is lower than ``offset``, some files may lack entries: records from there
+    on are dispatched to all that lack them. ``slots_valid`` says that the index slots on disk are
+    right and that no file has entries for records after ``offset``. ``stale_entries`` says that
+    queue files may have entries for lost records, so each file must be checked. ``proof`` is the
+    part of the log that was durable, ``likely_end`` its probable end. ``by_queues`` says that the
+    log counts as dispatched up to the last queue entry.
     """
 
     offset: int
@@ -53,11 +55,11 @@ def starting_point(
     checkpoint: Checkpoint,
     queue_count: int,
 ) -> StartingPoint:
-    """Decide where recovery starts; ``queue_count`` is how many queues have files, -1 when some may
-    be missing.
+    """Decide where recovery starts.
 
-    Our own positions are used unless another broker wrote to the store since; then what a Java
-    broker left decides: the queues after a clean stop, else its checkpoint.
+    ``queue_count`` is the number of queues with files, -1 if some may be missing. CometMQ's
+    positions are used unless another broker has written to the store since. Otherwise the state
+    that a Java broker left decides: the queues after a clean stop, else its checkpoint.
     """
     if positions is not None:
         return _by_positions(segments, positions, boot_id, crashed, queue_count)
@@ -90,7 +92,7 @@ def _by_positions(
     elif queue_count < positions.queues:
         reason, dispatch_from = f"{reason}, queue files are missing", low
     if offset > high:
-        # The last files are gone: the end is in what is the last one now.
+        # The last files are gone: the log's end is in the last one that is left.
         offset, slots_valid, stale = max(high - segments.file_bytes, low), False, True
     offset = max(offset, low)
     return StartingPoint(
@@ -105,7 +107,7 @@ def _by_positions(
 
 
 def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
-    """After a crash of another broker."""
+    """Decide where recovery starts after a crash of another broker."""
     proof = Proof(0, checkpoint.log_ms - _LOG_MARGIN_MS)
     sure_ms = min(proof.store_ms, checkpoint.queues_ms - _QUEUES_MARGIN_MS)
     offset = segments.start

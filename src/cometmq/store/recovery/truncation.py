@@ -1,14 +1,14 @@
-"""Cutting the end off a log that nobody has open: it went on where the master's log did not.
+"""Truncation of a closed log, where it went on differently from the master's log.
 
-    note     how much of the log, the queues and the index the next start may believe
-    seals    those of the files that change go
-    aside    what is cut, as it stands (aside.py), durably
-    cut      later files go, the last first; zeros to the end of the file, durably
+    note     the part of log, queues and index that the next start may trust
+    seals    remove those of the files that change
+    aside    save the removed bytes unchanged (quarantine.py), durably
+    cut      remove later files, last first; write zeros to the end of the file, durably
 
-What the cut leaves is a store after a crash of the machine: the next start (opening.py) takes
-queues and index back to the log's end, as ever. A crash at any step leaves the log as it was, or
-ending somewhere behind the cut; so nothing may be appended before :func:`cut_log` has returned
-once, and after that no byte of what was cut comes back.
+The result is a store as after a crash of the machine: the next start (opening.py) takes queues and
+index back to the log's end, as usual. A crash at any step leaves the log unchanged, or with an end
+after the cut. Nothing may be appended before :func:`cut_log` has returned once; after that, no
+removed byte comes back.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A log that went on to ``end`` ends at ``offset`` now; ``records`` are gone from it, and
-    ``kept`` are the files in which they are."""
+    """The result of a truncation: a log that ended at ``end`` ends at ``offset``.
+
+    ``records`` counts the removed records; ``kept`` are the files that contain them.
+    """
 
     offset: int
     end: int
@@ -53,10 +55,11 @@ class Cut:
 
 
 def cut_log(config: StoreConfig, clock: Clock, files: Files, offset: int, reason: str) -> Cut:
-    """End the log before the record in which the physical ``offset`` lies.
+    """Truncate the log before the record that contains the physical ``offset``.
 
-    Raises StoreLocked while a broker runs on it, StoreCorrupt when files of the log are missing,
-    StoreFull without room to set the end aside, OSError; what is not cut then is whole.
+    Raises StoreLocked while a broker runs on it, StoreCorrupt if files of the log are missing,
+    StoreFull if there is no room to set the end aside, OSError. After an error, nothing is lost:
+    each part is either still in the log or set aside.
     """
     root = config.store_path_root_dir
     try:
@@ -73,7 +76,7 @@ def cut_log(config: StoreConfig, clock: Clock, files: Files, offset: int, reason
 
 
 def border_before(segments: Segments, offset: int) -> int:
-    """Where the last record ends that ends at a physical offset or before it."""
+    """Return the end of the last record that ends at or before a physical offset."""
     file = segments.find(min(offset, segments.end - 1))
     if file is None:
         return segments.start
@@ -83,12 +86,12 @@ def border_before(segments: Segments, offset: int) -> int:
         if scan.position > offset:
             return border
         border = scan.position
-    # A blank, or the rest of a file that not even a blank fits in, counts when it is whole.
+    # A whole blank counts too, and so does the rest of a file that is too short for a blank.
     return scan.position if scan.position <= offset else border
 
 
 class _Cutting:
-    """One cut, step by step; the lock is held."""
+    """One truncation, step by step; the caller holds the lock."""
 
     def __init__(self, config: StoreConfig, clock: Clock, files: Files, segments: Segments) -> None:
         self._root = config.store_path_root_dir
@@ -97,7 +100,7 @@ class _Cutting:
         self._aside = SetAside(files, self._root, clock)
 
     def cut(self, offset: int, reason: str) -> Cut:
-        """All of it."""
+        """Run all steps."""
         segments = self._segments
         border = border_before(segments, offset)
         tail = Scan(segments, border)
@@ -118,7 +121,7 @@ class _Cutting:
         return Cut(border, end, records, tuple(self._aside.kept))
 
     def _note(self, border: int) -> None:
-        """Nothing behind the border is to be believed, whatever was noted before."""
+        """Record that nothing after the border may be trusted, whatever was recorded before."""
         files, root, low = self._files, self._root, self._segments.start
         files.close(files.open(abort_path(root), create=True))
         files.sync_directory(root)

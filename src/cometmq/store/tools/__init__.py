@@ -1,5 +1,5 @@
-"""What an operator does with a store directory: look, verify, dump, snapshot, repair.
+"""Tools for operators on a store directory: inspect, verify, dump, snapshot, repair.
 
-Nothing here is needed by a running broker. Reading never writes and never takes the lock, so it
-also works on a read-only copy and on a directory that a Java broker wrote.
+A running broker needs none of them. Reading never writes and never takes the lock, so it also works
+on a read-only copy and on a directory that a Java broker wrote.
 """

@@ -1,9 +1,9 @@
-"""A process of its own that reads one full log file slowly: the CRC of each of its blocks.
+"""Child process that reads one full log file slowly and computes the CRC of each block.
 
     python -m cometmq.store.tools.blocksums PATH SIZE BYTES_PER_S
 
-writes them as seals have them (seals.py). A broker starts it (scrub.py); it runs at the lowest
-priority, keeps to the rate, and leaves in the system's memory what it found there and no more.
+writes them in the format of seals (checksums.py). A broker starts it (scrub.py). It runs at the
+lowest priority, keeps to the rate, and leaves the page cache as it was.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ _NO_SUM = bytes(4)
 async def read_block_sums(
     files: ReadOnlyFiles, clock: Clock, path: str, size_bytes: int, bytes_per_s: int
 ) -> bytes:
-    """Read a log file, at most so many bytes a second. A block that cannot be read has the sum of
-    no bytes. Raises OSError when the file cannot be opened."""
+    """Read a log file at ``bytes_per_s`` and return the CRC of each block.
+
+    A block that cannot be read gets the CRC of no bytes. Raises OSError if the file cannot be
+    opened.
+    """
     handle = files.open(path)
     try:
         sums: list[bytes] = []
@@ -61,7 +64,7 @@ def _sum_of(files: ReadOnlyFiles, handle: int, offset: int, size_bytes: int) -> 
 
 
 def main(words: Sequence[str]) -> int:
-    """Read the file that ``words`` name and write the sums."""
+    """Read the file given by the arguments ``words`` and write the CRCs."""
     os.nice(_LOWEST_PRIORITY)
     path, size_bytes, bytes_per_s = words
     reading = read_block_sums(

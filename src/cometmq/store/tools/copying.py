@@ -1,4 +1,4 @@
-"""Copying files of a store: only what holds data, durably, and told how far it is."""
+"""Copies of store files: only their data is copied, with progress reports; the caller syncs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cometmq.store.files import SnapshotFiles
 
-#: Of a file with holes only small pieces may be copied, or the holes are filled.
+#: A file with holes is copied in small pieces only, so that holes are not filled.
 _SPARSE_PIECE_BYTES = 64 << 10
 _FULL_PIECE_BYTES = 4 << 20
 
@@ -23,11 +23,10 @@ def copy_file(
     full: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Copy a file up to byte ``stop``; zeros follow, so that it is as long as it was.
+    """Copy a file up to byte ``stop``; zeros follow, so that the length stays the same.
 
-    Gives the bytes that were copied, holes left out. ``full`` takes the room for all of it from the
-    device; else what was never written takes none. Raises OSError, FileNotFoundError for a source
-    that is gone.
+    Returns the number of copied bytes, without holes. ``full`` allocates the whole length on the
+    device; otherwise holes take no space. Raises OSError, FileNotFoundError for a missing source.
     """
     taken = files.open_existing(source)
     try:
@@ -71,7 +70,7 @@ def _copy_data(
 
 
 def tree(files: SnapshotFiles, root: str) -> Iterator[str]:
-    """Every file under a directory, by its path from there."""
+    """Yield the path of every file under a directory, relative to it."""
     for name in files.names(root):
         path = os.path.join(root, name)
         if files.is_directory(path):
@@ -81,7 +80,7 @@ def tree(files: SnapshotFiles, root: str) -> Iterator[str]:
 
 
 class Copies:
-    """Copies into one directory, whose parts are made as they are needed."""
+    """Copies into one target directory; its subdirectories are created as needed."""
 
     def __init__(self, files: SnapshotFiles, target: str, progress: Callable[[int], None]) -> None:
         self._files = files
@@ -92,7 +91,7 @@ class Copies:
         self.linked_bytes = 0
 
     def place(self, name: str) -> str:
-        """Where a file of this name goes; its directory is there."""
+        """Return the target path for a name, after its directory was created."""
         path = os.path.join(self._target, name)
         directory = os.path.dirname(path)
         if directory not in self._made:
@@ -108,7 +107,7 @@ class Copies:
         )
 
     def link(self, source: str, name: str, size_bytes: int) -> None:
-        """Give one file a second name here."""
+        """Create a hard link to one file in the target."""
         self._files.link(source, self.place(name))
         self.linked_bytes += size_bytes
         self._progress(size_bytes)

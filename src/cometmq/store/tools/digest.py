@@ -1,8 +1,8 @@
-"""Digests of what a log file's records are in queues and index.
+"""Digests of the queue and index entries for the records of a log file.
 
-A digest is the sum, modulo 2^64, of one number for each entry, so the order of entries means
-nothing and digests of parts can be added. An entry's number changes with any of its fields, and
-two entries that exchange fields are not what they were.
+A digest is the sum, modulo 2^64, of one number for each entry, so the order of entries does not
+matter and digests of parts can be added. An entry's number changes with any of its fields, and the
+sum also changes if two entries exchange a field.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _FACTORS = (
 
 
 class Digest(NamedTuple):
-    """How many entries, and the sum of their numbers."""
+    """The number of entries, and the sum of their numbers."""
 
     amount: int = 0
     total: int = 0
 
     def plus(self, other: Digest) -> Digest:
-        """Both together."""
+        """Return the digest of both together."""
         return Digest(self.amount + other.amount, (self.total + other.total) & _ALL)
 
 
 def of(mixed: Ints) -> Digest:
-    """The digest of entries, each given as its number."""
+    """Return the digest of entries, given by their numbers."""
     return Digest(len(mixed), int(mixed.sum(dtype=np.int64)) & _ALL)
 
 
 def add_parts(digests: dict[int, Digest], mixed: Ints, starts: Ints, owners: list[int]) -> None:
-    """Add parts of a row of entries to the digests of their owners; each part begins at a start."""
+    """Add consecutive parts of entries to the digests of their owners; each begins at a start."""
     sums = np.add.reduceat(mixed, starts).view(np.uint64).tolist()
     sizes = np.diff(np.append(starts, len(mixed))).tolist()
     for owner, size, total in zip(owners, sizes, sums, strict=True):
@@ -54,7 +54,7 @@ def add_parts(digests: dict[int, Digest], mixed: Ints, starts: Ints, owners: lis
 
 
 def join(digests: dict[int, Digest], others: Mapping[int, Digest]) -> None:
-    """Add all of the others."""
+    """Add all of ``others`` to ``digests``."""
     for owner, other in others.items():
         digests[owner] = digests.get(owner, Digest()).plus(other)
 
@@ -62,7 +62,7 @@ def join(digests: dict[int, Digest], others: Mapping[int, Digest]) -> None:
 def mix_entries(
     phys: Ints, sizes: Ints, codes: Ints, offsets: Ints, topic_codes: Ints, queue_ids: Ints
 ) -> Ints:
-    """A number for each queue entry."""
+    """Return a number for each queue entry."""
     mixed = phys * _FACTORS[0]
     mixed += sizes * _FACTORS[1]
     mixed += codes * _FACTORS[2]
@@ -73,14 +73,14 @@ def mix_entries(
 
 
 def mix_keys(phys: Ints, hashes: Ints) -> Ints:
-    """A number for each index entry."""
+    """Return a number for each index entry."""
     mixed = phys * _FACTORS[0]
     mixed += hashes * _FACTORS[1]
     return _scattered(mixed)
 
 
 def _scattered(mixed: Ints) -> Ints:
-    """Sums of plain products would not notice two entries that exchange a field."""
+    """Scatter the bits: sums of plain products would not change if two entries exchange a field."""
     mixed ^= mixed >> 32
     mixed *= _FACTORS[2]
     mixed ^= mixed >> 29

@@ -1,7 +1,7 @@
-"""A store directory as it lies there, read only: its files, their sizes, who uses it.
+"""A store directory on disk, read only: its files, their sizes, and the broker that uses it.
 
-Sizes that a broker takes from its settings are taken from the files, so that a directory can be
-looked into without its broker's configuration.
+Sizes that a broker takes from its settings are derived from the files, so that a directory can be
+inspected without its broker's configuration.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SIZES_ASKED = 40
 
 
 class NoStore(StoreError):
-    """A directory holds no store."""
+    """The directory holds no store."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path} is no store directory: {problem}")
 
 
 class StoreInUse(StoreError):
-    """A broker runs on the directory; what is read there may be half written."""
+    """A broker runs on the directory; its files may be half written."""
 
     def __init__(self, path: str, holder: int) -> None:
         who = "a CometMQ broker" if holder < 0 else f"process {holder}, a Java broker"
@@ -57,7 +57,7 @@ class FileFact:
 
 @dataclass(frozen=True, slots=True)
 class QueueFact:
-    """A queue that has files. ``bases`` are the byte offsets at which they begin."""
+    """A queue that has files; ``bases`` are the byte positions at which they begin."""
 
     topic: str
     queue_id: int
@@ -67,9 +67,10 @@ class QueueFact:
 
 @dataclass(frozen=True, slots=True)
 class StoreDirectory:
-    """What is there. ``holder`` is who has the lock: 0 nobody, -1 a broker of ours, else a process.
+    """The contents of a store directory.
 
-    ``positions`` are None when a Java broker ran on it last.
+    ``holder`` is the holder of the lock: 0 for none, -1 for a CometMQ broker, else a process id.
+    ``positions`` are None if a Java broker used the store last.
     """
 
     root: str
@@ -86,14 +87,14 @@ class StoreDirectory:
 
     @property
     def by_number(self) -> dict[int, FileFact]:
-        """The log files by number: 0 for the first, a number left out for one that is missing."""
+        """The log files by number, from 0; the numbers of missing files are left out."""
         return {
             (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
         }
 
     @property
     def log_start(self) -> int:
-        """First offset that the log has."""
+        """First offset of the log."""
         return self.log_files[0].base if self.log_files else 0
 
     @property
@@ -103,7 +104,7 @@ class StoreDirectory:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the last stop was one, so that everything has to fit together."""
+        """True after a clean stop; then all files must match."""
         return (
             not self.crashed
             and self.holder == 0
@@ -112,12 +113,12 @@ class StoreDirectory:
 
     @property
     def log_bytes(self) -> int:
-        """Length of all log files."""
+        """Total size of all log files."""
         return sum(file.size_bytes for file in self.log_files)
 
 
 def look_into(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
-    """Find out what a directory holds. Raises NoStore, OSError."""
+    """Read the contents of a store directory. Raises NoStore, OSError."""
     root = config.store_path_root_dir
     log_directory = config.commit_log_directory
     if not files.exists(root):
@@ -152,7 +153,7 @@ def _numbered(files: ReadOnlyFiles, directory: str) -> list[FileFact]:
 
 
 def size_of(files: ReadOnlyFiles, path: str) -> int:
-    """Length of a file. Raises OSError."""
+    """Return the length of a file. Raises OSError."""
     handle = files.open(path)
     try:
         return files.size(handle)
@@ -170,7 +171,7 @@ def _index_files(files: ReadOnlyFiles, root: str) -> list[str]:
 
 
 def find_queues(files: ReadOnlyFiles, directory: StoreDirectory) -> list[QueueFact]:
-    """Every queue with files, by topic and number."""
+    """Return every queue that has files, by topic and queue id."""
     found: list[QueueFact] = []
     for topic, number, path in _queue_directories(files, directory.root):
         names = _names(files, path)
@@ -196,7 +197,7 @@ def _names(files: ReadOnlyFiles, path: str) -> list[str]:
 
 
 def _queue_file_bytes(files: ReadOnlyFiles, root: str, config: StoreConfig) -> int:
-    """The length that most of the first queue files have; all have to have it."""
+    """Return the most frequent length of the first queue files; all should have it."""
     sizes: list[int] = []
     for _, _, path in _queue_directories(files, root):
         sizes += [fact.size_bytes for fact in _numbered(files, path)[:_SIZES_A_QUEUE]]

@@ -1,8 +1,8 @@
-"""Records of a log as values for a program: by place, topic, queue, key, time.
+"""Dump of log records as values for programs, selected by position, topic, queue, key or time.
 
-The log is read from end to end (or as far as offsets and times allow), since it is the truth when
-queues or index are in doubt. Nearly all of it is passed by in columns; only what may be wanted is
-decoded.
+The log is read from end to end (or as far as offsets and times allow), because it is the authority
+when queues or index are in doubt. Most records are skipped by columns; only those that may match
+are decoded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BodyForm(Enum):
-    """How bodies are written: as text where they are text, always as one of the two, or not."""
+    """The form of bodies: text if they are valid text, always text, always Base64, or none."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -42,10 +42,10 @@ class BodyForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records: all that every field which is set allows.
+    """A selection of records: a record must match every field that is set.
 
-    Offsets are physical, the stop excluded, and so are the times, ms; ``key`` is one of a message's
-    keys or its unique key.
+    Offsets are physical, times in ms; both stops are exclusive. ``key`` is one of a message's keys
+    or its unique key.
     """
 
     start: int = 0
@@ -65,10 +65,10 @@ def dump(
     while_running: bool = False,
     on_gap: Callable[[Gap], None] = lambda _: None,
 ) -> Iterator[Record]:
-    """The wanted records, in the order of the log.
+    """Yield the selected records in log order.
 
-    ``on_gap`` is told of bytes that are no record. Raises NoStore; StoreInUse, unless
-    ``while_running`` takes what a running broker has written so far; OSError.
+    ``on_gap`` is called with each range of bytes that are not a record. Raises NoStore; StoreInUse,
+    unless ``while_running`` accepts what a running broker has written so far; OSError.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
@@ -92,12 +92,12 @@ def dump(
 
 
 def _ends_here(directory: StoreDirectory, file: FileFact, walk: LogWalk) -> bool:
-    """Whether the files behind are empty ones, made ahead."""
+    """Return whether the following files are empty ones, created in advance."""
     return not walk.closed and not walk.gaps and file.base + file.size_bytes < directory.log_stop
 
 
 def _rows(chunk: Chunk, wanted: Wanted) -> Ints:
-    """The rows of a chunk that may be wanted: a hash may be that of another key."""
+    """Return the rows of a chunk that may match: another key may have the same hash."""
     chosen = (chunk.places >= wanted.start) & (chunk.places < wanted.stop)
     chosen &= (chunk.store_ms >= wanted.since_ms) & (chunk.store_ms < wanted.until_ms)
     if wanted.queue_id >= 0:
@@ -124,10 +124,11 @@ def _has_key(record: Record, key: str) -> bool:
 
 
 def as_json(record: Record, form: BodyForm) -> dict[str, Any]:
-    """A record as one JSON object.
+    """Return a record as one JSON object.
 
-    The body is unpacked, and stands under ``body`` as text or under ``body_base64``. ``problem``
-    is there when its CRC is another, or it cannot be unpacked (then it stands there as stored).
+    The body is decompressed and stored under ``body`` as text or under ``body_base64``. ``problem``
+    is set if the CRC of the body is wrong or if it cannot be decompressed; in the latter case the
+    body is included as stored.
     """
     value: dict[str, Any] = {
         "offset": record.physical_offset,

@@ -1,7 +1,8 @@
-"""Queue entries against the records of one log file, both ways.
+"""Checks of queue entries against the records of one log file, in both directions.
 
-What belongs together is compared as one number (digest.py): that of the entry, and that of what
-dispatch makes of the record. Only where they differ the two are looked at one by one, to say how.
+An entry and its record are compared by one number (digest.py): that of the entry, and that of the
+entry that dispatch would make from the record. Only pairs that differ are examined in detail, to
+describe the difference.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
     from cometmq.store.tools.logfile import Chunk, Gap
 
-#: A record takes more than 2^6 bytes, so that two of them never begin in one granule.
+#: A record takes more than 2^6 bytes, so two of them never begin in the same granule.
 _GRANULE_SHIFT = 6
 _EXAMINED = 256
 _EXPLAINED = 1_000
 
 
 class Why(Enum):
-    """Why a record has no entry in its queue."""
+    """The reason why a record has no entry in its queue."""
 
     NO_QUEUE = "its queue has no files"
     NO_ENTRY = "the queue has no entry there"
@@ -43,8 +44,11 @@ class Why(Enum):
 
 
 class Lonely(NamedTuple):
-    """Records of one queue that have no entry: how many, why, the bounds of their queue offsets,
-    and where the first one and the last one lie."""
+    """Records of one queue that have no entry, for one reason.
+
+    The fields are their number, the bounds of their queue offsets, and the physical offsets of the
+    first and the last one.
+    """
 
     topic: str
     queue_id: int
@@ -57,7 +61,7 @@ class Lonely(NamedTuple):
 
 
 class EntryCheck:
-    """The queue entries that point into one log file, and which of them have their record."""
+    """The queue entries that point to one log file, matched with their records."""
 
     def __init__(
         self,
@@ -103,8 +107,7 @@ class EntryCheck:
         self._granules[places] = np.arange(1, total + 1)
 
     def take(self, chunk: Chunk, mixed: Ints) -> None:
-        """Give records their entries: ``mixed`` has the number (digest.py) of each record's
-        entry."""
+        """Match records with entries; ``mixed`` has the number (digest.py) of each one's entry."""
         places, takes = chunk.places, chunk.takes_place
         entries = self._granules[(places - self._file.base) >> _GRANULE_SHIFT].astype(np.int64) - 1
         fits = takes & (entries >= 0)
@@ -113,7 +116,7 @@ class EntryCheck:
         self._claimed[entries if fits.all() else entries[fits]] = True
         alone = np.flatnonzero(takes & ~fits)
         if len(alone):
-            # An entry that points here and differs is told of once, as the entry's fault.
+            # An entry that points here but differs is reported once, as a fault of the entry.
             hit = entries[alone]
             blamed = (
                 (hit >= 0) & (self._phys[hit] == places[alone]) if len(self._phys) else hit < -1
@@ -145,7 +148,8 @@ class EntryCheck:
     def _why(self, queue: QueueFact, offset: int, place: int) -> Why:
         if offset < 0:
             return Why.NO_ENTRY
-        # A queue that began with younger records at older offsets had a life before.
+        # If a queue begins with younger records at smaller offsets, this record is of a deleted
+        # topic.
         begin_offset, begin_phys = self._begin(queue)
         if offset >= begin_offset and place < begin_phys:
             return Why.NEWER
@@ -153,7 +157,7 @@ class EntryCheck:
         return Why.NO_ENTRY if found.sizes[0] in (0, HOLE_SIZE) else Why.OTHER
 
     def _begin(self, queue: QueueFact) -> tuple[int, int]:
-        """Offset of the first entry of a queue that holds a record, and where that is."""
+        """Return the offset of the first entry for a record in a queue, and its physical offset."""
         known = self._begins.get(queue.directory)
         if known is None:
             known = (1 << 62, -1)
@@ -180,7 +184,7 @@ class EntryCheck:
         self.lonely[topic, queue_id, why] = more if known is None else joined(known, more)
 
     def finish(self, end: int, gaps: list[Gap], findings: Findings, *, is_clean: bool) -> None:
-        """Tell of the entries that no record claims. ``end`` is behind the last record."""
+        """Report the entries without a record. ``end`` is the end of the last record."""
         rest = np.flatnonzero(~self._claimed)
         phys = self._phys[rest]
         beyond = phys >= end
@@ -240,7 +244,7 @@ class EntryCheck:
 
 
 def joined(one: Lonely, other: Lonely) -> Lonely:
-    """Two groups of the same queue and reason as one."""
+    """Join two groups of the same queue and reason."""
     return one._replace(
         amount=one.amount + other.amount,
         first_offset=min(one.first_offset, other.first_offset),

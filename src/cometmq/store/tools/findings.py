@@ -1,4 +1,4 @@
-"""What a look into a store finds: one line for a person, one JSON object for a program."""
+"""Findings about a store: one line of text for a person, one JSON object for a program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import Enum
 
 import msgspec
 
-#: Findings of one kind in one file that are told one by one; the rest are counted.
+#: Limit of findings of one kind in one file that are listed; further ones are counted.
 EACH_LIMIT = 100
 
 
 class Severity(Enum):
-    """Whether a store is worse for it."""
+    """The severity of a finding."""
 
     DAMAGE = "damage"
     """Something is not what it was, or contradicts something else."""
@@ -21,9 +21,9 @@ class Severity(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing found. ``kind`` is a word for programs; ``offset`` is physical, -1 for none.
+    """One finding. ``kind`` is a word for programs; ``offset`` is physical, -1 for none.
 
-    ``count`` things of the kind are meant, the first at ``offset``.
+    ``count`` is the number of cases; the first one is at ``offset``.
     """
 
     severity: Severity
@@ -34,13 +34,13 @@ class Finding(msgspec.Struct, frozen=True):
     count: int = 1
 
     def line(self) -> str:
-        """The finding for a person."""
+        """Return the finding as a line for a person."""
         where = self.path if self.offset < 0 else f"{self.path} at offset {self.offset}"
         return f"{self.severity.value}: {where}: {self.text}"
 
 
 class Findings:
-    """Collects findings, of each kind in each file no more than can be read."""
+    """A collection of findings with a limit for each kind in each file."""
 
     __slots__ = ("_counts", "_found")
 
@@ -49,7 +49,7 @@ class Findings:
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, finding: Finding) -> None:
-        """Take one, or count it when there are too many like it."""
+        """Add a finding, or only count it if there are too many of its kind."""
         place = (finding.kind, finding.path)
         self._counts[place] = self._counts.get(place, 0) + finding.count
         known = self._found.setdefault(place, [])
@@ -65,12 +65,12 @@ class Findings:
         self.add(Finding(Severity.NOTE, kind, path, offset, text, count))
 
     def extend(self, findings: Iterable[Finding]) -> None:
-        """Add several."""
+        """Add several findings."""
         for finding in findings:
             self.add(finding)
 
     def all(self) -> list[Finding]:
-        """Everything, in the order of files and offsets; what was only counted as one more."""
+        """Return all findings by file and offset; those only counted become one finding."""
         result: list[Finding] = []
         for place, known in self._found.items():
             result += known

@@ -1,7 +1,7 @@
-"""Index files read as columns: their entries by log file, and their chains checked.
+"""Index files read as columns: their entries grouped by log file, and checks of their chains.
 
-How many slots a file has does not stand in it. The first entry does, though: it is the only place
-where the physical offset of the header's first record follows 20 zeros and a hash.
+A file does not record its number of slots. It is derived from the position of the first entry: the
+only place where the physical offset of the header's first record follows 20 zeros and a hash.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from cometmq.store.tools.findings import Findings
 
 _ENTRY = np.dtype([("hash", ">i4"), ("phys", ">i8"), ("seconds", ">i4"), ("prev", ">i4")])
-#: As many as stay in the processor's cache while they are worked on.
+#: Number of entries that stay in the processor's cache during the work on them.
 PIECE_ENTRIES = 1 << 15
 _SEARCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFact:
-    """One index file by its header; ``entries`` counts those that hold something."""
+    """The header of one index file; ``entries`` counts the used ones."""
 
     path: str
     slots: int
@@ -49,9 +49,9 @@ class IndexFact:
 
 
 class IndexEntries:
-    """Neighbouring entries; ``first`` is the number of the first (there is no number 0).
+    """Consecutive entries; ``first`` is the number of the first one (number 0 does not exist).
 
-    A column is decoded when it is asked for.
+    A column is decoded on access.
     """
 
     __slots__ = ("_raw", "first")
@@ -65,27 +65,27 @@ class IndexEntries:
 
     @property
     def hashes(self) -> Ints:
-        """The hash of each entry's key."""
+        """Hash of each entry's key."""
         return numbers(self._raw["hash"])
 
     @property
     def phys(self) -> Ints:
-        """Where each entry's record is."""
+        """Physical offset of each entry's record."""
         return numbers(self._raw["phys"])
 
     @property
     def seconds(self) -> Ints:
-        """How many seconds behind the file's first record each one was stored."""
+        """Seconds from the store time of the file's first record to that of each entry's record."""
         return numbers(self._raw["seconds"])
 
     @property
     def previous(self) -> Ints:
-        """The number of the entry before each in its slot."""
+        """Number of the previous entry of the same slot."""
         return numbers(self._raw["prev"])
 
 
 class IndexRun(NamedTuple):
-    """Neighbouring entries of one index file whose records lie in one log file."""
+    """Consecutive entries of one index file whose records are in one log file."""
 
     number: int
     file: int
@@ -94,7 +94,7 @@ class IndexRun(NamedTuple):
 
 
 class IndexSurvey(NamedTuple):
-    """One index file, read: where its entries point, and by log file their digest."""
+    """One index file: the runs of its entries, and their digests by log file."""
 
     runs: list[IndexRun]
     digests: dict[int, Digest]
@@ -103,7 +103,7 @@ class IndexSurvey(NamedTuple):
 def read_fact(
     files: ReadOnlyFiles, path: str, config: StoreConfig, findings: Findings
 ) -> IndexFact | None:
-    """The header of an index file, and its number of slots; None when it makes no sense."""
+    """Return the header of an index file with its number of slots; None if it is invalid."""
     handle = files.open(path)
     try:
         size = files.size(handle)
@@ -132,11 +132,12 @@ def read_fact(
 def _find_slots(
     files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], count: int
 ) -> int:
-    """How many slots a file has, by where its first entry stands; -1 when that is nowhere.
+    """Return a file's number of slots, from the position of its first entry; -1 if not found.
 
     ``ends`` are the physical offsets of the first and the last record, ``count`` is the header's.
     """
-    # Entry 0 is unused; behind hash and offset of entry 1 come no seconds and no previous entry.
+    # Entry 0 is unused. In entry 1, zero seconds and no previous entry follow the hash and the
+    # offset.
     pattern = ends[0].to_bytes(8, "big", signed=True) + bytes(8)
     overlap = ENTRY_BYTES * 2
     for start in range(HEADER_BYTES, size, _SEARCH_BYTES - overlap):
@@ -151,7 +152,8 @@ def _find_slots(
                 *_, phys, _, _ = ENTRY.unpack(
                     files.pread(handle, ENTRY_BYTES, last).ljust(ENTRY_BYTES, b"\0")
                 )
-                # A record at offset 0 leaves nothing but its hash to tell an entry from no entry.
+                # If the record is at offset 0, only the hash distinguishes the entry from an empty
+                # one.
                 if phys == ends[1] and any(raw[at - 4 : at + 8]):
                     return slots
             at = raw.find(pattern, at + 1)
@@ -159,7 +161,7 @@ def _find_slots(
 
 
 def read_index(files: ReadOnlyFiles, fact: IndexFact, first: int, length: int) -> IndexEntries:
-    """Entries from number ``first`` on. Raises OSError."""
+    """Return entries from number ``first`` on. Raises OSError."""
     handle = files.open(fact.path)
     try:
         at = HEADER_BYTES + fact.slots * SLOT_BYTES + first * ENTRY_BYTES
@@ -176,10 +178,10 @@ def survey_index(
     fact: IndexFact,
     findings: Findings,
 ) -> IndexSurvey:
-    """Read one index file: where its entries point, and whether every one can be found.
+    """Read one index file: group its entries by log file, and check that all can be found.
 
-    An entry is found through its slot and the entries behind it of the same slot, so it is lost
-    when a link on the way is wrong. Raises OSError.
+    A lookup reaches an entry through its slot and the later entries of the same slot, so one wrong
+    link hides it. Raises OSError.
     """
     runs: list[IndexRun] = []
     digests: dict[int, Digest] = {}
@@ -196,7 +198,7 @@ def survey_index(
 
 
 def _check_ends(fact: IndexFact, entries: IndexEntries, findings: Findings) -> None:
-    """Whether the header names the records of the first and of the last entry."""
+    """Check that the header names the records of the first and the last entry."""
     ends = ((1, fact.begin_phys, "first"), (fact.entries, fact.end_phys, "last"))
     for number, named, which in ends:
         at = number - entries.first
@@ -252,11 +254,11 @@ def _add_runs(
 
 
 class _Chains:
-    """The entries of each slot as one chain, from the newest entry back to the oldest.
+    """The entries of each slot as one chain, from the newest to the oldest.
 
-    That they are is seen without following one: every entry names an older one of its own slot, no
-    two the same, and there are as many oldest ones as slots in use. Where that fails the entries
-    are read again, to say which.
+    The chains are checked without following them: every entry must name an older one of its own
+    slot, no two the same, and there must be as many oldest entries as used slots. If that fails,
+    the entries are read again to find the wrong ones.
     """
 
     def __init__(self, files: ReadOnlyFiles, fact: IndexFact, findings: Findings) -> None:
@@ -269,7 +271,7 @@ class _Chains:
         self._is_right = True
 
     def take(self, entries: IndexEntries) -> None:
-        """Take the next entries, all from the first on, in order."""
+        """Take the next entries; all must come in order, from the first on."""
         first, hashes, previous = entries.first, entries.hashes, entries.previous
         stop = first + len(hashes)
         self._places[first:stop] = hashes.astype(np.uint32) % np.uint32(self._fact.slots)
@@ -285,7 +287,10 @@ class _Chains:
         self._linked += int(np.count_nonzero(linked))
 
     def close(self, slots: Ints, *, is_clean: bool) -> None:
-        """Check the chains and ``slots``; after a crash the next start sees to the slots."""
+        """Check the chains and ``slots``.
+
+        After a crash wrong slots are only noted, because the next start repairs them.
+        """
         self._has_newer[0] = True
         newest = np.flatnonzero(~self._has_newer)
         places = self._places[newest]
@@ -296,7 +301,7 @@ class _Chains:
             return
         self._tell_which()
         by_slot = np.zeros(self._fact.slots, np.int64)
-        # Later entries of one slot overwrite earlier ones.
+        # Later entries of a slot overwrite earlier ones.
         by_slot[self._places[1:]] = np.arange(1, self._fact.entries + 1)
         wrong = np.flatnonzero(slots != by_slot)
         if len(wrong):

@@ -1,4 +1,4 @@
-"""What a store directory holds, at a glance: little is read, however much there is."""
+"""Overview of a store directory; it reads little, however large the store is."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class LogRow(msgspec.Struct, frozen=True):
-    """One log file. Times are ms, -1 when not known; ``records`` is -1 for a full file without a
-    seal: counting them would mean reading it.
+    """One log file. Times are ms, -1 if unknown.
 
+    ``records`` is -1 for a full file without a seal, since counting them would mean reading it.
     ``seal`` is yes, no, doubted, or unreadable.
     """
 
@@ -48,7 +48,7 @@ class LogRow(msgspec.Struct, frozen=True):
 
 
 class TopicRow(msgspec.Struct, frozen=True):
-    """One topic: how many queues have files, and how many messages can be read."""
+    """One topic: the number of queues with files, and the number of readable messages."""
 
     topic: str
     queues: int
@@ -65,7 +65,7 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
-    """A store. ``log_end`` is what is known of its end without reading it all, -1 for nothing.
+    """A store. ``log_end`` is the end as known without reading the whole log, -1 if unknown.
 
     ``warnings`` are sentences for a person.
     """
@@ -89,10 +89,10 @@ class StoreInfo(msgspec.Struct, frozen=True):
 def look_at(
     config: StoreConfig, files: ReadOnlyFiles | None = None, *, while_running: bool = False
 ) -> StoreInfo:
-    """Look at the store that ``config`` names.
+    """Collect the overview of the store that ``config`` names.
 
-    Raises NoStore; StoreInUse, unless ``while_running`` takes what a running broker left a moment
-    ago; OSError.
+    Raises NoStore; StoreInUse, unless ``while_running`` accepts the latest state of a running
+    broker; OSError.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
@@ -180,7 +180,7 @@ def _seal(seals: Seals, file: FileFact, warnings: list[str]) -> tuple[Seal | Non
 
 
 def _end_of(files: ReadOnlyFiles, file: FileFact) -> tuple[int, int, int]:
-    """Where the records of the last file end, when the last one was stored, how many they are."""
+    """Return the end of the last file's records, the last store time, and their number."""
     walk = LogWalk(files, file.path, file.base, file.size_bytes)
     last_ms, records = -1, 0
     for chunk in walk:
@@ -202,7 +202,7 @@ def _topic_rows(files: ReadOnlyFiles, directory: StoreDirectory) -> list[TopicRo
 def queue_bounds(
     files: ReadOnlyFiles, queue: QueueFact, file_bytes: int, log_start: int
 ) -> QueueSpan:
-    """The bounds of a queue, found in a few reads. Raises OSError."""
+    """Find the bounds of a queue in a few reads. Raises OSError."""
     per_file = file_bytes // QUEUE_ENTRY_BYTES
 
     def place(offset: int) -> tuple[int, int]:
@@ -226,7 +226,7 @@ def queue_bounds(
 
 
 def _search(low: int, high: int, keep: Callable[[int], bool]) -> int:
-    """The first number for which ``keep`` is false, where it turns false once."""
+    """Return the first number for which ``keep`` is false; it must turn false once."""
     while low < high:
         middle = (low + high) // 2
         if keep(middle):

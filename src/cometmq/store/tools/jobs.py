@@ -1,7 +1,7 @@
-"""Work over a whole store, shared out to processes: the same function on many pieces.
+"""Distribution of work over a whole store to processes: one function, many pieces.
 
-What every piece needs is given to each process once. A small store is worked on in this process,
-which takes less time than starting others.
+The data that every piece needs is passed to each process once. A small store is processed in this
+process, which is faster than starting others.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any, Protocol, TypeVar
 
-#: Below this much work other processes do not pay.
+#: Below this much work, starting other processes does not pay.
 ALONE_BYTES = 256 << 20
 _POLL_S = 0.1
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-#: A function gets what all pieces share, its piece, and whom to tell how many bytes it has read.
+#: A function of the shared data, its piece, and a callback for the number of bytes read.
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
 
 
 class Pool(Protocol):
-    """Whoever works on pieces: these processes, or another program's machines."""
+    """Runs work on pieces: in the processes of this module, or elsewhere."""
 
     def __enter__(self) -> Pool: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """The results, in no order. Raises what the function raises."""
+        """Yield the results in any order. Raises the errors of the function."""
 
 
-#: Makes a pool of what all pieces share, of how many processes are good, and of whom to tell how
-#: many bytes were read.
+#: Makes a pool from the shared data, a number of processes, and a callback for the number of bytes
+#: read.
 PoolMaker = Callable[[object, int, Callable[[int], None]], Pool]
 
 _shared: Any = None
@@ -43,14 +43,14 @@ _counter: Any = None
 
 
 def process_count(asked: int, work_bytes: int, pieces: int) -> int:
-    """How many processes to use; ``asked`` is 0 for as many as there are processors."""
+    """Return the number of processes to use; ``asked`` is 0 for one per processor."""
     if work_bytes < ALONE_BYTES:
         return 1
     return max(1, min(asked or len(os.sched_getaffinity(0)), pieces))
 
 
 class Jobs:
-    """Processes that share ``shared``; with one, everything is done in this one."""
+    """A pool of processes with the data ``shared``; with one process, this one does all work."""
 
     def __init__(self, shared: object, processes: int, progress: Callable[[int], None]) -> None:
         self._shared = shared
@@ -59,7 +59,8 @@ class Jobs:
         self._told = 0
         self._executor: ProcessPoolExecutor | None = None
         if processes > 1:
-            # A fresh interpreter each: a forked one would inherit threads in the middle of things.
+            # "spawn" starts fresh interpreters: a forked one would inherit threads and locks in any
+            # state.
             context = multiprocessing.get_context("spawn")
             self._counter = context.Value("q", 0)
             self._executor = ProcessPoolExecutor(
@@ -74,7 +75,7 @@ class Jobs:
             self._executor.shutdown(cancel_futures=True)
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """The results, in no order. Raises what the function raises."""
+        """Yield the results in any order. Raises the errors of the function."""
         if self._executor is None:
             for piece in pieces:
                 yield work(self._shared, piece, self._progress)

@@ -1,7 +1,7 @@
-"""What the checks of single files mean for the store as a whole.
+"""Evaluation of the checks of single files for the store as a whole.
 
-After a clean stop everything has to fit; after a crash the end of the log may be torn, and queues
-and index may be behind it, which the next start puts right.
+After a clean stop everything must match. After a crash the end of the log may be torn, and queues
+and index may lag; the next start repairs that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def judge(
     outcomes: list[LogOutcome],
     findings: Findings,
 ) -> None:
-    """Add what can be said with everything in sight. Raises OSError."""
+    """Add the findings that depend on all files together. Raises OSError."""
     directory = around.directory
     _judge_directory(files, directory, findings)
     _judge_log(directory, outcomes, findings)
@@ -91,7 +91,7 @@ def _judge_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: 
         _judge_gaps(directory, outcome, outcome is used[-1], findings)
     end = directory.log_start
     if used:
-        # Behind a blank the log goes on with the next file, be it empty.
+        # After a blank the log continues in the next file, even if that is empty.
         last = used[-1]
         end = directory.by_number[last.number].base + size if last.closed else last.end
     _judge_end(directory, end, findings)
@@ -150,7 +150,7 @@ def _judge_lonely(
     for place, reasons in groups.items():
         rest = reasons.pop(Why.UNKNOWN, None)
         if rest is not None:
-            # The rest is taken for what most of those are that were looked at.
+            # The unexamined rest is added to the most frequent reason of those examined.
             main = max(reasons.values(), key=lambda each: each.amount)
             reasons[main.why] = joined(main, rest)
         for each in reasons.values():
@@ -168,7 +168,7 @@ def _tell_lonely(
     which = f"{lonely.amount} records (queue offsets {lonely.first_offset} to {lonely.last_offset})"
     behind = span is None or lonely.first_offset >= span.end
     is_gone = lonely.why is Why.NO_QUEUE and lonely.topic not in topics.names
-    # Made again, and nothing was sent to this queue since.
+    # The topic was created again, and this queue has got no messages since.
     is_former = lonely.last_physical_offset < topics.deleted.get(lonely.topic, 0)
     if lonely.why is Why.NEWER or is_gone or is_former:
         findings.note(
@@ -215,7 +215,7 @@ def _judge_index(
         ends = ((fact.begin_phys, fact.begin_ms, "first"), (fact.end_phys, fact.end_ms, "last"))
         for place, noted_ms, which in ends if fact.entries else ():
             store_ms = _store_ms(files, directory, place)
-            # A start after a crash knows the last time by the second.
+            # After a crash, a start knows the last time only to the second.
             if store_ms >= 0 and not 0 <= noted_ms - store_ms < (1000 if which == "last" else 1):
                 findings.damage(
                     "index-header", fact.path, place,
@@ -225,7 +225,7 @@ def _judge_index(
 
 
 def _store_ms(files: ReadOnlyFiles, directory: StoreDirectory, place: int) -> int:
-    """When the record at a physical offset was stored; -1 when it cannot be told."""
+    """Return the store time of the record at a physical offset, ms; -1 if it is unknown."""
     for file in directory.log_files:
         if file.base <= place < file.base + file.size_bytes - FIXED_BYTES:
             record = read_record(files, file, place)

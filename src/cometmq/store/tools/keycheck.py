@@ -1,4 +1,4 @@
-"""Index entries against the records of one log file, both ways."""
+"""Checks of index entries against the records of one log file, in both directions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TOLD = 20
 
 
 class KeyCheck:
-    """The index entries that point into one log file, and which of them have their record.
+    """The index entries that point to one log file, matched with their records.
 
-    ``unindexed`` are keys of records behind the last entry of the whole index (``index_to``) or
-    before its first (``index_from``): how many, and where the first such record lies.
+    ``late`` counts keys of records after the last indexed one, ``early`` keys of records before the
+    first; ``late_from`` is the offset of the first late record, -1 if there is none.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class KeyCheck:
 
     def _missing(self, place: int, key_hash: int, amount: int) -> None:
         first, last = self._bounds
-        # A file may have ended between two keys of one record.
+        # The index may have ended between two keys of one record.
         if place >= last:
             self.late += amount
             if self.late_from < 0 or place < self.late_from:
@@ -128,7 +128,7 @@ class KeyCheck:
             )  # fmt: skip
 
     def finish(self, *, is_clean: bool) -> None:
-        """Tell of the entries whose record was not read."""
+        """Report the entries whose record was not read."""
         for entry in np.flatnonzero(~self._seen):
             add = self._findings.damage if is_clean else self._findings.note
             add(

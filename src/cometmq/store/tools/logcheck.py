@@ -1,4 +1,4 @@
-"""One log file: its records, and they against its seal, its queue entries and its index entries."""
+"""Checks of one log file: its records against its seal, its queue entries and its index entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a log file is compared with; the same for every file of a store.
+    """The data that every log file of a store is compared with.
 
     ``index_bounds`` are the physical offsets of the first and the last indexed record.
     """
@@ -40,9 +40,9 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class LogOutcome:
-    """One log file, checked; ``end``, ``closed`` and ``gaps`` as in a ``LogWalk``.
+    """The result for one log file; ``end``, ``closed`` and ``gaps`` are those of a ``LogWalk``.
 
-    ``late_keys`` and ``early_keys`` are keys of records behind and before all that is indexed.
+    ``late_keys`` and ``early_keys`` count the keys of records after and before all indexed records.
     """
 
     number: int
@@ -82,9 +82,9 @@ class FileCheck:
     def by_seal(
         self, entries: Digest, keys: Digest, progress: Callable[[int], None]
     ) -> LogOutcome | None:
-        """Compare the file with its seal, and digests with those in it.
+        """Compare the file with its seal, and digests of entries with those in the seal.
 
-        None when that is not enough: something differs, or there is no seal to believe.
+        Returns None if that is not sufficient: something differs, or there is no valid seal.
         """
         seal = self._seal.sure
         if seal is None or seal.size_bytes != self._around.directory.log_file_bytes:
@@ -105,7 +105,10 @@ class FileCheck:
         )  # fmt: skip
 
     def by_record(self, progress: Callable[[int], None]) -> LogOutcome:
-        """Decode every record. ``progress`` is told the bytes that were read. Raises OSError."""
+        """Decode and check every record. Raises OSError.
+
+        ``progress`` is called with the number of bytes of each read.
+        """
         around, file, findings, seal = self._around, self._file, self._findings, self._seal
         walk = LogWalk(
             self._files, file.path, file.base, file.size_bytes, around.delays_ms,
@@ -140,9 +143,9 @@ class FileCheck:
 
 
 class _SealCheck:
-    """A log file against its seal, and its bodies against their CRC where no seal speaks for them.
+    """Checks a log file against its seal, and bodies against their CRC if no seal covers them.
 
-    A seal made before another broker ran on the store may be of what that broker cut away.
+    A seal made before another broker ran on the store may describe bytes that this broker cut away.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class _SealCheck:
 
     @property
     def sure(self) -> Seal | None:
-        """The seal, when nobody can have changed the file rightfully since it was made."""
+        """The seal, if no other broker can have changed the file since it was made."""
         return self.seal if self._is_sure else None
 
     def _read(self, seals: Seals, doubted: bool) -> None:
@@ -178,7 +181,7 @@ class _SealCheck:
             self._late = LateRecords(seal.summary.last_ms)
 
     def take(self, chunk: Chunk, sums: bytearray) -> None:
-        """Check the bodies of a chunk, unless the seal says that all of it is as it was."""
+        """Check the bodies of a chunk, unless the seal proves all of it unchanged."""
         if self.seal is not None and self._late is not None:
             self._late.take(chunk)
             start = int(chunk.places[0]) - self._file.base
@@ -192,7 +195,7 @@ class _SealCheck:
             )  # fmt: skip
 
     def finish(self, walk: LogWalk) -> None:
-        """Compare all blocks."""
+        """Compare all blocks with the seal."""
         if self.seal is None or self._late is None:
             return
         differing = self.seal.differing(bytes(walk.sums))

@@ -1,7 +1,7 @@
-"""One log file from end to end, in pieces: its records by the column, its gaps, its end.
+"""A walk over one log file in pieces: its records as columns, its gaps, its end.
 
-Whoever walks decides nothing: what is no record between two records is a :class:`Gap`, whether that
-is damage or the torn end of a crash depends on what else is known of the store.
+The walk makes no decisions: bytes between records that are not a record are a :class:`Gap`. Whether
+that is damage or the torn end of a crash depends on the rest of the store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 256 * BLOCK_BYTES
 _READ_BYTES = 8 * BLOCK_BYTES
-#: What is read of a record before its size is known.
+#: Bytes that are read of a record before its size is known.
 _HEAD_BYTES = 1 << 16
 _CUT_OFF = "it is cut off by the end of the file"
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
@@ -44,9 +44,9 @@ _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Bytes of the log that are no record and no blank; physical offsets.
+    """Bytes of the log that are neither record nor blank; physical offsets.
 
-    ``open`` says that no record follows it in its file.
+    ``open`` says that no record follows in the same file.
     """
 
     start: int
@@ -56,15 +56,15 @@ class Gap:
 
 
 class Chunk:
-    """Whole records of the log: ``raw`` begins at physical offset ``base``. A number for each
-    record: where it begins in ``raw``, its physical offset, its size, and what dispatch makes of
-    it. Row ``n`` is of queue ``queues[queue_numbers[n]]``.
+    """Whole records of the log as columns; ``raw`` begins at physical offset ``base``.
 
-    The buffer is used again for the next chunk.
+    The columns have one number for each record: its position in ``raw``, its physical offset, its
+    size, and the fields that dispatch needs. Row ``n`` belongs to queue
+    ``queues[queue_numbers[n]]``. The next chunk reuses the buffer.
     """
 
     def __init__(self, raw: Bytes, base: int, walked: Walked) -> None:
-        """The records that a walk over ``raw`` found."""
+        """Create a chunk of the records that a walk over ``raw`` found."""
         table = np.frombuffer(walked.rows, np.int64).reshape(-1, WALKED_COLUMNS).T.copy()
         (
             self.starts, self.sizes, self.queue_numbers, self.queue_offsets, self.tag_codes,
@@ -80,21 +80,21 @@ class Chunk:
 
     @property
     def key_rows(self) -> Ints:
-        """Whose key each of ``key_hashes`` is, in the order of dispatch."""
+        """Row of the record of each of ``key_hashes``, in the order of dispatch."""
         return np.repeat(np.arange(len(self)), self._key_counts)
 
     @property
     def takes_place(self) -> npt.NDArray[np.bool_]:
-        """Which records take a place in their queue."""
+        """Mask of the records that take a place in their queue."""
         takes: npt.NDArray[np.bool_] = (self.sys_flags & TransactionType.PREPARED) == 0
         return takes
 
     def of_queues(self, values: Iterable[int]) -> Ints:
-        """What is said of each queue, for each record."""
+        """Expand values of the queues to a column: one value for each record."""
         return np.fromiter(values, np.int64, len(self.queues))[self.queue_numbers]
 
     def bad_bodies(self) -> list[int]:
-        """The rows whose body has not the CRC that its record carries."""
+        """Return the rows whose body does not match the record's CRC."""
         bad: list[int] = []
         at, stop = int(self.starts[0]), int(self.starts[-1] + self.sizes[-1])
         while (at := check_records(self.raw.data, at, stop, None)) < stop:
@@ -105,12 +105,12 @@ class Chunk:
 
 @dataclass(slots=True)
 class LogWalk:
-    """Walks the log file at ``path``, which begins at physical offset ``base``; ``delays_ms`` are
-    the delays of the levels of delayed messages, whose tag codes are times.
+    """A walk over the log file at ``path``, which begins at physical offset ``base``.
 
-    When it is done, ``end`` is behind the last record, ``closed`` says that the file is full (a
-    blank or its end follows), ``gaps`` has what is neither, and ``sums``, when they are wanted, the
-    CRC of each block.
+    ``delays_ms`` are the delays of the delay levels, because the tag codes of delayed messages are
+    times. After the walk, ``end`` is the end of the last record. ``closed`` says that the file is
+    full: a blank or its end follows. ``gaps`` has all other bytes. ``sums`` has the CRC of each
+    block, if ``wants_sums``.
     """
 
     files: Files
@@ -143,7 +143,7 @@ class LogWalk:
     def _pieces(self, handle: int) -> Iterator[Chunk]:
         position = start = self.base
         kept = 0
-        # Asked before anything is read: what the system reads ahead counts as data.
+        # Checked before any read: pages that the system reads ahead would count as data.
         empty = [self._is_empty(handle, *piece) for piece in self._offsets()]
         for (offset, count), is_empty in zip(self._offsets(), empty, strict=True):
             if not self.wants_sums and (self.closed or (is_empty and self._lost >= 0)):
@@ -162,9 +162,9 @@ class LogWalk:
         self._finish(position)
 
     def _read(self, handle: int, kept: int, offset: int, count: int) -> None:
-        """Read a piece behind what is kept of the one before, and sum its blocks."""
+        """Read a piece after the kept bytes of the previous one, and checksum its blocks."""
         new = memoryview(self._buffer)[kept : kept + count]
-        # A part at a time, so that the sum finds it in the processor's cache.
+        # In small parts, so that the checksum finds the bytes in the processor's cache.
         for at in range(0, count, _READ_BYTES):
             part = new[at : at + _READ_BYTES]
             found = self.files.read_into(handle, part, offset + at)
@@ -174,12 +174,12 @@ class LogWalk:
                 self.sums += sums_of(part)
 
     def _offsets(self) -> Iterator[tuple[int, int]]:
-        """Where each piece begins in the file, and its size."""
+        """Yield the position in the file and the size of each piece."""
         for offset in range(0, self.size_bytes, self.piece_bytes):
             yield offset, min(self.piece_bytes, self.size_bytes - offset)
 
     def _is_empty(self, handle: int, offset: int, count: int) -> bool:
-        """Whether nothing was ever written there."""
+        """Return whether nothing was ever written there."""
         return self.files.next_data(handle, offset) >= offset + count
 
     def _make_room(self, size: int) -> None:
@@ -189,7 +189,7 @@ class LogWalk:
             self._buffer = longer
 
     def _records(self, start: int, filled: int, position: int) -> Generator[Chunk, None, int]:
-        """Chunks from ``position`` on; gives where the next piece has to go on.
+        """Yield chunks from ``position`` on; return the offset at which the next piece continues.
 
         The buffer has ``filled`` bytes from physical offset ``start`` on.
         """
@@ -225,7 +225,7 @@ class LogWalk:
         return self.closed
 
     def _problem_at(self, start: int, filled: int, place: int) -> str:
-        """Why no record begins at a place; empty when one may, of which not all is there."""
+        """Return why no record begins at a position; empty if one may that is still incomplete."""
         if filled - place < FIXED_BYTES:
             return ""
         view = memoryview(self._buffer)[:filled]
@@ -238,9 +238,9 @@ class LogWalk:
         return problem
 
     def _may_go_on(self, place: int, filled: int) -> bool:
-        """Whether what stands at a place may be the beginning of a record that ends later.
+        """Return whether the bytes at a position may begin a record that ends in a later piece.
 
-        A damaged size must not have half of a file read into memory.
+        The limit keeps a damaged size from reading half of the file into memory.
         """
         if filled - place < FIXED_BYTES:
             return True
@@ -248,7 +248,7 @@ class LogWalk:
         return PREFIX.unpack_from(view)[0] <= self.piece_bytes or claimed_size(view) > 0
 
     def _search(self, raw: Bytes, start: int, position: int) -> int:
-        """Look for the next record or the blank behind what was lost; gives where to go on."""
+        """Search for the next record or blank after a gap; return where to continue."""
         place, filled = position - start, len(raw)
         found = -1
         if _any(raw[place:]):
@@ -259,7 +259,7 @@ class LogWalk:
             if len(lost):
                 self._lost_stop = position + int(lost[-1]) + 1
         if found < 0:
-            # A record may begin in the last bytes and be seen whole with the next piece.
+            # A record may begin in the last bytes and be complete only with the next piece.
             return max(position, start + filled - FIXED_BYTES + 1)
         self.gaps.append(Gap(self._lost, start + found, self._problem, False))
         self._lost = -1
@@ -283,15 +283,17 @@ class LogWalk:
 
 
 def _any(raw: Bytes) -> bool:
-    """Whether there is more than zeros, looked at eight bytes at a time."""
+    """Return whether there are nonzero bytes, by comparing eight at a time."""
     whole = len(raw) // 8 * 8
     words = np.frombuffer(raw[:whole].data, np.uint64)
     return bool(words.any() or raw[whole:].any())
 
 
 def read_record(files: ReadOnlyFiles, file: FileFact, place: int) -> Record | None:
-    """The record at a physical offset of a log file, its body unchecked; None when there is none.
-    Raises OSError."""
+    """Return the record at a physical offset of a log file, with its body unchecked.
+
+    Returns None if there is none. Raises OSError.
+    """
     at = place - file.base
     handle = files.open(file.path)
     try:

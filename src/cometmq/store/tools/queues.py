@@ -1,7 +1,7 @@
-"""Consume queues read as columns, and which of their entries point into which log file.
+"""Consume queues read as columns, with their entries grouped by log file.
 
-Reading all entries of a store once and sorting them by log file is what lets each log file be
-compared with its entries alone, whatever the number of queues.
+All entries of a store are read once and grouped, so that each log file can be compared with its own
+entries alone, however many queues there are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PIECE_ENTRIES = 8_192
 
 
 class Entries(NamedTuple):
-    """Neighbouring entries of one queue; ``first`` is the queue offset of the first."""
+    """Consecutive entries of one queue; ``first`` is the queue offset of the first one."""
 
     first: int
     phys: Ints
@@ -37,7 +37,7 @@ class Entries(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Neighbouring entries of one queue that point into one log file."""
+    """Consecutive entries of one queue that point to one log file."""
 
     queue: int
     file: int
@@ -47,8 +47,11 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpan:
-    """What one queue holds: ``first`` is its first entry of a record that the log still has,
-    ``end`` is behind its last entry."""
+    """The bounds of one queue.
+
+    ``first`` is the offset of the first entry whose record the log still has; ``end`` follows the
+    last entry.
+    """
 
     first: int
     end: int
@@ -56,7 +59,7 @@ class QueueSpan:
 
 @dataclass(frozen=True, slots=True)
 class QueueSurvey:
-    """One queue, read: its bounds, where its entries point, and by log file their digest."""
+    """One queue: its bounds, the runs of its entries, and their digests by log file."""
 
     span: QueueSpan
     runs: list[Run]
@@ -66,7 +69,7 @@ class QueueSurvey:
 def read_entries(
     files: ReadOnlyFiles, queue: QueueFact, file_bytes: int, first: int, count: int
 ) -> Entries:
-    """Entries from ``first`` on, zeros where there are none. Raises OSError."""
+    """Return entries from ``first`` on, with zeros for missing ones. Raises OSError."""
     raw = bytearray()
     position, stop = first * QUEUE_ENTRY_BYTES, (first + count) * QUEUE_ENTRY_BYTES
     while position < stop:
@@ -90,7 +93,7 @@ def _columns(first: int, raw: bytes | bytearray) -> Entries:
 
 
 def written_entries(files: ReadOnlyFiles, queue: QueueFact, file_bytes: int) -> Iterator[Entries]:
-    """All entries of a queue in pieces; what was never written is left out. Raises OSError."""
+    """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError."""
     per_file = file_bytes // QUEUE_ENTRY_BYTES
     for base in queue.bases:
         first = base // QUEUE_ENTRY_BYTES
@@ -120,8 +123,8 @@ def survey(
 ) -> QueueSurvey:
     """Read one queue. Raises OSError.
 
-    ``number`` is the queue's in the list of all. What is wrong with the queue alone, without a look
-    at the log, goes to ``findings``.
+    ``number`` is the queue's index in the list of all queues. Faults that are visible without the
+    log are added to ``findings``.
     """
     _check_files(files, directory.queue_file_bytes, queue, findings)
     reading = _Survey(directory, number, queue, findings)
@@ -131,7 +134,7 @@ def survey(
 
 
 class _Survey:
-    """One queue while it is read."""
+    """The state of a survey of one queue."""
 
     def __init__(
         self, directory: StoreDirectory, number: int, queue: QueueFact, findings: Findings
@@ -213,7 +216,7 @@ class _Survey:
                 self.runs.append(run)
 
     def span(self) -> QueueSpan:
-        """The queue's bounds, all of it read."""
+        """Return the queue's bounds; all pieces must have been taken."""
         end = max(self._end, 0)
         return QueueSpan(end if self._first < 0 else self._first, end)
 

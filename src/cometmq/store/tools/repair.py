@@ -1,8 +1,9 @@
-"""Repairing a stopped store: what verifying found is made again from the log, or taken out of it.
+"""Repair of a stopped store: rebuilds bad queues and index, and removes damage from the log.
 
-The work is a start's (opening.py), told more: which queues and whether the index have to be made
-again though their ends look right, to read the whole log, and what to do about damage in it. So
-whatever a repair takes away is set aside first, and it may end half way.
+The repair is a start (opening.py) with additional instructions: the queues to rebuild and whether
+to rebuild the index although they look valid at their ends, to read the whole log, and what to do
+about damage in it. So everything that is removed is set aside first, and an interrupted repair does
+no harm.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 
-#: What is found wrong with the log itself, which nothing can be made again from.
+#: Kinds of damage of the log itself, which cannot be rebuilt from anything else.
 _LOST: Final = frozenset({"gap", "body", "log-file-missing", "log-file-size", "log-short"})
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair is going to do: which queues and whether the index it makes again.
+    """The plan of a repair: the queues to rebuild, and whether to rebuild the index.
 
-    ``lost`` are findings about the log itself, ``others`` such that no repair does anything about.
+    ``lost`` are findings about the log itself, ``others`` findings that a repair cannot fix.
     """
 
     queues: frozenset[tuple[str, int]]
@@ -48,11 +49,11 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """True if there is nothing to do."""
         return not (self.queues or self.index or self.lost)
 
     def lines(self, policy: DamagePolicy) -> list[str]:
-        """What is going to happen, for a person."""
+        """Return lines for a person that describe the plan."""
         lines = [f"make queue {number} of {topic} again" for topic, number in sorted(self.queues)]
         if self.index:
             lines.append("make the index again")
@@ -75,10 +76,10 @@ def plan_repair(
     all_queues: bool = False,
     index: bool = False,
 ) -> RepairPlan:
-    """What there is to repair in a store that was verified.
+    """Plan the repair of a verified store.
 
-    ``topics`` and ``all_queues`` ask for queues to be made again whatever they look like, ``index``
-    for the index.
+    ``topics`` and ``all_queues`` select queues to rebuild whether they look valid or not; ``index``
+    does the same for the index.
     """
     directory = verified.directory
     known = {(queue.topic, queue.queue_id) for queue in find_queues(files, directory)}
@@ -96,7 +97,7 @@ def plan_repair(
         elif (key := _queue_of(finding.path, directory)) is not None:
             queues.add(key)
         elif finding.kind.startswith("queue-"):
-            # Told of a log file: any queue may be the one.
+            # The finding names a log file: the fault may be in any queue.
             queues |= known
         else:
             others.append(finding)
@@ -104,7 +105,7 @@ def plan_repair(
 
 
 def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
-    """The queue whose folder or file a path is."""
+    """Return the queue whose directory or file a path is; None if it is no queue's."""
     top = os.path.join(directory.root, "consumequeue") + os.sep
     if not path.startswith(top):
         return None
@@ -114,7 +115,7 @@ def _queue_of(path: str, directory: StoreDirectory) -> tuple[str, int] | None:
 
 
 def sizes_of(config: StoreConfig, directory: StoreDirectory, files: ReadOnlyFiles) -> StoreConfig:
-    """``config`` with the sizes that the files of a store have, where they say so themselves."""
+    """Return ``config`` with the file sizes of a store, as far as its files show them."""
     noted = directory.positions
     found = replace(
         config,
@@ -139,9 +140,9 @@ def examine(
     began: Callable[[int], None] = lambda total_bytes: None,
     progress: Callable[[int], None] = lambda size_bytes: None,
 ) -> tuple[Verified, RepairPlan, StoreConfig]:
-    """Verify a store; what was found, what there is to do, and the settings to do it with.
+    """Verify a store; return the result, the repair plan, and the settings for the repair.
 
-    See :func:`verify` and :func:`plan_repair` for the parameters, and for what is raised.
+    See :func:`verify` and :func:`plan_repair` for the parameters and errors.
     """
     files = ReadOnlyFiles()
     found = verify(config, files, processes=processes, began=began, progress=progress)
@@ -157,10 +158,10 @@ def repair(
     files: Files | None = None,
     progress: Progress = lambda position, end: None,
 ) -> RecoveryReport:
-    """Carry a plan out; ``config`` says what is done about damage in the log.
+    """Execute a plan; ``config`` has the policy for damage in the log.
 
-    ``progress`` is told how far the log was read. Raises StoreLocked, StoreCorrupt (damage that is
-    to be refused), StoreFull, OSError.
+    ``progress`` is called with the position of the scan. Raises StoreLocked, StoreCorrupt (for
+    damage that the policy refuses), StoreFull, OSError.
     """
     rebuild = Rebuild(plan.queues, plan.index, 0)
     store = open_store(config, clock, files or PosixFiles(), rebuild, progress)
@@ -172,7 +173,7 @@ def repair(
 
 
 def told(report: RecoveryReport) -> list[str]:
-    """What a repair did, for a person."""
+    """Return lines for a person that describe what a repair did."""
     lines = [
         f"left out {lost.next_offset - lost.offset} bytes of {lost.path} at offset {lost.offset}"
         for lost in report.damages

@@ -1,7 +1,7 @@
-"""A sealed log file read as bytes: every block against its seal, and nothing decoded.
+"""Fast check of a sealed log file: every block against its seal, without decoding records.
 
-The one thing that digests of index entries leave out is their time, since it counts from the first
-record of the index file; so the store time of each indexed record is picked out of the bytes.
+Digests of index entries leave out only their times, which count from the first record of the index
+file. So the store time of each indexed record is read from the bytes and compared.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 64 * BLOCK_BYTES
 _PART_BYTES = 8 * BLOCK_BYTES
-#: Kept of a piece for the next one.
+#: Bytes of a piece that are kept for the next one.
 _HEAD_BYTES = STORE_MS_BYTES
 _SECONDS_MAX = 0x7FFF_FFFF
 _NONE = np.empty(0, np.int64)
 
 
 class KeyTimes:
-    """The index entries of one log file in their order: where their records are, and the seconds
-    that they say. A few are read at a time."""
+    """The index entries of one log file, in order: the records' offsets and the recorded seconds.
+
+    They are read in small batches.
+    """
 
     def __init__(self, files: ReadOnlyFiles, facts: list[IndexFact], runs: list[IndexRun]) -> None:
         self._blocks = self._read(files, facts, runs)
@@ -58,8 +60,11 @@ class KeyTimes:
         return next(self._blocks, (_NONE, _NONE, 0))
 
     def below(self, stop: int) -> Iterator[tuple[Ints, Ints, int]]:
-        """What was not given yet of entries for records below a physical offset: places, seconds,
-        and the time from which these count. ``is_ordered`` turns false when places go back."""
+        """Yield the remaining entries for records below a physical offset.
+
+        Each item has the offsets, the seconds, and the time that the seconds count from.
+        ``is_ordered`` becomes false if offsets decrease.
+        """
         while len(self._phys):
             count = int(np.searchsorted(self._phys, stop))
             if not count:
@@ -76,7 +81,7 @@ class KeyTimes:
 
 
 class SealedRead:
-    """Reads one sealed file."""
+    """Reads one sealed file and compares it with its seal."""
 
     def __init__(self, files: ReadOnlyFiles, file: FileFact, seal: Seal, times: KeyTimes) -> None:
         self._files = files
@@ -86,9 +91,9 @@ class SealedRead:
         self._compared = 0
 
     def is_right(self, progress: Callable[[int], None]) -> bool:
-        """Whether every block is as it was sealed, and every index entry has its record's time.
+        """Return whether every block matches its seal and every index entry its record's time.
 
-        ``progress`` is told the bytes that were read once that is sure. Raises OSError.
+        ``progress`` is called with the bytes read once that is certain. Raises OSError.
         """
         size = self._file.size_bytes
         buffer = bytearray(_HEAD_BYTES + _PIECE_BYTES)
@@ -109,7 +114,7 @@ class SealedRead:
         return True
 
     def _is_sealed(self, handle: int, piece: memoryview, offset: int) -> bool:
-        # A part at a time, so that the sum finds it in the processor's cache.
+        # In small parts, so that the checksum finds the bytes in the processor's cache.
         for at in range(0, len(piece), _PART_BYTES):
             part = piece[at : at + _PART_BYTES]
             if self._files.read_into(handle, part, offset + at) < len(part):
@@ -120,8 +125,10 @@ class SealedRead:
         return True
 
     def _fits(self, buffer: bytearray, start: int, stop: int) -> bool:
-        """Whether the times are right of entries for records that begin from ``start`` up to
-        ``stop``; physical offsets, the buffer begins at ``start``."""
+        """Return whether entries for records from ``start`` up to ``stop`` have the right times.
+
+        Both are physical offsets; the buffer begins at ``start``.
+        """
         raw = np.frombuffer(buffer, np.uint8)
         eight = window(raw, ">i8")
         for phys, seconds, begin_ms in self._times.below(stop):
@@ -134,7 +141,7 @@ class SealedRead:
                 where += LONGER_HOST_BYTES * (longer != 0)
             behind = numbers(eight[where]) - begin_ms
             rest = behind - 1000 * seconds
-            # Rarely the clock went back, or decades passed: those are clipped.
+            # Rare cases: the clock went back, or decades passed; those seconds are clipped.
             odd = (rest < 0) | (rest >= 1000)
             if odd.any() and (np.clip(behind[odd] // 1000, 0, _SECONDS_MAX) != seconds[odd]).any():
                 return False

@@ -1,13 +1,8 @@
 """Snapshots: a second store directory that shares the full log files with the first.
 
-Full log files never change, so they get a second name; everything else is small and copied. What
-would change a linked file all the same (a recovery that cuts the log) copies it first (mapped.py).
-
-A stopped store is taken as it is. Of a store that a broker of ours runs on, everything up to a
-moment ago: the log up to where the broker noted that queue and index files hold all of it, or that
-it is on the device, whichever is further; queue and index files as they are while they are copied;
-and a note of our own that says how far they can be trusted, as after a crash of the machine. A
-start of the snapshot recovers from that note.
+Full log files never change, so they are hard-linked; everything else is small and copied. An
+operation that changes a linked file after all (a recovery that cuts the log) copies it first
+(logfile.py).
 """
 
 from __future__ import annotations
@@ -40,17 +35,17 @@ Progress = Callable[[int], None]
 
 _LOG = "commitlog"
 _UNFINISHED = ".unfinished"
-#: Of people or of one run of a broker, not of the store.
+#: Files of administrators or of one run of a broker, not of the store.
 _LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside")
 _ENTRIES = ("consumequeue", "index", SEALS)
-#: Notes of a running broker, which the snapshot gets in its own wording; no crash left them.
+#: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
 _OF_A_RUN = (
     "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
 )  # fmt: skip
 
 
 class TargetTaken(StoreError):
-    """There is something in the directory that is to be made."""
+    """The target directory is not empty."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} is not empty: give a directory that does not exist yet")
@@ -58,7 +53,11 @@ class TargetTaken(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was made: of a running broker's store or a stopped one, from where to where, how."""
+    """A finished snapshot.
+
+    The fields are its path, whether a broker was running, the bounds of the log, and the linked and
+    copied bytes.
+    """
 
     path: str
     running: bool
@@ -77,10 +76,16 @@ def snapshot(
     began: Progress = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> Snapshot:
-    """Make ``target`` a snapshot of the store that ``config`` names; it appears when it is whole.
+    """Make ``target`` a snapshot of the store that ``config`` names; it appears when complete.
 
-    ``copy`` copies full log files too, so that it may lie on another file system. Raises NoStore,
-    TargetTaken, StoreError for what cannot be done, StoreInUse when a Java broker runs on the
+    A stopped store is taken as it is. A store of a running CometMQ broker is taken up to a recent
+    position: the log up to the offset for which the broker recorded complete queue and index files,
+    or up to its durable end, whichever is greater; queue and index files as they are during the
+    copy; and new positions that say how far these can be trusted, as after a crash of the machine.
+    A start of the snapshot recovers from these positions.
+
+    ``copy`` also copies full log files, so that the target may be on another file system. Raises
+    NoStore, TargetTaken, StoreError if it cannot be made, StoreInUse if a Java broker runs on the
     store, OSError.
     """
     files = files or SnapshotFiles()
@@ -130,7 +135,7 @@ def _lock(files: SnapshotFiles, directory: StoreDirectory) -> int:
 
 
 class _Taking:
-    """One snapshot in the making."""
+    """One snapshot in progress."""
 
     def __init__(
         self, files: SnapshotFiles, directory: StoreDirectory, copies: Copies, copy: bool
@@ -141,7 +146,7 @@ class _Taking:
         self._copy = copy
 
     def stopped(self) -> tuple[int, int]:
-        """Take everything as it is; gives the bounds of the log (of its files)."""
+        """Take a stopped store; return the bounds of the log."""
         directory = self._directory
         used = [file for file in directory.log_files if self._is_used(file)]
         for file in used[:-1]:
@@ -154,7 +159,7 @@ class _Taking:
         return directory.log_start, noted.written if noted and noted.clean else end
 
     def running(self) -> tuple[int, int]:
-        """Take everything up to what the broker noted last; gives the bounds of the log."""
+        """Take everything up to the positions that the broker recorded; return the log's bounds."""
         directory, noted = self._directory, self._directory.positions
         if noted is None:
             raise StoreError(
@@ -163,7 +168,8 @@ class _Taking:
             )
         reached = noted.written if noted.complete < 0 else noted.complete
         end = max(reached, noted.durable)
-        # Offsets of consumers first: behind the log they cost a repetition, before it a message.
+        # Consumer offsets first: if they lag the log, messages are repeated; the reverse loses
+        # messages.
         self._take_rest((*_OF_A_RUN, *_ENTRIES))
         start = self._take_log(end)
         for part in _ENTRIES:
@@ -172,7 +178,7 @@ class _Taking:
         return start, end
 
     def _take_log(self, end: int) -> int:
-        """Take the log up to ``end``; gives where it begins, for a running broker drops files."""
+        """Take the log up to ``end``; return its first offset: a running broker may drop files."""
         start = -1
         for file in self._directory.log_files:
             if file.base >= end:
@@ -216,7 +222,7 @@ class _Taking:
             ) from error
 
     def _take_rest(self, left_out: tuple[str, ...]) -> None:
-        """Take what lies in the root, but the log and ``left_out``."""
+        """Take the contents of the root directory, except the log and ``left_out``."""
         inner = os.path.relpath(self._directory.log_directory, self._directory.root)
         skipped = {*_LEFT_OUT, *left_out, inner.partition(os.sep)[0]}
         for name in self._files.names(self._directory.root):
@@ -258,9 +264,9 @@ def restore(
     began: Progress = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> int:
-    """Copy a snapshot to ``target``, durably; gives the bytes copied. The snapshot stays as it is.
+    """Copy a snapshot to ``target``, durably; return the copied bytes. The snapshot is not changed.
 
-    Raises TargetTaken, OSError. What was made so far stays when it fails.
+    Raises TargetTaken, OSError; after an error, the files made so far stay.
     """
     files = files or SnapshotFiles()
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):

@@ -1,9 +1,10 @@
-"""A process of its own that reads one full log file: what a seal needs to know of it.
+"""Child process that reads one full log file and computes the data of its seal.
 
     python -m cometmq.store.tools.sums PATH BASE SIZE MOMENT_MS DELAY_LEVELS
 
-prints one JSON object, a ``FileSums`` (seals.py). A broker starts it (sealing.py), whose loop a
-thread full of Python would hold up; it runs at the lowest priority and writes nothing.
+prints one JSON object, a ``FileSums`` (checksums.py). A broker starts it (checksumming.py), because
+a thread that runs Python code would delay the event loop. It runs at the lowest priority and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _LOWEST_PRIORITY = 19
 
 
 class LateRecords:
-    """From where on every record was stored after a moment; ``start`` is -1 when the last was not.
+    """Finds the offset from which on every record was stored after a given moment.
 
-    Records are taken in the order of the log.
+    ``start`` is that offset, -1 if the last record is older. Records are taken in log order.
     """
 
     __slots__ = ("_moment_ms", "start")
@@ -43,7 +44,7 @@ class LateRecords:
         self.start = -1
 
     def take(self, chunk: Chunk) -> None:
-        """Take the next records."""
+        """Examine the next records."""
         early = np.flatnonzero(chunk.store_ms <= self._moment_ms)
         first = 0
         if len(early):
@@ -53,7 +54,7 @@ class LateRecords:
 
 
 class Summing:
-    """What records come to, while they are read."""
+    """Totals over records, computed while they are read."""
 
     __slots__ = ("_entries", "_first_ms", "_keys", "_last_ms", "_records")
 
@@ -63,7 +64,7 @@ class Summing:
         self._entries = self._keys = Digest()
 
     def take(self, chunk: Chunk) -> None:
-        """Take the next records."""
+        """Add the next records."""
         entries, keys = mixed_of(chunk)
         takes = chunk.takes_place
         self._entries = self._entries.plus(of(entries if takes.all() else entries[takes]))
@@ -74,12 +75,12 @@ class Summing:
         self._records += len(chunk)
 
     def summary(self) -> Summary:
-        """What it came to."""
+        """Return the totals."""
         return Summary(self._records, self._first_ms, self._last_ms, *self._entries, *self._keys)
 
 
 def mixed_of(chunk: Chunk) -> tuple[Ints, Ints]:
-    """The numbers (digest.py) of the queue entry of each record, and of each index entry."""
+    """Return the numbers (digest.py) of the records' queue entries and of their index entries."""
     entries = mix_entries(
         chunk.places, chunk.sizes, chunk.tag_codes, chunk.queue_offsets,
         chunk.of_queues(text_code(topic) for topic, _ in chunk.queues),
@@ -91,7 +92,7 @@ def mixed_of(chunk: Chunk) -> tuple[Ints, Ints]:
 def read_sums(
     files: Files, path: str, base: int, size_bytes: int, moment_ms: int, delay_levels: str
 ) -> FileSums:
-    """Read a log file. Raises OSError."""
+    """Read a log file and compute its checksums and totals. Raises OSError."""
     walk = LogWalk(files, path, base, size_bytes, delay_levels_ms(delay_levels), wants_sums=True)
     late = LateRecords(moment_ms)
     summing = Summing()
@@ -110,7 +111,7 @@ def read_sums(
 
 
 def main(words: Sequence[str]) -> int:
-    """Read the file that ``words`` name and print what was found."""
+    """Read the file given by the arguments ``words`` and print the result."""
     os.nice(_LOWEST_PRIORITY)
     path, base, size_bytes, moment_ms, delay_levels = words
     found = read_sums(

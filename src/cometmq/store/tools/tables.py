@@ -1,4 +1,4 @@
-"""Whether a broker could start with the tables beside a store: by the same types that it reads."""
+"""Checks of a broker's table files beside a store, with the types by which a broker reads them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ _DELETED = "cometmqDeleted"
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names of all topics, and where in the log the former life of those ended that were
-    deleted: a physical offset."""
+    """The names of all topics, and for deleted ones the log offset at which they ended."""
 
     names: frozenset[str] = frozenset()
     deleted: dict[str, int] = field(default_factory=dict)
 
 
 def check_tables(files: ReadOnlyFiles, root: str, findings: Findings) -> Topics:
-    """Add what a broker would not start with, or without what its backup lacks; gives the topics.
+    """Report tables that a broker cannot read; return the topics.
 
-    A table that cannot be read gives way to its backup, as in a start. Raises OSError.
+    If a table cannot be read, its backup is read instead, as in a start. Raises OSError.
     """
     topics = Topics()
     for name, key, value_type in _TABLES:
@@ -61,7 +60,7 @@ def check_tables(files: ReadOnlyFiles, root: str, findings: Findings) -> Topics:
 
 
 def _checked(raw: bytes, key: str, value_type: Any) -> dict[str, Any]:
-    """What a table's file holds. Raises ValueError, TypeError or CometError."""
+    """Return the contents of a table's file. Raises ValueError, TypeError or CometError."""
     table = parse_json(raw)
     if not isinstance(table, dict) or key not in table:
         raise ValueError(f"it has no {key}")

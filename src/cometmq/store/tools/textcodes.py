@@ -1,4 +1,4 @@
-"""A number for each of many texts, by which they are compared; seals on disk have it."""
+"""Numbers by which texts are compared; the seals on disk depend on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STEP_BYTES: Final = 8
 
 @lru_cache(maxsize=4096)
 def text_code(text: str) -> int:
-    """A signed 64-bit number: equal for equal texts, and for others all but surely not."""
+    """Return a signed 64-bit number: the same for equal texts, nearly always another for others."""
     raw = text.encode()
     value = len(raw)
     for at in range(0, len(raw), _STEP_BYTES):

@@ -1,9 +1,13 @@
-"""Verifying a whole store: every record, every queue entry, every index entry, both ways.
+"""Verification of a whole store: every record, queue entry and index entry, in both directions.
 
-In three steps, each shared out to processes: all queues and index files are read once and sorted by
-the log files they point into (queues.py, indexes.py); each log file is compared with what points
-into it (logcheck.py); what needs a look at all of them is judged at the end (judging.py). No
-process holds more than what belongs to one log file.
+Three steps; processes share the work of the first two:
+
+1. Read all queues and index files once, and group their entries by the log files that they point to
+   (queues.py, indexes.py).
+2. Compare each log file with its entries (logcheck.py).
+3. Evaluate what depends on all files together (judging.py).
+
+No process holds more than the data of one log file.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ _NO_RUNS = np.empty((0, 4), np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every piece of work needs."""
+    """The data that every piece of work needs."""
 
     files: ReadOnlyFiles
     around: Surroundings
@@ -46,8 +50,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """The entries of queues or index that point into one log file: where they are, what they come
-    to."""
+    """The queue or index entries that point to one log file: their runs and their digest."""
 
     runs: Ints
     digest: Digest
@@ -55,7 +58,7 @@ class Pointers:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was verified, and what was found."""
+    """The result of a verification: what was verified and what was found."""
 
     directory: StoreDirectory
     log_bytes: int
@@ -68,7 +71,7 @@ class Verified:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is no damage."""
+        """True if there is no damage."""
         return not any(each.severity is Severity.DAMAGE for each in self.findings)
 
 
@@ -84,9 +87,9 @@ def verify(
 ) -> Verified:
     """Verify the store that ``config`` names.
 
-    ``full`` decodes every record, also those of sealed files whose digests fit. ``began`` is told
-    how many bytes there are to read, ``progress`` each time some were. ``pool`` does the work.
-    Raises NoStore, StoreInUse (also when a broker came up meanwhile), OSError.
+    ``full`` decodes every record, even in sealed files whose digests match. ``began`` is called
+    with the number of bytes to read, ``progress`` with the bytes of each read. ``pool`` does the
+    work. Raises NoStore, StoreInUse (also if a broker started in the meantime), OSError.
     """
     files = files or ReadOnlyFiles()
     directory = look_into(config, files)
@@ -141,7 +144,7 @@ def verify(
 
 
 def _bounds(facts: list[IndexFact]) -> tuple[int, int]:
-    """The physical offsets of the first and of the last indexed record."""
+    """Return the physical offsets of the first and the last indexed record."""
     filled = [fact for fact in facts if fact.entries]
     if not filled:
         return 0, -1
@@ -172,13 +175,13 @@ def _survey_indexes(
         tables.append((number, table))
         join(digests, own_digests)
         findings.extend(found)
-    # Entries have to come in the order of the files.
+    # Entries must be in the order of the index files.
     ordered = [table for _, table in sorted(tables, key=lambda pair: pair[0])]
     return np.concatenate([np.empty((0, 4), np.int64), *ordered]), digests
 
 
 def _by_file(runs: Ints) -> dict[int, Ints]:
-    """The runs of each log file, in their order."""
+    """Return the runs of each log file, in order."""
     ordered = runs[np.argsort(runs[:, 1], kind="stable")]
     numbers, starts = np.unique(ordered[:, 1], return_index=True)
     return dict(zip(numbers.tolist(), np.split(ordered, starts[1:]), strict=False))

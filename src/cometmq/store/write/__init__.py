@@ -1,1 +1,1 @@
-"""From a record in the log to its queue entry and its index entries."""
+"""The write path: batches, and the dispatch of log records to queue entries and index entries."""

@@ -1,8 +1,8 @@
-"""What the records of a batch have in common.
+"""The fields that all records of a batch share.
 
-The body of a batch (message/batch.py) becomes records all in one file and with consecutive offsets:
-``append_batch`` in speedups/plain/batches.py. The properties of the batch follow those of
-each message, so for a name that stands in both the batch's value counts (upstream:
+The messages of a batch body (message/batch.py) become records of one log file with consecutive
+offsets: ``append_batch`` in speedups/plain/batches.py. The batch's properties follow those of each
+message, so for a name that both define the batch's value counts (upstream:
 CommitLog.MessageExtBatchEncoder).
 """
 
@@ -21,7 +21,7 @@ _LENGTH_BYTES = 4
 
 
 class Shared(NamedTuple):
-    """What the messages of a batch have in common; hosts packed, times in ms."""
+    """The fields that the messages of a batch share; hosts packed, times in ms."""
 
     sys_flag: int
     born_ms: int
@@ -31,9 +31,10 @@ class Shared(NamedTuple):
     properties: bytes
 
     def middle(self, store_ms: int) -> bytes:
-        """What stands in every record between its physical offset and the length of its body.
+        """Return the bytes of a record between its physical offset and the length of its body.
 
-        Raises MessageIllegal for a transaction, and for a number that does not fit its field.
+        They are the same for every record of the batch. Raises MessageIllegal for a transaction or
+        a number that does not fit its field.
         """
         sys_flag, born_ms, born_host, store_host, reconsume_times, _ = self
         if sys_flag & TRANSACTION_MASK:

@@ -1,11 +1,11 @@
-"""From a record in the log to everything that follows: queue entries, index entries, listeners.
+"""Dispatch: passes records of the log to consume queues, index and listeners.
 
-There is one way for live appends and for recovery: rows (store/queue/rows.py).
+Live appends and recovery use the same path, and the same rows (store/queue/rows.py).
 
-Dispatch goes in the order of the log. A turn that waits for the device, or that has more records
-than a turn of the loop dispatches, waits in the :class:`Backlog`, and what is committed later waits
-behind it. Senders need not: an answer promises what the flush policy says, not that every queue has
-its entry.
+Records are dispatched in the order of the log. The :class:`Backlog` holds turns that wait for the
+device and those with more records than one turn of the loop dispatches; later commits wait there
+after them. Senders need not wait for the dispatch: an answer promises what the flush policy says,
+not that every queue has its entry.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Is called with the queues that have more messages; a queue may come twice.
+#: Is called with the queues that have more messages; a queue may appear twice.
 Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 
-#: Rows that are dispatched before the loop gets a turn of its own, about 1 ms.
+#: Rows that are dispatched before the loop serves other events, about 1 ms.
 ROWS_PER_TURN = 1_024
-#: From here on they are dispatched in another turn than the one that wrote them.
+#: From this number of rows on, the dispatch is left to later turns of the loop.
 MANY_ROWS = 16_384
 _UNKNOWN_DELAY_MS = 1_000
 
 
 class Dispatcher:
-    """Puts rows into queues and index.
+    """Appends rows to queues and index.
 
-    ``position`` is the end of what was dispatched; ``messages`` and ``size_bytes`` count it.
-    ``problem`` is the error that keeps entries in memory since a write failed (the next write tries
-    again).
+    ``position`` is the log offset up to which records were dispatched; ``messages`` and
+    ``size_bytes`` count them. ``problem`` is the error of the last failed write, None after a
+    success. Entries stay in memory after an error, and the next write tries again.
     """
 
     __slots__ = (
@@ -69,8 +69,8 @@ class Dispatcher:
         self._index = index
         self._pool = pool
         self.journal = journal
-        #: Queues by the time since which their files lack entries, longest first, and beside them
-        #: since when that is.
+        #: Queues whose files lack entries, longest wait first; ``_marks`` has the mark of each one:
+        #: the position since which its files lack entries.
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
@@ -81,12 +81,15 @@ class Dispatcher:
         self.problem: OSError | None = None
 
     def begin(self, position: int) -> None:
-        """Queue files and index hold all of the log below ``position``."""
+        """Start at ``position``: queue files and index hold all of the log before it."""
         self.position = position
         self._mark = (position, 0)
 
     def dispatch(self, segment: Segment, end: int, now_ms: int) -> None:
-        """Dispatch a segment, up to the physical offset ``end``; they come in the log's order."""
+        """Dispatch a segment that ends at the physical offset ``end``.
+
+        Segments must come in log order. ``now_ms`` names a new index file.
+        """
         if isinstance(segment, WriteBatch):
             grown, due = self._dispatch_batch(segment)
         else:
@@ -99,23 +102,24 @@ class Dispatcher:
             self._write(queue)
         if 0 <= self.journal.end < end:
             self._note_entries(segment)
-        for listener in (*self.listeners,):  # one may take itself away
+        for listener in (*self.listeners,):  # a listener may remove itself
             try:
                 listener(grown)
             except Exception:
-                # What is stored is stored: a listener's bug must not fail the senders.
+                # The records are stored: a listener's bug must not fail the senders.
                 logger.exception("dispatch_listener_failed listener=%r", listener)
 
     def _dispatch_rows(
         self, rows: Sequence[Dispatched]
     ) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
-        """Gives the queues that have more messages, and those to write at once."""
+        """Dispatch rows; return the queues that have more messages, and those to write at once."""
         pack = QUEUE_ENTRY.pack
         grown: dict[ConsumeQueue, None] = {}
         for row in rows:
             queue, queue_offset, phys, size, code, _, _ = row
             grown[queue] = None
             self.size_bytes += size
+            # The usual case: the entry is the next one of its queue.
             if queue_offset == queue.max_offset:
                 queue.tail += pack(phys, size, code)
                 queue.max_offset = queue_offset + 1
@@ -130,11 +134,12 @@ class Dispatcher:
         return [*grown], [queue for queue in grown if self._is_due(queue)]
 
     def _dispatch_batch(self, batch: WriteBatch) -> tuple[list[ConsumeQueue], list[ConsumeQueue]]:
-        """:meth:`_dispatch_rows` for a write batch."""
+        """Dispatch a write batch; return the same as :meth:`_dispatch_rows`."""
         grown: list[ConsumeQueue] = []
         due: list[ConsumeQueue] = []
         in_order = False
         while not in_order:
+            # The core stops at a row that is out of order; such rows are dispatched one by one.
             queues, (count, size_bytes), soiled, long_ones, in_order = batch.dispatch(
                 self._pool.long_bytes
             )
@@ -169,9 +174,9 @@ class Dispatcher:
         queue, queue_offset, phys, size, code, _, _ = row
         if queue_offset < queue.max_offset:
             if not queue.is_older_than(phys):
-                # Its entry survived: recovery starts below what the queue already holds.
+                # The entry survived the crash: recovery starts before the end of the queue.
                 return
-            # The topic was deleted and made anew: what the queue holds is from its former life.
+            # The topic was deleted and created again: these entries are from before the deletion.
             queue.restart_at(queue_offset)
         queue.fill_to(queue_offset)
         queue.tail += QUEUE_ENTRY.pack(phys, size, code)
@@ -180,8 +185,7 @@ class Dispatcher:
             self._soil(queue)
 
     def _write(self, queue: ConsumeQueue) -> None:
-        """Write a queue that must not wait, or has many entries in memory; it keeps its place
-        among the others."""
+        """Write a queue that must not wait or has many entries in memory; keep its place."""
         try:
             queue.write()
         except OSError as error:
@@ -195,19 +199,20 @@ class Dispatcher:
 
     @property
     def dirty_count(self) -> int:
-        """Queues with entries that are not in their files yet."""
+        """Number of queues with entries that are not in their files yet."""
         return len(self._dirty)
 
     @property
     def complete(self) -> Mark:
-        """The queue files hold the entries for all records before this."""
+        """The mark before which the queue files hold the entries of all records."""
         return self._marks[0] if self._marks else self._mark
 
     def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
-        """Write the entries of the queues that wait longest, and what was gathered besides.
+        """Write the entries of the queues that wait longest, then index entries and journal.
 
-        At most ``limit`` queues, and none whose files are complete up to ``before``. Gives whether
-        none is left of those. After an error entries stay in memory, and ``problem`` says why.
+        Writes at most ``limit`` queues, and none whose files are complete up to ``before``. Returns
+        whether no such queue is left. After an error, entries stay in memory and ``problem`` is
+        set.
         """
         dirty = self._dirty
         bound = self.position if before is None else before
@@ -225,7 +230,7 @@ class Dispatcher:
         return gathered and self.problem is None and self.complete[0] >= bound
 
     def write_index(self, now_ms: int) -> bool:
-        """Write the index entries gathered so far; gives whether that succeeded."""
+        """Write the gathered index entries; return whether that succeeded."""
         try:
             self._index.flush_pending(now_ms)
         except OSError as error:
@@ -234,9 +239,9 @@ class Dispatcher:
         return True
 
     def write_gathered(self, now_ms: int) -> bool:
-        """Write all that no queue has to wait for: index entries, and the rows of the journal.
+        """Write index entries and the rows of the journal, which are not bound to single queues.
 
-        Gives whether that succeeded.
+        Returns whether that succeeded.
         """
         if not self.write_index(now_ms):
             return False
@@ -254,13 +259,13 @@ class Dispatcher:
         self.problem = error
 
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
-        """Take over a queue whose files may lack entries since a position before all others."""
+        """Take over a queue whose files may lack entries since a mark before all others."""
         queue.is_dirty = True
         self._dirty.append(queue)
         self._marks.append(since)
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
-        """Drop what is still to be written for queues that go away."""
+        """Drop the unwritten entries of queues that are being deleted."""
         kept = [pair for pair in zip(self._dirty, self._marks, strict=True) if pair[0] not in gone]
         self._dirty = deque(queue for queue, _ in kept)
         self._marks = deque(mark for _, mark in kept)
@@ -269,8 +274,11 @@ class Dispatcher:
 
 
 class Backlog:
-    """Segments in front of the dispatcher. ``call_soon`` runs a function in a later turn of the
-    loop; without one everything is dispatched at once."""
+    """The segments that wait for their dispatch.
+
+    ``call_soon`` runs a function in a later turn of the loop; without it, segments are dispatched
+    at once.
+    """
 
     __slots__ = ("_again", "_dispatcher", "_limit", "_waiting", "call_soon", "messages")
 
@@ -283,8 +291,11 @@ class Backlog:
         self.messages = 0
 
     def take(self, segments: list[Segment], end: int, now_ms: int, *, ready: bool) -> None:
-        """Take what a turn committed up to the physical offset ``end``; when it is ``ready``,
-        consumers may see it at once."""
+        """Take the segments that a turn committed, up to the physical offset ``end``.
+
+        ``ready`` says that consumers may see them at once.
+        """
+        # The usual case: nothing waits, and the turn is small.
         if ready and len(segments) == 1 and not self._waiting and len(segments[0]) <= ROWS_PER_TURN:
             self._dispatcher.dispatch(segments[0], end, now_ms)
             return
@@ -292,7 +303,8 @@ class Backlog:
             for part in parts_of(segment, ROWS_PER_TURN):
                 self._waiting.append((end_of(part) if part else end, part))
                 self.messages += len(part)
-        # Behind the last record there may be the blank that closed its file.
+        # The last record may be followed by the blank that closes its file, so the last part ends
+        # at ``end``.
         _, last = self._waiting.pop()
         self._waiting.append((end, last))
         if not ready:
@@ -305,14 +317,16 @@ class Backlog:
                 self._put_off(now_ms)
 
     def release(self, limit: int, now_ms: int) -> None:
-        """Dispatch what ends at or before ``limit``, as much of it as a turn may."""
+        """Dispatch segments that end at or before ``limit``, as many as one turn may."""
         self._limit = max(limit, self._limit)
         if not self._again:
             self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
 
     def take_back(self, end: int) -> int:
-        """What lies after the physical offset ``end`` is not stored: its queue offsets are given
-        again. Returns how many messages that were."""
+        """Drop the segments after the physical offset ``end``, which were not stored.
+
+        Their queue offsets are assigned again. Returns the number of dropped messages.
+        """
         lost, waiting = 0, self._waiting
         while waiting and waiting[-1][0] > end:
             _, segment = waiting.pop()
@@ -322,7 +336,7 @@ class Backlog:
         return lost
 
     def close(self, now_ms: int) -> None:
-        """From now on there are no later turns: dispatch all that is released at once."""
+        """Dispatch all released segments at once: there are no later turns."""
         self.call_soon = None
         self._again = False
         self.release(self._limit, now_ms)
@@ -348,14 +362,14 @@ class Backlog:
         self.release(self._limit, now_ms)
 
     def forget(self, gone: Set[ConsumeQueue]) -> None:
-        """Drop what belongs to queues that go away."""
+        """Drop the rows of queues that are being deleted."""
         kept = [(end, without_queues(segment, gone)) for end, segment in self._waiting]
         self._waiting = deque(kept)
         self.messages = sum(len(segment) for _, segment in kept)
 
 
 def end_of(segment: Segment) -> int:
-    """The physical offset behind the last record."""
+    """Return the physical offset after the last record."""
     if isinstance(segment, WriteBatch):
         return segment.end
     _, _, phys, size, _, _, _ = segment[-1]
@@ -363,7 +377,7 @@ def end_of(segment: Segment) -> int:
 
 
 def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
-    """The segment in parts of at most ``rows_max`` rows; a write batch is dispatched at once."""
+    """Split rows into parts of at most ``rows_max``; a write batch stays whole."""
     if isinstance(segment, WriteBatch) or len(segment) <= rows_max:
         yield segment
         return
@@ -372,7 +386,7 @@ def parts_of(segment: Segment, rows_max: int) -> Iterator[Segment]:
 
 
 def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
-    """The segment without what belongs to queues that go away; it may be left empty."""
+    """Return the segment without the rows of deleted queues; it may become empty."""
     if isinstance(segment, WriteBatch):
         segment.drop(gone)
         return segment
@@ -380,7 +394,7 @@ def without_queues(segment: Segment, gone: Set[ConsumeQueue]) -> Segment:
 
 
 def take_back(segment: Segment) -> None:
-    """Let queue offsets be given again: nothing was stored of this segment and later ones."""
+    """Make the queue offsets of a segment free again; neither it nor later ones were stored."""
     if isinstance(segment, WriteBatch):
         segment.take_back()
         return
@@ -390,7 +404,7 @@ def take_back(segment: Segment) -> None:
 
 
 def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> Dispatched:
-    """The row of a record read back from the log.
+    """Return the row of a record that was read from the log.
 
     (upstream: CommitLog.checkMessageAndReturnSize)
     """
@@ -411,7 +425,7 @@ def row_of(record: Record, queue: ConsumeQueue, delays_ms: tuple[int, ...]) -> D
 def code_and_keys(
     topic: str, sys_flag: int, store_ms: int, properties: bytes, delays_ms: tuple[int, ...]
 ) -> tuple[int, tuple[str, ...]]:
-    """What the queue entry and the index hold of a record besides its place."""
+    """Return the tag code and the index keys of a record."""
     found = props.decode(properties)
     code = tag_code(found.get(props.TAGS))
     if topic == SCHEDULE_TOPIC:
@@ -422,7 +436,7 @@ def code_and_keys(
 
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:
-    """The delay of a level written as text; 0 for none, the longest for a level beyond."""
+    """Return the delay of a level, given as text: 0 for none, the longest if it is too high."""
     level = int(level_text[:9]) if level_text.isascii() and level_text.isdigit() else 0
     if level <= 0:
         return 0
