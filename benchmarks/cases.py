@@ -41,7 +41,8 @@ EXPRESSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RowOf:
-    """A row with the figure ``key`` of each round. ``wanted`` is the bound of ours / Java 4.9.7."""
+    """A row with the figure ``key`` of each round. ``wanted`` bounds the ratio CometMQ / Java
+    4.9.7."""
 
     name: str
     unit: str

@@ -31,9 +31,9 @@ class Spread(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct):
     """One figure of all targets. ``rounds`` are its values by target, in the order of the rounds.
 
-    ``wanted`` is the bound of ours / REFERENCE, or of ours / LIMIT if ``against`` says so: a lower
-    bound if ``better`` is "more", else an upper one. ``problems`` lists the rounds that do not
-    count, with reasons.
+    ``wanted`` bounds the ratio CometMQ / REFERENCE, or CometMQ / LIMIT if ``against`` says so: a
+    lower bound if ``better`` is "more", else an upper one. ``problems`` lists the rounds that do
+    not count, with reasons.
     """
 
     name: str
@@ -49,7 +49,8 @@ class Row(msgspec.Struct):
         return spread(self.rounds.get(target, ()))
 
     def ratio(self) -> float | None:
-        """Return ours / the target it is compared with, of medians, or None if one is missing."""
+        """Return the ratio of CometMQ's median to that of the compared target, or None if one is
+        missing."""
         ours, other = self.spread(OURS), self.spread(self.against)
         if ours is None or other is None or not other.median or not ours.median:
             return None

@@ -57,7 +57,7 @@ STORE: dict[str, Any] = {
 
 
 class Sink(asyncio.Transport):
-    """A transport that keeps what is written, and always has room."""
+    """A transport that collects all writes, and always has room."""
 
     def __init__(self, arrived: asyncio.Event) -> None:
         super().__init__()

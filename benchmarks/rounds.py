@@ -57,7 +57,7 @@ class Load:
 
     @property
     def is_wide(self) -> bool:
-        """Whether asking each queue for its end takes longer than the dispatch."""
+        """True if asking each queue for its end takes longer than the dispatch."""
         return self.topics > 0 or self.queues > _QUEUES_ASKED
 
 

@@ -49,7 +49,7 @@ CYTHON = "cython>=3.3,<3.4"
 CYTHON_FLAGS = ("-3", "--fast-fail", "-X", "binding=False")
 LIMITED_API = ("-DPy_LIMITED_API=0x030B0000", "-DCYTHON_LIMITED_API=1")
 C_FLAGS = ("-O3", "-DNDEBUG", "-fPIC", "-fwrapv", "-fvisibility=hidden", "-g0")
-# Apple's linker must be told that Python provides the undefined symbols.
+# With these, Apple's linker accepts symbols that Python provides at run time.
 APPLE_LINK_FLAGS = ("-undefined", "dynamic_lookup")
 LINK_FLAGS = ("-shared", "-s", *(APPLE_LINK_FLAGS if sys.platform == "darwin" else ()))
 RUN_LIMIT_S = 600

@@ -92,7 +92,7 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed, and something passed."""
+        """True if nothing failed and something passed."""
         return not self.failed and not self.problems and self.passed > 0
 
 

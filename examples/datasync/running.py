@@ -29,7 +29,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still running."""
+        """True while the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:

@@ -43,7 +43,7 @@ _ADVISED: Final = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to archive and where."""
+    """Options of the job archive: the messages, the target, and the form of the archive."""
 
     target: Annotated[str, Word("The archive: a path or URL.", positional=True)]
     format: Annotated[Literal["parquet", "delta"], Word("The kind of table.")] = "parquet"

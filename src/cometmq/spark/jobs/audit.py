@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked, and the findings."""
+    """Result of an audit: the amounts of data checked, and the findings."""
 
     LINES: ClassVar[str] = "findings"
 

@@ -2,8 +2,8 @@
 
 A letter that is sent again has an id derived from its place in the dead-letter queue. Before and
 after sending, the topics are searched for these ids. A letter found there is not sent again,
-whatever the broker does with repeated ids, and the report states what is there at the end. All
-consumer groups of a topic receive letters that are sent again.
+whatever the broker does with repeated ids, and the report states how many are missing at the end.
+All consumer groups of a topic receive letters that are sent again.
 """
 
 from __future__ import annotations

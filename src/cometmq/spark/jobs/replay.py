@@ -36,7 +36,7 @@ _AHEAD_MS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to send, where to, and how."""
+    """Options of the job replay: the messages, their target, order and rate."""
 
     to: Annotated[str, Word("The topic that gets the messages.", positional=True)]
     to_namesrv: Annotated[str, Word("The name servers of another cluster.")] = ""

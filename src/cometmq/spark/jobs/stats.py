@@ -34,7 +34,7 @@ _DIMENSIONS: Final = ("topic", "queue", "tag", "bucket")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(Places):
-    """What to measure and where to write it."""
+    """Options of the job stats: the messages, the figures to compute, and the output folder."""
 
     output: Annotated[Path, Word("Where report.html and report.json go.")] = Path("stats")
     groups: Annotated[tuple[str, ...], Word("A group to measure; all of the topics' else.")] = ()

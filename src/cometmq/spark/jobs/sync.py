@@ -160,7 +160,7 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
 
 
 class ChangeTable(TableSink):
-    """The copy and the changes beside it; applies each micro-batch once."""
+    """The copy and the folder of changes; applies each micro-batch once."""
 
     def __init__(self, options: SyncOptions) -> None:
         self._options = options

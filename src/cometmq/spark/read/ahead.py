@@ -138,7 +138,7 @@ class Flight:
         looked = answer.code in LOOKED if self._filtered else answer.code == ResponseCode.SUCCESS
         moves = onward(answer) - place.start if looked else 0
         if moves <= 0:
-            # pull.py finds out what is wrong.
+            # The single pull of pull.py determines the cause.
             pace.window = WINDOW_MIN if self.found else 1
             return None, False
         self.found = True

@@ -47,7 +47,7 @@ class RowFilter:
 
     @property
     def matches_all(self) -> bool:
-        """Whether every message matches."""
+        """True if every message matches."""
         return self.sql is None and self.tags.matches_all and not self.matches_none
 
     @property

@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def is_record(self) -> bool:
-        """Whether the entry refers to a record."""
+        """True if the entry refers to a record."""
         return 0 < self.size_bytes < HOLE_SIZE
 
 
@@ -64,7 +64,7 @@ class QueueFiles:
 
     @property
     def exists(self) -> bool:
-        """Whether the queue has any file."""
+        """True if the queue has any file."""
         return bool(self._files)
 
     def stop(self) -> int:

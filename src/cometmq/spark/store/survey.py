@@ -221,8 +221,8 @@ class _Survey:
         return found
 
     def _first_place(self, topic: str, queue_id: int) -> int:
-        """Return the physical offset of a queue's first entry. Earlier records belong to a deleted
-        topic of the same name."""
+        """Return the physical offset of a queue's first entry, 0 for an empty queue. Earlier
+        records belong to a deleted topic of the same name."""
         first, stop = self._bounds((topic, queue_id))
         return self._files_of((topic, queue_id)).entry(first).physical if first < stop else 0
 

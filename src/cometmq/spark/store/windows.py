@@ -50,7 +50,7 @@ class Windows:
 
     @property
     def are_open(self) -> bool:
-        """Whether no message is left out."""
+        """True if no message is left out."""
         return self.otherwise == OPEN and not self.by_queue
 
 

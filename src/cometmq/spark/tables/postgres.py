@@ -4,12 +4,12 @@ A batch is written in three steps. After a failure, the batch's next attempt sta
 
 1. The driver creates an unlogged staging table with a unique name.
 2. Each task copies its rows there in one transaction, marked with the attempt's id, and reports the
-id and the count. Failed tasks leave no rows. Tasks that run twice, by a retry or by speculation,
-leave rows of an id that is not reported.
+   id and the count. Failed tasks leave no rows. Tasks that run twice, by a retry or by speculation,
+   leave rows of an id that is not reported.
 3. One transaction records the batch in ``cometmq_batches``, merges the rows with reported ids into
-the table and drops the staging table. If the batch is already recorded, nothing changes. If the
-count differs from that of the tasks (the server crashed and emptied the unlogged table), the
-transaction is rolled back.
+   the table and drops the staging table. If the batch is already recorded, nothing changes. If the
+   count differs from that of the tasks (the server crashed and emptied the unlogged table), the
+   transaction is rolled back.
 
 So readers see whole batches, and the driver receives one line per task. Staging tables of a killed
 attempt are dropped by the query's next batch, or by :meth:`PostgresTable.clean`.
