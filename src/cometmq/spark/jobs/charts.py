@@ -63,8 +63,7 @@ def lines(series: Mapping[str, Mapping[int, int]], step_ms: int) -> str:
 
 def bars(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> str:
     """Return a chart of named groups of bars. A row's values are drawn over one another, with the
-    smallest in front, as suits percentiles. The scale is logarithmic if they differ by more than 1
-    000 times."""
+    smallest in front, as suits percentiles. The scale is logarithmic above a factor of 1 000."""
     values = [value for _, found in rows for value in found.values()]
     if not values:
         return "<p>Nothing to show.</p>"

@@ -126,8 +126,7 @@ def send(rows: DataFrame, nameservers: str, topic: str) -> None:
 def paced(rows: DataFrame, rate: int) -> DataFrame:
     """Return the same rows, delivered at about ``rate`` per second by all tasks together."""
     tasks = rows.sparkSession.sparkContext.defaultParallelism
-    # Spark's functions for Arrow batches need pandas. A paced read need not be fast, so rows will
-    # do.
+    # Spark's functions for Arrow batches need pandas, and a paced read need not be fast.
     found = rows.rdd.mapPartitions(pace(rate / tasks))
     return rows.sparkSession.createDataFrame(found, rows.schema, verifySchema=False)
 
